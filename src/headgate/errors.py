@@ -1,0 +1,135 @@
+"""What may go wrong, and what to do about it: one class per thing a caller would do differently.
+
+Every message says what was not done; `advice` says what to do next. `exit_code` is the command's exit status
+(see the table in docs/reference/exit-codes.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class HeadgateError(Exception):
+    """something went wrong"""
+
+    exit_code = 1
+    default_advice = ""
+
+    def __init__(self, message: str | None = None, *, advice: str | None = None, **facts: object) -> None:
+        text = message or (self.__doc__ or "").strip()
+        self.facts = facts
+        self.advice = self.default_advice if advice is None else advice
+        self.message = " ".join([text, *(f"{name}={value}" for name, value in facts.items() if value is not None)])
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.advice}" if self.advice else self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing wrong in what the user wrote: where, what stands there, what was expected."""
+
+    where: str
+    """File and line, or the path of the key: `headgate.yml:12`, `streams.Mutation.match`."""
+    what: str
+    expected: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f"; expected {self.expected}" if self.expected else "")
+
+
+class InvalidRequest(HeadgateError):
+    """what was asked for cannot be done as written; nothing was changed"""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        faults: Sequence[Fault] = (),
+        advice: str | None = None,
+        **facts: object,
+    ) -> None:
+        self.faults = tuple(faults)
+        text = message or (f"{len(faults)} fault{'s' if len(faults) != 1 else ''} found; nothing was changed" if faults else None)
+        super().__init__(text, advice=advice, **facts)
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  {fault}" for fault in self.faults)])
+
+
+class UnsupportedTable(HeadgateError):
+    """the table uses something that Headgate does not handle; nothing was changed"""
+
+    exit_code = 2
+
+
+class CheckpointMismatch(HeadgateError):
+    """the checkpoint and the table disagree; nothing was skipped and nothing was written"""
+
+    exit_code = 2
+    default_advice = "Restore the checkpoint, or start a new one with --new-checkpoint JOB (its rows come again)"
+
+
+class TurnNotGranted(HeadgateError):
+    """the turn was not granted within its time; nothing was written"""
+
+    exit_code = 3
+    default_advice = "See who holds the turn, and why the others wait, with: headgate status"
+
+
+class Corrupt(HeadgateError):
+    """what was read breaks a rule of its format or an invariant; nothing was written"""
+
+    exit_code = 4
+
+
+class LostTurn(HeadgateError):
+    """the turn ended before the work did; the batch will run again under a new turn"""
+
+    exit_code = 5
+
+
+class Fenced(LostTurn):
+    """a later turn has begun on the table; this writer's commit was not made, and no row is lost or doubled"""
+
+
+class Unavailable(HeadgateError):
+    """something that is needed does not answer; nothing was written"""
+
+    exit_code = 6
+
+    def __init__(
+        self, message: str | None = None, *, advice: str | None = None, retry_after_s: float | None = None, **facts: object
+    ) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message, advice=advice, **facts)
+
+
+class MissingExtra(HeadgateError):
+    """a part that is installed separately is missing; nothing was done"""
+
+    exit_code = 7
+
+
+class CommitInDoubt(HeadgateError):
+    """it could not be found out whether a commit was made; the next run finds out from the table's log"""
+
+    exit_code = 1
+
+
+INTERRUPTED_EXIT_CODE = 130
+
+EXIT_CODE_PRECEDENCE: tuple[int, ...] = (4, 5, 1, 2, 7, 6, 3, 130)
+"""When several streams end differently, the command ends with the first of these that occurred."""
+
+
+def combined_exit_code(codes: Sequence[int]) -> int:
+    """The exit code of several streams together: the worst by `EXIT_CODE_PRECEDENCE`, or 0."""
+    failed = [code for code in codes if code != 0]
+    if not failed:
+        return 0
+    return min(failed, key=lambda code: EXIT_CODE_PRECEDENCE.index(code) if code in EXIT_CODE_PRECEDENCE else 2)
