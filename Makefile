@@ -1,0 +1,73 @@
+# Each target makes its own environment on first use, from requirements.lock; a second call starts at once.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help env demo test lint bench simulate matrix matrix-versions clean
+
+BIN := .venv/bin
+JAVA_SOURCES := $(shell find java -name '*.java')
+
+help:
+	@echo 'make demo             three streams on one table, with turns and without; writes a report'
+	@echo 'make test             lint and the whole test suite; skips by name what this machine lacks'
+	@echo 'make env              only the environment: afterwards .venv/bin/headgate works'
+	@echo 'make lint             ruff, mypy, import-linter'
+	@echo 'make bench            the measurements in benchmarks/'
+	@echo 'make simulate         the turn protocol explored in full'
+	@echo 'make matrix           the long tests: whole data sets, large matrices'
+	@echo 'make matrix-versions  the tests on each Python and Spark version found here'
+	@echo 'make clean            remove .tools, .venv and .matrix'
+
+env: .venv/.installed
+
+# Any Python from 3.11 on will do.
+.tools/.installed:
+	@python=$$(for p in python3 python3.13 python3.12 python3.11; do \
+	    if "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$p"; break; fi; done); \
+	if [ -z "$$python" ]; then echo 'Python 3.11 or later was not found on PATH.' >&2; exit 7; fi; \
+	echo "== .tools: the package installer uv (about 25 MB)"; \
+	"$$python" -m venv .tools && .tools/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.8' && touch $@
+
+.venv/.synced: requirements.lock .tools/.installed
+	@echo '== .venv: PySpark, Delta and the tools of the tests from requirements.lock (about 750 MB to download the first time)'
+	@test -x .venv/bin/python || .tools/bin/uv venv --quiet --python .tools/bin/python .venv
+	@.tools/bin/uv pip sync --python .venv/bin/python --require-hashes requirements.lock
+	@touch $@
+
+.venv/.installed: .venv/.synced pyproject.toml hatch_build.py $(JAVA_SOURCES)
+	@command -v javac >/dev/null || test -x "$${JAVA_HOME:-/nonexistent}/bin/javac" || { \
+	  echo 'A JDK 17 or later was not found: Headgate compiles a small jar when it is installed from source.' >&2; \
+	  echo '  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless' >&2; \
+	  echo '  macOS:           brew install openjdk@17' >&2; \
+	  exit 7; }
+	@echo '== headgate itself, editable'
+	@.tools/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: env
+	@$(BIN)/headgate demo
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+bench: env
+	$(BIN)/python -m benchmarks
+
+simulate: env
+	HEADGATE_MATRIX=1 $(BIN)/pytest tests/simulation
+
+matrix: env
+	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix
+
+matrix-versions: env
+	$(BIN)/python tests/matrix_versions.py
+
+clean:
+	rm -rf .tools .venv .matrix

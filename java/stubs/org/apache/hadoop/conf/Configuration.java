@@ -1,0 +1,3 @@
+package org.apache.hadoop.conf;
+
+public class Configuration {}

@@ -1,0 +1,55 @@
+"""The command's frame: the Typer application that each command module adds itself to, and how errors end the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import typer
+
+import headgate
+from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError
+
+app = typer.Typer(
+    name="headgate",
+    help="Many Spark writers, one Delta table, in a stated order.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+COMMANDS = ("jars",)
+"""Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"headgate {headgate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Run the command line and end the process with the exit status that belongs to what happened."""
+    for name in COMMANDS:
+        import_module(f"headgate.cli.{name}")
+    try:
+        app()
+    except HeadgateError as error:
+        print(f"headgate: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("headgate: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `headgate … | head`; keep Python from complaining while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""headgate jars: fetch, verify, print and lock the jars that Spark needs."""

@@ -1,0 +1,1 @@
+"""Spark itself: the jars it needs, the Java it runs on, the session."""
