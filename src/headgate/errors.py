@@ -54,7 +54,9 @@ class InvalidRequest(HeadgateError):
         **facts: object,
     ) -> None:
         self.faults = tuple(faults)
-        text = message or (f"{len(faults)} fault{'s' if len(faults) != 1 else ''} found; nothing was changed" if faults else None)
+        text = message or (
+            f"{len(faults)} fault{'s' if len(faults) != 1 else ''} found; nothing was changed" if faults else None
+        )
         super().__init__(text, advice=advice, **facts)
 
     def __str__(self) -> str:
@@ -103,7 +105,12 @@ class Unavailable(HeadgateError):
     exit_code = 6
 
     def __init__(
-        self, message: str | None = None, *, advice: str | None = None, retry_after_s: float | None = None, **facts: object
+        self,
+        message: str | None = None,
+        *,
+        advice: str | None = None,
+        retry_after_s: float | None = None,
+        **facts: object,
     ) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(message, advice=advice, **facts)

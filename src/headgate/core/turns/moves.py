@@ -1,0 +1,182 @@
+"""Every move that a lock record can make, as a pure function from a record to the next.
+
+Rules for editors: a move is made only by compare-and-set on the version that it was computed from, so it may rely on all it
+reads here. A move that only the holder may make checks that it is the holder *with this epoch*. Nothing here looks at a
+clock or a store: times come in as arguments. Source: docs/explanation/turns.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
+from headgate.core.turns.order import OrderRule, rule_to_json, waits_for
+from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
+from headgate.core.turns.tokens import JUMP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """Who is alive, as the store tells: sessions, and the jobs that they run."""
+
+    ids: frozenset[SessionId]
+    jobs: frozenset[JobName]
+
+
+def begin_record(lock: str, tables_epoch: Epoch) -> LockRecord:
+    """A record made from nothing: first use, or the coordinator's data are gone.
+
+    The first grant gets `tables_epoch` + 1024. With + 1, a live old holder that has not written yet, and so left no
+    trace, could share its number.
+    """
+    return LockRecord(lock=lock, epoch=Epoch(tables_epoch + JUMP - 1))
+
+
+def ask(record: LockRecord, ticket: Ticket, rule: OrderRule, absent_after_ms: int | None) -> LockRecord:
+    """The job waits for a turn. Clears its idle note in the same step: from here on it has an unfinished batch."""
+    state = record.job(ticket.job)
+    return replace(
+        record,
+        tickets=(*(t for t in record.tickets if t.job != ticket.job), ticket),
+        jobs=_with(record, ticket.job, replace(state, idle_since_ms=None, rule=rule_to_json(rule, absent_after_ms))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Why a ticket is not served now, in words."""
+
+    reason: str
+
+
+def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int) -> Waits | None:
+    """Why the ticket under `nonce` cannot be granted on this record; None if it can.
+
+    First come, first served among the tickets whose rule lets them in: one that waits for its predecessor does not block
+    those behind it. A ticket whose session is gone counts for nothing.
+    """
+    if record.holder is not None:
+        held = record.holder
+        return Waits(f"{held.job} has the turn (epoch {record.epoch}, pid {held.pid} on {held.host})")
+    views = record.views(live.jobs)
+    ahead: str | None = None
+    for ticket in record.tickets:
+        if ticket.session not in live.ids:
+            continue
+        rule, absent_after_ms = record.rule(ticket.job)
+        reason = waits_for(rule, ticket.job, views, now_ms=now_ms, absent_after_ms=absent_after_ms)
+        if ticket.nonce == nonce:
+            if reason is not None:
+                return Waits(reason)
+            return None if ahead is None else Waits(f"{ahead} asked earlier")
+        if reason is None and ahead is None:
+            ahead = ticket.job
+    return Waits("has no live ticket")
+
+
+def grant(record: LockRecord, holder: Holder, tables_epoch: Epoch) -> LockRecord:
+    """The turn goes to `holder`; the same step assigns the epoch and takes the ticket away.
+
+    Call only when `reason_to_wait` gave None on this very record. `tables_epoch`: the highest epoch that the turn's tables
+    have seen, so that a record restored from a backup cannot hand out a number twice.
+    """
+    return replace(
+        record,
+        epoch=Epoch(max(record.epoch, tables_epoch) + 1),
+        holder=holder,
+        tickets=tuple(t for t in record.tickets if t.nonce != holder.nonce),
+    )
+
+
+def give_up(record: LockRecord, nonce: Nonce) -> LockRecord:
+    """The ticket under `nonce` is taken back."""
+    return replace(record, tickets=tuple(t for t in record.tickets if t.nonce != nonce))
+
+
+def complete(record: LockRecord, *, now_ms: int) -> LockRecord:
+    """The holder's turn ended clean: its function returned, the commit log is written, the query has terminated."""
+    holder = _held(record)
+    state = record.job(holder.job)
+    done = replace(state, done=record.epoch, lost=None, turns=state.turns + 1, completed_at_ms=now_ms)
+    return replace(record, holder=None, jobs=_with(record, holder.job, done))
+
+
+def close(record: LockRecord) -> LockRecord:
+    """The holder's turn ended unclean, or its session is dead: a transaction of it may still be running.
+
+    Made by the holder itself, or by any process once the holder's session is dead; needs no grant, else a ring of `strict`
+    rules could wait for the dead for ever.
+    """
+    holder = _held(record)
+    kept = tuple(entry for entry in record.in_doubt if entry.token_id not in holder.token_ids)
+    merged = tuple(
+        InDoubt(
+            token_id=token_id,
+            epoch=record.epoch,
+            tables=tuple(
+                sorted({*holder.tables, *(t for e in record.in_doubt if e.token_id == token_id for t in e.tables)})
+            ),
+        )
+        for token_id in holder.token_ids
+    )
+    state = replace(record.job(holder.job), lost=(record.epoch, holder.batch))
+    return replace(record, holder=None, in_doubt=kept + merged, jobs=_with(record, holder.job, state))
+
+
+def done_late(record: LockRecord, job: JobName, *, now_ms: int) -> LockRecord:
+    """The job finds in its own checkpoint that its lost turn had finished; only its owner can know."""
+    state = record.job(job)
+    if state.lost is None:
+        raise ValueError(f"{job} has no lost turn")
+    done = Epoch(max(state.done, state.lost[0]))
+    late = replace(state, done=done, lost=None, turns=state.turns + 1, completed_at_ms=now_ms)
+    return replace(record, jobs=_with(record, job, late))
+
+
+def add_table(record: LockRecord, table: TableLocation) -> LockRecord:
+    """The holder will write to one more table; said before the first write, so that a fence covers it."""
+    holder = _held(record)
+    return replace(record, holder=replace(holder, tables=tuple(sorted({*holder.tables, table}))))
+
+
+def confirm_fence(
+    record: LockRecord, table: TableLocation, raised: frozenset[TokenId], *, is_whole: bool
+) -> LockRecord:
+    """The holder's entry commit is in the table: these ids are no longer in doubt there.
+
+    `is_whole`: the commit raised every id of the table, which is trusted from now on.
+    """
+    _held(record)
+    entries = (
+        replace(entry, tables=tuple(t for t in entry.tables if t != table)) if entry.token_id in raised else entry
+        for entry in record.in_doubt
+    )
+    tables = {**record.tables, table: record.epoch} if is_whole else record.tables
+    return replace(record, in_doubt=tuple(entry for entry in entries if entry.tables), tables=tables)
+
+
+def go_idle(
+    record: LockRecord,
+    job: JobName,
+    idle_at: Mapping[TableLocation, Version],
+    rule: OrderRule,
+    absent_after_ms: int | None,
+    *,
+    now_ms: int,
+) -> LockRecord:
+    """The job says that it has nothing left to do, up to these table versions."""
+    state = record.job(job)
+    since = now_ms if state.idle_since_ms is None else state.idle_since_ms
+    idle = replace(state, idle_since_ms=since, idle_at=dict(idle_at), rule=rule_to_json(rule, absent_after_ms))
+    return replace(record, jobs=_with(record, job, idle))
+
+
+def _held(record: LockRecord) -> Holder:
+    if record.holder is None:
+        raise ValueError("nobody holds the turn")
+    return record.holder
+
+
+def _with(record: LockRecord, job: JobName, state: JobState) -> dict[JobName, JobState]:
+    return {**record.jobs, job: state}
