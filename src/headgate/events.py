@@ -1,0 +1,102 @@
+"""What may happen, as frozen records with units in their names; the ledger, the timeline and the progress lines are views of them.
+
+No event carries a secret or a row value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["completed", "replayed", "swept", "gave_up", "failed", "lost", "fenced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnWaits:
+    """A job waits for its turn; said once per reason."""
+
+    lock: str
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnGranted:
+    """A job has its turn."""
+
+    lock: str
+    job: str
+    epoch: int
+    predecessor: str | None
+    waited_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWritten:
+    """A step of a micro-batch is in its table; `is_applied_before`: an earlier run had written it."""
+
+    lock: str
+    job: str
+    epoch: int
+    batch: int | None
+    step: str
+    table: str
+    version: int | None
+    is_applied_before: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRepeated:
+    """A statement met a conflicting commit of a writer that takes no turns, and is run again."""
+
+    lock: str
+    job: str
+    table: str
+    step: str
+    attempt: int
+    conflict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded:
+    """A turn is over, or was given up: the ledger's row."""
+
+    lock: str
+    job: str
+    epoch: int | None
+    """None where no turn was granted (`gave_up`)."""
+    query_id: str | None
+    run: str
+    batches: tuple[int, int] | None
+    """First and last micro-batch of the turn; None for a turn without source data."""
+    predecessor: str | None
+    asked_at_ms: int
+    granted_at_ms: int | None
+    first_write_at_ms: int | None
+    commit_log_at_ms: int | None
+    released_at_ms: int
+    versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Table → versions that this turn committed, in order."""
+    outcome: Outcome
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobIdle:
+    """A job has nothing left to do up to these table versions."""
+
+    lock: str
+    job: str
+    idle_at: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed:
+    """Something that a person should know, and that changes nothing by itself."""
+
+    job: str | None
+    text: str
+
+
+Event = TurnWaits | TurnGranted | StepWritten | StepRepeated | TurnEnded | JobIdle | Noticed

@@ -1,0 +1,144 @@
+"""All seams on one page: what the rooms below the composition root need from the outside, as Protocols with contracts.
+
+Each port has a small fake in `testing/` and one conformance suite that every adapter and the fake pass.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
+from headgate.core.turns.effects import CasReply, Stored, StepMark, TableTokens
+from headgate.core.turns.moves import Sessions
+from headgate.core.turns.record import LockRecord
+from headgate.core.turns.tokens import Token
+from headgate.events import Event
+
+
+class StoreSession(Protocol):
+    """One run of one job, as the store sees it. Alive until closed, until the process dies, or until the lease ends."""
+
+    @property
+    def id(self) -> SessionId:
+        """Names this run; never used twice."""
+        ...
+
+    def describe_jvm(self, pid: int, start: int) -> None:
+        """Tells which JVM commits for this run, so that a successor can wait for its end."""
+        ...
+
+    def heartbeat(self) -> bool:
+        """Renews the lease. True if the store answered that the session is alive; False if it says it is gone.
+
+        Raises:
+            Unavailable: no answer; the lease may or may not have been renewed.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the session; idempotent. Its tickets count for nothing from here on."""
+        ...
+
+
+class TurnStore(Protocol):
+    """Keeps lock records and knows who is alive. Linearizable per lock; blocking; safe to use from several threads.
+
+    Every method but `compare_and_set` raises `Unavailable` when the store does not answer, and `InvalidRequest` for a
+    record of a newer format.
+    """
+
+    @property
+    def lease_s(self) -> float | None:
+        """After how long without a heartbeat others may count a session as dead; None if only its death ends it."""
+        ...
+
+    def coordinator_id(self) -> str:
+        """A UUID made together with the store's data; another one means that the data were lost or exchanged."""
+        ...
+
+    def open_session(self, lock: str, job: JobName) -> StoreSession:
+        """A new session for a run of `job`.
+
+        Raises:
+            TurnNotGranted: another run of this job is alive; the message names it.
+        """
+        ...
+
+    def read(self, lock: str) -> Stored:
+        """The record as last written, and its version; `Stored(None, 0)` if there is none."""
+        ...
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        """Puts `record` in place if the version is still `version`. "unknown" if the outcome cannot be told; never raises for that."""
+        ...
+
+    def live_sessions(self, lock: str) -> Sessions:
+        """Who is alive now. May still list a session that has just died; never omits one that its owner may trust."""
+        ...
+
+    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+        """Returns when the record may differ from `version`, and after `timeout_s` at the latest. May return early."""
+        ...
+
+    def locks(self) -> tuple[str, ...]:
+        """Names of the locks that have a record."""
+        ...
+
+    def close(self) -> None:
+        """Gives up connections; sessions opened here end."""
+        ...
+
+
+class TableLog(Protocol):
+    """Tokens in a table's log: read them fresh, raise them by compare-and-set."""
+
+    def read_tokens(self, table: TableLocation) -> TableTokens:
+        """The `headgate/` ids at the table's head now; version -1 and no ids where there is no table.
+
+        Fresh: a commit that was acknowledged to anybody before the call is seen.
+        """
+        ...
+
+    def commit_entry(
+        self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
+    ) -> CasReply:
+        """One commit of these numbers and nothing else at exactly version `after` + 1.
+
+        "stale": that version is another's, and ours is nowhere in the log. "unknown": neither could be established.
+        """
+        ...
+
+    def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
+        """The step mark in `userMetadata` of the commit with this id, batch and step, at any epoch, searched backwards.
+
+        None if the log no longer reaches back to it.
+        """
+        ...
+
+
+class EventSink(Protocol):
+    """Takes events. Never raises into the work that it watches, except `Unavailable` where a row must not be lost."""
+
+    def emit(self, event: Event) -> None:
+        """One event; called in order by each thread."""
+        ...
+
+
+class Clock(Protocol):
+    """Time."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for people."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds that never go back and that go on while the machine sleeps, for deadlines."""
+        ...
+
+
+class Randomness(Protocol):
+    """Chance and fresh ids."""
+
+    def uuid(self) -> str:
+        """A UUID never drawn before."""
+        ...
