@@ -5,6 +5,7 @@ Each port has a small fake in `testing/` and one conformance suite that every ad
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
@@ -114,6 +115,19 @@ class TableLog(Protocol):
         None if the log no longer reaches back to it.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteToken:
+    """What a statement has to put into its Delta commit: `txn.appId`, `txn.version`, and `userMetadata` (JSON)."""
+
+    token_id: TokenId
+    number: int
+    user_metadata: str
+
+
+class StatementConflict(Exception):
+    """A statement lost to the commit of a writer that takes no turns; it may be run again from the token read on."""
 
 
 class EventSink(Protocol):
