@@ -1,0 +1,220 @@
+"""A Spark session with Delta and the commit rules that Headgate needs; or a clear word why an existing one will not do."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from headgate.errors import InvalidRequest
+from headgate.spark.jars import JarSources, Progress, fetch, own_jar, spark_line
+from headgate.spark.java import JavaSources, find_java
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+LOG_STORE = "io.github.headgate.LinkLogStore"
+LOG_STORE_KEY = "spark.delta.logStore.file.impl"
+KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+LOCAL_DEFAULTS = {
+    # Without it Spark asks the resolver for this machine's name, which on laptops often points elsewhere.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")
+START_ANEW = (
+    "Call headgate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
+    'spark-submit --jars "$(headgate jars path)" '
+    f"--conf spark.sql.extensions={DELTA_EXTENSION} --conf spark.sql.catalog.spark_catalog={DELTA_CATALOG} "
+    f"--conf {LOG_STORE_KEY}={LOG_STORE}"
+)
+
+
+def session(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    kafka: bool = False,
+    s3: bool = False,
+    sources: JarSources,
+    java: JavaSources,
+    submitted: bool = False,
+    progress: Progress | None = None,
+) -> SparkSession:
+    """A session in which Delta works and a commit on local disk is put-if-absent between processes.
+
+    The one that exists is returned if it is fit, with `conf` applied to it. Otherwise Java is looked for, the jars are
+    fetched (the first time only) and a JVM is started. The master is `local[*]` unless `conf` or spark-submit names one.
+
+    Args:
+        name: The application's name.
+        conf: Spark configuration; entries win over what is set here, lists of jars and of extensions are joined.
+        kafka: Kafka sources and sinks are wanted.
+        s3: Tables on S3 are wanted.
+        sources: Where the jars may come from.
+        java: Where a Java runtime may be.
+        submitted: This process was started by spark-submit, which has a JVM and settings of its own already.
+        progress: Told about each jar that is fetched.
+
+    Raises:
+        InvalidRequest: The session that exists, or the one that `conf` asks for, cannot be used; nothing was changed.
+        MissingExtra: No Java 17 or 21.
+        Unavailable: A jar cannot be fetched.
+    """
+    given = dict(conf or {})
+    if s3:
+        raise InvalidRequest("tables on S3 are not in this version; no session was made", advice="Use a local path")
+    _refuse_connect(given)
+    if f"{LOG_STORE_KEY.removesuffix('.file.impl')}.class" in given:
+        raise InvalidRequest(
+            "spark.delta.logStore.class replaces the store of commits for all paths; no session was made",
+            advice="Leave it out; for other schemes than file use spark.delta.logStore.<scheme>.impl",
+        )
+    existing = _existing_session()
+    if existing is not None:
+        require_fit(existing, kafka=kafka)
+        _apply(existing, given)
+        return existing
+    if submitted:
+        _adopt_submitted(given)
+    else:
+        _complete(given, kafka=kafka, sources=sources, progress=progress)
+        os.environ["JAVA_HOME"] = str(find_java(java).home)
+        if given["spark.master"].startswith("local"):
+            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.appName(name)
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        require_fit(spark, kafka=kafka)
+    except InvalidRequest:
+        spark.stop()
+        raise
+    return spark
+
+
+def require_fit(spark: SparkSession, *, kafka: bool = False) -> None:
+    """Check that `spark` can be used: classic, with Delta, with our store of commits.
+
+    Raises:
+        InvalidRequest: What is missing, and how to start a session that has it.
+    """
+    if is_remote() or type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise _connect_refused()
+    spark_line(spark.version)  # SPARK_HOME may point to another Spark than the PySpark that is installed
+    extensions = str(spark.conf.get("spark.sql.extensions", ""))
+    wanted = [DELTA_EXTENSION, LOG_STORE, *([KAFKA_SOURCE] if kafka else [])]
+    lacking = [name for name in wanted if not _loadable(spark, name)]
+    if DELTA_EXTENSION not in extensions or DELTA_EXTENSION in lacking:
+        raise InvalidRequest("this Spark session was made without Delta; nothing was changed", advice=START_ANEW)
+    if LOG_STORE in lacking:
+        raise InvalidRequest(
+            "this Spark session was made without Headgate's jar; nothing was changed", advice=START_ANEW
+        )
+    if KAFKA_SOURCE in lacking:
+        raise InvalidRequest(
+            "this Spark session was made without the Kafka source; nothing was changed",
+            advice="Start with headgate.session(…, kafka=True), or add the jars of: headgate jars path delta kafka",
+        )
+    store = spark.conf.get(LOG_STORE_KEY, None)
+    if store != LOG_STORE:
+        raise InvalidRequest(
+            "this Spark session has another store of commits for local disk, under which two processes can both be told "
+            "that they wrote one version; nothing was changed",
+            advice=START_ANEW,
+            store=store or "(Delta's own)",
+        )
+
+
+def _refuse_connect(given: Mapping[str, str]) -> None:
+    if is_remote() or "spark.remote" in given or given.get("spark.master", "").startswith("sc://"):
+        raise _connect_refused()
+
+
+def _connect_refused() -> InvalidRequest:
+    return InvalidRequest(
+        "Spark Connect sessions cannot be used: commits are checked in the driver's JVM, which Connect does not show; "
+        "nothing was changed",
+        advice="Run where the driver runs: spark-submit, or headgate.session(…) with a master of local[*], yarn or k8s",
+    )
+
+
+def _existing_session() -> SparkSession | None:
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
+    """Set on a running session what can still be set; if anything cannot, set nothing."""
+    before = {key: spark.conf.get(key, None) for key in given}
+    fixed: list[str] = []
+    for key, value in given.items():
+        is_list = key in ("spark.jars", "spark.sql.extensions")
+        if before[key] == value or (is_list and before[key] == _joined(before[key] or "", value)):
+            continue
+        try:
+            if key in ONLY_AT_START:
+                raise AnalysisException("Spark would take it and not follow it")
+            spark.conf.set(key, value)
+        except AnalysisException:  # static, or of Spark's core
+            fixed.append(f"{key}={value!r} (is {before[key]!r})")
+    if not fixed:
+        return
+    for key, was in before.items():
+        if spark.conf.get(key, None) != was:
+            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
+    raise InvalidRequest(
+        f"a Spark session runs already, and this cannot be changed in it: {', '.join(fixed)}; nothing was changed",
+        advice="Stop it first (spark.stop()), or leave these settings out",
+    )
+
+
+def _complete(given: dict[str, str], *, kafka: bool, sources: JarSources, progress: Progress | None) -> None:
+    """Add to `given` what a JVM that is about to be started needs."""
+    given.setdefault("spark.master", "local[*]")
+    if given["spark.master"].startswith("local"):
+        for key, value in LOCAL_DEFAULTS.items():
+            given.setdefault(key, value)
+    jars = [own_jar(), *fetch(["delta", *(["kafka"] if kafka else [])], sources=sources, progress=progress)]
+    given["spark.jars"] = _joined(given.get("spark.jars", ""), *map(str, jars))
+    _add_delta(given, {})
+
+
+def _adopt_submitted(given: dict[str, str]) -> None:
+    """Add to `given` what spark-submit was not told; its jars are on the class path already or cannot come there any more."""
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+    _add_delta(given, told)
+
+
+def _add_delta(given: dict[str, str], told: Mapping[str, str]) -> None:
+    extensions = given.get("spark.sql.extensions", told.get("spark.sql.extensions", ""))
+    given["spark.sql.extensions"] = _joined(extensions, DELTA_EXTENSION)
+    for key, value in (("spark.sql.catalog.spark_catalog", DELTA_CATALOG), (LOG_STORE_KEY, LOG_STORE)):
+        if key not in told:
+            given.setdefault(key, value)
+
+
+def _joined(listed: str, *more: str) -> str:
+    entries = [entry.strip() for entry in listed.split(",") if entry.strip()]
+    return ",".join(dict.fromkeys([*entries, *more]))
+
+
+def _loadable(spark: SparkSession, class_name: str) -> bool:
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(class_name)
+    except Py4JJavaError:
+        return False
+    return True

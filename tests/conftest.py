@@ -1,0 +1,129 @@
+"""What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
+
+A test says what it needs by marker (`spark`, `kafka`, `browser`, `data`, `jdk`); where that is missing, the test is skipped
+by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure. HEADGATE_MATRIX=1 adds
+the long tests marked `matrix`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headgate.errors import HeadgateError
+from headgate.spark.jars import JarSources, jar_sources
+from headgate.spark.java import JavaSources, find_java, java_sources
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = Path("/usr/bin/chromium")
+
+FAST_CONF = {
+    "spark.master": "local[2]",
+    # A test runs each path a few times only: compiling it well costs more than it gives. Never in measurements.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def data_dir() -> Path:
+    """The folder of data sets: HEADGATE_TEST_DATA, or ../shared/data beside the repository."""
+    return Path(os.environ.get("HEADGATE_TEST_DATA") or ROOT.parent / "shared" / "data")
+
+
+@cache
+def _lacks_java() -> str | None:
+    try:
+        find_java(java_sources(os.environ))
+    except HeadgateError as error:
+        return str(error)
+    return None
+
+
+LACKS: dict[str, Callable[[], str | None]] = {
+    "spark": _lacks_java,
+    "kafka": _lacks_java,
+    "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
+    "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
+    "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
+}
+NEEDED_BY_FIXTURE = {"spark": "spark", "session": "spark", "kafka_servers": "kafka", "engagement_data": "data"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test by the fixtures that it asks for; leave out the long ones unless they are wanted."""
+    for item in items:
+        for fixture, marker in NEEDED_BY_FIXTURE.items():
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(marker)
+    if not os.environ.get("HEADGATE_MATRIX"):
+        long = [item for item in items if item.get_closest_marker("matrix")]
+        items[:] = [item for item in items if item not in long]
+        config.hook.pytest_deselected(items=long)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip by name what this machine lacks, or fail where it was required."""
+    required = os.environ.get("HEADGATE_REQUIRE", "").split(",")
+    for marker, lacks in LACKS.items():
+        if item.get_closest_marker(marker) is not None and (reason := lacks()):
+            if marker in required or "all" in required:
+                pytest.fail(f"{marker} was required: {reason}", pytrace=False)
+            pytest.skip(f"{marker}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def jars_from() -> JarSources:
+    """Where the tests take jars from: the user's own cache and settings."""
+    return jar_sources(os.environ)
+
+
+@pytest.fixture(scope="session")
+def java_from() -> JavaSources:
+    """Where the tests take Java from."""
+    return java_sources(os.environ)
+
+
+@pytest.fixture(scope="session")
+def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
+    """The one Spark session of this process; never stopped, as a JVM takes ten seconds. Most tests want `session`."""
+    from headgate.spark.session import session as make_session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    conf = {**FAST_CONF, "spark.sql.warehouse.dir": str(warehouse)}
+    return make_session("tests", conf=conf, kafka=True, sources=jars_from, java=java_from)
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    """A session for one module of tests: its own settings and temporary views, in the same JVM."""
+    return spark.newSession()
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(
+    jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of a Kafka broker that lives as long as the tests; topics are made on first use."""
+    from headgate.testing.servers import kafka_broker
+
+    with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def engagement_data() -> Path:
+    """The folder of the engagement data set: ingest/, mutation/, delete/, expected.json."""
+    return data_dir() / "engagement"
