@@ -1,0 +1,40 @@
+"""A pipeline as data: `headgate.yml` or Python in, frozen data or every fault at once out."""
+
+from __future__ import annotations
+
+from headgate.core.spec.data import (
+    Append,
+    CoordinatorSpec,
+    Entry,
+    Erase,
+    FilesSource,
+    KafkaSource,
+    Mutate,
+    Pipeline,
+    Source,
+    StreamKind,
+    StreamSpec,
+    TableSpec,
+    Transform,
+    Unmatched,
+)
+from headgate.core.spec.parse import Override, parse
+
+__all__ = [
+    "Append",
+    "CoordinatorSpec",
+    "Entry",
+    "Erase",
+    "FilesSource",
+    "KafkaSource",
+    "Mutate",
+    "Override",
+    "Pipeline",
+    "Source",
+    "StreamKind",
+    "StreamSpec",
+    "TableSpec",
+    "Transform",
+    "Unmatched",
+    "parse",
+]

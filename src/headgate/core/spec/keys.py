@@ -1,0 +1,479 @@
+"""Every key of `headgate.yml`: name, kind, default, meaning, example.
+
+Rules for editors: the reader, the JSON Schema and the reference are made from these tables, so a key is added here and
+nowhere else. A key of the design that is not built is `is_later`; it is refused by name, never ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from headgate.core.spec.data import AppliesTo, FileFormat, OnBadRecord, OnDuplicate, OnNewColumn
+from headgate.core.spec.kinds import (
+    LOCK_PATTERN,
+    AfterJobs,
+    Choice,
+    CoordinatorUrl,
+    Count,
+    Duration,
+    Flag,
+    Key,
+    Location,
+    Named,
+    Section,
+    Text,
+    TextMap,
+    Texts,
+    name_kind,
+)
+
+DAY_MS: Final = 86_400_000
+
+_SQL = Text(expected="SQL", word="SQL")
+_COLUMN_NAMES = Texts(of=Text(expected="a column's name", word="column"))
+_SQL_BY_COLUMN = TextMap(of="a column and its SQL", is_sql=True)
+_JOBS = Texts(of=name_kind("a stream's name"))
+
+# coordinator
+URL = Key(
+    name="url",
+    kind=CoordinatorUrl(),
+    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine; `memory:` one process.",
+    default_text="`sqlite:<storage>/turns.db`",
+    example='"sqlite:./lake/_headgate/turns.db"',
+)
+LOCK_TIMEOUT = Key(
+    name="lock_timeout",
+    kind=Duration(),
+    meaning="How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later.",
+    default=60_000,
+    example="60s",
+)
+COORDINATOR_SECTION = Section(title="coordinator", keys=(URL, LOCK_TIMEOUT), short="url")
+
+# tables
+TABLE_PATH = Key(
+    name="path",
+    kind=Location(),
+    meaning="Where the table is. Either this or `name`.",
+    example="./lake/engagement",
+)
+CATALOG_NAME = Key(
+    name="name",
+    kind=Text(
+        pattern=r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*){0,2}",
+        expected="table, db.table or catalog.db.table",
+    ),
+    meaning="The table's name in Spark's catalog. Either this or `path`.",
+    example="db.engagement",
+)
+LOCK = Key(
+    name="lock",
+    kind=name_kind("a lock's name", LOCK_PATTERN),
+    meaning="The lock whose turns the writers of this table take. Tables with one lock share its turns.",
+    default_text="the table's name here",
+    example="ENGAGEMENT_HVS_DATA",
+)
+COLUMNS = Key(
+    name="columns",
+    kind=Text(expected="Spark DDL", word="DDL"),
+    meaning="The table's columns, for its creation. Without it the first append creates the table in its turn.",
+    example='"engagement_id STRING NOT NULL, person_id STRING"',
+)
+PARTITION_BY = Key(
+    name="partition_by",
+    kind=_COLUMN_NAMES,
+    meaning="Partition columns, for its creation; on an existing table compared by `check`, never applied.",
+    example="[org_id]",
+)
+CLUSTER_BY = Key(
+    name="cluster_by",
+    kind=_COLUMN_NAMES,
+    meaning="Clustering columns, for its creation; on an existing table compared by `check`, never applied.",
+    example="[org_id, engagement_time]",
+)
+PROPERTIES = Key(
+    name="properties",
+    kind=TextMap(of="a table property and its value"),
+    meaning="Table properties, for its creation; on an existing table compared by `check`, never applied.",
+    example='{delta.enableDeletionVectors: "true"}',
+)
+TABLE_SECTION = Section(
+    title="tables.NAME", keys=(TABLE_PATH, CATALOG_NAME, LOCK, COLUMNS, PARTITION_BY, CLUSTER_BY, PROPERTIES)
+)
+
+# streams: source
+FILES = Key(
+    name="files",
+    kind=Location(),
+    meaning="A folder, a file or a glob. Files are taken whole, in the order of their arrival. Either this or `kafka`.",
+    example='"./in/ingest"',
+)
+FORMAT: Key[FileFormat] = Key(
+    name="format",
+    kind=Choice[FileFormat](words=("parquet", "json")),
+    meaning="The files' format; `json` is one record per line.",
+    default_text="parquet",
+    example="parquet",
+)
+KAFKA = Key(
+    name="kafka",
+    kind=Texts(of=Text(pattern=r"[A-Za-z0-9._, -]+", expected="a topic's name", word="topic"), separator=","),
+    meaning="The topic or topics. Either this or `files`.",
+    example="eng.mutations",
+)
+SERVERS = Key(
+    name="servers",
+    kind=Text(expected="host:port, with commas between several"),
+    meaning="The brokers to begin with; required with `kafka`.",
+    example='"h1:9092,h2:9092"',
+)
+VALUE = Key(
+    name="value",
+    kind=Choice(words=("json",)),
+    meaning="How a Kafka record's value is decoded.",
+    default_text="json",
+    example="json",
+)
+SOURCE_SCHEMA = Key(
+    name="schema",
+    kind=Text(expected="Spark DDL", word="DDL"),
+    meaning="The records' columns. Required for JSON and Kafka.",
+    default_text="for Parquet, that of the files",
+    example='"alias_id STRING, new_person_id STRING, seq BIGINT"',
+)
+OPTIONS = Key(
+    name="options",
+    kind=TextMap(of="an option and its value"),
+    meaning="Options of Spark's source, as Spark spells them. Secrets by reference: `${NAME}`.",
+    example="{startingOffsets: earliest}",
+)
+SOURCE_SECTION = Section(title="source", keys=(FILES, FORMAT, KAFKA, SERVERS, VALUE, SOURCE_SCHEMA, OPTIONS))
+
+# streams: append
+APPEND_COLUMNS = Key(
+    name="columns",
+    kind=_SQL_BY_COLUMN,
+    meaning="Columns to add: table column to SQL over the record.",
+    example="{person_id: alias_id}",
+)
+APPEND_KEY = Key(
+    name="key",
+    kind=_COLUMN_NAMES,
+    meaning="The columns that tell one record from another; required with `keep_first`.",
+    example="[engagement_id]",
+)
+ON_DUPLICATE: Key[OnDuplicate] = Key(
+    name="on_duplicate",
+    kind=Choice[OnDuplicate](words=("allow", "keep_first")),
+    meaning="`keep_first`: a row whose key is already in the table, or earlier in the batch, is not written again. "
+    "With `allow` redelivered offsets and files are still written once, but repeated records are not noticed.",
+    default="allow",
+    example="keep_first",
+)
+APPEND_SECTION = Section(title="append", keys=(APPEND_COLUMNS, APPEND_KEY, ON_DUPLICATE))
+
+# streams: mutate
+MATCH = Key(
+    name="match",
+    kind=_SQL_BY_COLUMN,
+    meaning="Which rows: table column to SQL over the request; all must be equal.",
+    example="{alias_id: alias_id}",
+    is_required=True,
+)
+SET = Key(
+    name="set",
+    kind=_SQL_BY_COLUMN,
+    meaning="What becomes of them: table column to SQL over the request. Required unless `delete_when` is given.",
+    example="{person_id: new_person_id}",
+)
+DELETE_WHEN = Key(
+    name="delete_when",
+    kind=_SQL,
+    meaning="SQL over the request: where it is true the matching rows are deleted, not changed.",
+    example="\"op = 'delete'\"",
+)
+SEQUENCE_BY = Key(
+    name="sequence_by",
+    kind=_SQL,
+    meaning="SQL over the request: its place in the order of the requests for one key; a lower one that comes late is "
+    "not applied. Refused when `set` assigns a column of `match`.",
+    default_text="the order of the source",
+    example="seq",
+)
+APPLIES_TO: Key[AppliesTo] = Key(
+    name="applies_to",
+    kind=Choice[AppliesTo](words=("arrived", "arrived_and_later")),
+    meaning="`arrived`: kept until it has matched once, then settled. `arrived_and_later`: stands, also for rows that "
+    "come later.",
+    example="arrived_and_later",
+    is_required=True,
+)
+STAND_FOR = Key(
+    name="stand_for",
+    kind=Duration(),
+    meaning="How long an `arrived_and_later` request stands.",
+    default_text="for ever",
+    example="365d",
+)
+RETRY_FOR = Key(
+    name="retry_for",
+    kind=Duration(),
+    meaning="How long, from when it was first seen, an `arrived` request that never matched is kept.",
+    default=30 * DAY_MS,
+    example="30d",
+)
+THEN = Key(
+    name="then",
+    kind=Choice(words=("dead_letter",)),
+    meaning="What becomes of it then.",
+    default="dead_letter",
+    example="dead_letter",
+)
+UNMATCHED_SECTION = Section(title="unmatched", keys=(RETRY_FOR, THEN))
+UNMATCHED = Key(
+    name="unmatched",
+    kind=UNMATCHED_SECTION,
+    meaning="What becomes of `arrived` requests that never match.",
+    default_text="{retry_for: 30d, then: dead_letter}",
+    example="{retry_for: 30d, then: dead_letter}",
+)
+MUTATE_SECTION = Section(title="mutate", keys=(MATCH, SET, DELETE_WHEN, SEQUENCE_BY, APPLIES_TO, STAND_FOR, UNMATCHED))
+
+# streams: erase
+LIFT_WHEN = Key(
+    name="lift_when",
+    kind=_SQL,
+    meaning="SQL over the request: where it is true an earlier erasure ends, for a person who comes back.",
+    default_text="an erasure stands for ever",
+    example="\"op = 'lift'\"",
+)
+PHYSICAL_WITHIN = Key(
+    name="physical_within",
+    kind=Duration(),
+    meaning="When the erased bytes must be gone from the files.",
+    example="30d",
+    is_later=True,
+)
+ERASE_SECTION = Section(title="erase", keys=(MATCH, LIFT_WHEN, PHYSICAL_WITHIN))
+
+# streams: maintain
+MAINTAIN_SECTION = Section(
+    title="maintain",
+    keys=(
+        Key(name="optimize", kind=Flag(), meaning="Compact small files.", example="true"),
+        Key(name="zorder_by", kind=_COLUMN_NAMES, meaning="Order rows by these columns.", example="[engagement_time]"),
+        Key(name="vacuum_older_than", kind=Duration(), meaning="Remove unused files.", example="30d"),
+    ),
+)
+
+# streams
+TABLE = Key(
+    name="table",
+    kind=name_kind("a name under tables"),
+    meaning="The table that it writes to: a name under `tables`.",
+    example="engagement",
+    is_required=True,
+)
+EVERY = Key(
+    name="every",
+    kind=Duration(),
+    meaning="Its pace; `--once` and `--until-idle` ignore it.",
+    default_text="again as soon as it has work",
+    example="1h",
+)
+AFTER = Key(
+    name="after",
+    kind=AfterJobs(names=_JOBS),
+    meaning="Whom it follows: each named stream has completed a turn since this one's last, or is idle.",
+    default_text="first come, first served",
+    example="Ingestion",
+)
+STRICT = Key(
+    name="strict",
+    kind=_JOBS,
+    meaning="Whom it follows strictly: the last completed turn on the lock was of one of these.",
+    example="Ingestion",
+)
+ABSENT_AFTER = Key(
+    name="absent_after",
+    kind=Duration(),
+    meaning="After so long without a live run a stream named in `after` no longer holds this one up.",
+    default=7_200_000,
+    example="2h",
+)
+PRIORITY = Key(
+    name="priority", kind=Count(), meaning="Among those who may go, the highest goes.", example="5", is_later=True
+)
+AGING = Key(
+    name="aging", kind=Duration(), meaning="Waiting so long raises the priority by one.", example="5m", is_later=True
+)
+SOURCE = Key(name="source", kind=SOURCE_SECTION, meaning="Where its records come from.", is_required=True)
+APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Bring rows. One of `append`, `mutate`, `erase`.")
+MUTATE = Key(name="mutate", kind=MUTATE_SECTION, meaning="Change rows. One of `append`, `mutate`, `erase`.")
+ERASE = Key(name="erase", kind=ERASE_SECTION, meaning="Delete rows for good. One of `append`, `mutate`, `erase`.")
+MAINTAIN = Key(name="maintain", kind=MAINTAIN_SECTION, meaning="Look after the table's files.", is_later=True)
+MAX_ROWS_PER_BATCH = Key(
+    name="max_rows_per_batch",
+    kind=Count(),
+    meaning="How many rows a micro-batch may have; a file is taken whole.",
+    default=1_000_000,
+    example="1000000",
+)
+BATCHES = Key(
+    name="batches",
+    kind=Count(),
+    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours.",
+    default=10,
+    example="10",
+)
+TURN_LIMIT_SECTION = Section(title="turn_limit", keys=(BATCHES,))
+TURN_LIMIT = Key(
+    name="turn_limit",
+    kind=TURN_LIMIT_SECTION,
+    meaning="How long a turn may be.",
+    default_text="{batches: 10}",
+    example="{batches: 10}",
+)
+ON_BAD_RECORD: Key[OnBadRecord] = Key(
+    name="on_bad_record",
+    kind=Choice[OnBadRecord](words=("fail", "dead_letter")),
+    meaning="What becomes of a record that cannot be read or does not fit.",
+    default="fail",
+    example="dead_letter",
+)
+ON_NEW_COLUMN: Key[OnNewColumn] = Key(
+    name="on_new_column",
+    kind=Choice[OnNewColumn](words=("ignore", "add")),
+    meaning="What becomes of a column of the source that the table does not have; it is reported either way.",
+    default="ignore",
+    example="add",
+)
+CHECKPOINT = Key(
+    name="checkpoint",
+    kind=Location(),
+    meaning="The streaming checkpoint; may name an existing one.",
+    default_text="`<storage>/checkpoints/<stream>`",
+    example="./lake/checkpoints/ingestion",
+)
+COVERAGE = Key(
+    name="coverage",
+    kind=Choice(words=("exclusive",), later=("publish",)),
+    meaning="What the turn covers: `exclusive`, the whole micro-batch.",
+    default="exclusive",
+    example="exclusive",
+)
+STREAM_SECTION = Section(
+    title="streams.NAME",
+    keys=(
+        TABLE,
+        EVERY,
+        AFTER,
+        STRICT,
+        ABSENT_AFTER,
+        PRIORITY,
+        AGING,
+        SOURCE,
+        APPEND,
+        MUTATE,
+        ERASE,
+        MAINTAIN,
+        MAX_ROWS_PER_BATCH,
+        TURN_LIMIT,
+        ON_BAD_RECORD,
+        ON_NEW_COLUMN,
+        CHECKPOINT,
+        COVERAGE,
+    ),
+)
+
+# sync
+_START = Section(
+    title="start",
+    keys=(Key(name="version", kind=Count(), meaning="The first version of the table to carry over.", example="17"),),
+)
+_FROM = Section(
+    title="from",
+    keys=(
+        Key(name="files", kind=Location(), meaning="Files of changes.", example='"changes/*.jsonl"'),
+        Key(name="kafka", kind=Text(word="topic"), meaning="A topic of changes.", example="crm.changes"),
+        Key(name="format", kind=Choice(words=("debezium",)), meaning="How changes are written.", example="debezium"),
+    ),
+    short="table",
+)
+SYNC_SECTION = Section(
+    title="sync.NAME",
+    keys=(
+        Key(name="from", kind=_FROM, meaning="A table of this file, or a source of changes.", example="engagement"),
+        Key(name="start", kind=_START, meaning="`snapshot`, `latest` or `{version: n}`.", example="snapshot"),
+        Key(name="to", kind=Text(word="DSN"), meaning="The target database.", example='"${CRM_DSN}"'),
+        Key(name="table", kind=Text(), meaning="The target table.", example="engagement"),
+        Key(name="tables", kind=TextMap(), meaning="Source table to target table.", example="{a: b}"),
+        Key(name="key", kind=_COLUMN_NAMES, meaning="The key of the target.", example="[engagement_id]"),
+        Key(name="plan", kind=Choice(words=("staged", "conflict_queue")), meaning="How.", example="staged"),
+        Key(
+            name="mode", kind=Choice(words=("atomic", "parallel")), meaning="One transaction or many.", example="atomic"
+        ),
+        Key(name="parallelism", kind=Count(), meaning="How many connections.", example="8"),
+        Key(
+            name="on_violation",
+            kind=Choice(words=("stop", "quarantine")),
+            meaning="What becomes of a row that breaks a constraint.",
+            example="stop",
+        ),
+        Key(
+            name="on_schema_change",
+            kind=Choice(words=("stop", "add_columns")),
+            meaning="What happens when the source has new columns.",
+            example="stop",
+        ),
+    ),
+)
+
+# the file
+NAME = Key(
+    name="name",
+    kind=name_kind("the pipeline's name"),
+    meaning="The pipeline's name.",
+    example="engagement",
+    is_required=True,
+)
+STORAGE = Key(
+    name="storage",
+    kind=Location(schemes=()),
+    meaning="Where Headgate keeps checkpoints, ledger, request tables and dead letters.",
+    default_text="./_headgate",
+    example="./lake/_headgate",
+)
+COORDINATOR = Key(
+    name="coordinator",
+    kind=COORDINATOR_SECTION,
+    meaning="Where the turns are kept; a bare text is its `url`.",
+    example='{url: "sqlite:./lake/_headgate/turns.db", lock_timeout: 60s}',
+)
+SPARK = Key(
+    name="spark",
+    kind=TextMap(of="a Spark setting and its value"),
+    meaning="Settings of the Spark sessions that Headgate makes.",
+    example='{spark.sql.shuffle.partitions: "4"}',
+)
+LOG_STORE = Key(
+    name="log_store",
+    kind=Choice(words=("auto",), later=("conditional", "dynamodb", "single_driver")),
+    meaning="How commits reach the table's log. `auto`: a hard link on local disks, else Delta's own way.",
+    default="auto",
+    example="auto",
+)
+TABLES = Key(name="tables", kind=Named(of=TABLE_SECTION, thing="table"), meaning="The tables, each under a name.")
+STREAMS = Key(
+    name="streams",
+    kind=Named(of=STREAM_SECTION, thing="stream"),
+    meaning="The streams, each under its name, which is also the name of its job.",
+)
+SYNC = Key(
+    name="sync",
+    kind=Named(of=SYNC_SECTION, thing="sync"),
+    meaning="Where a table's changes go.",
+    is_later=True,
+)
+FILE_SECTION = Section(title="the file", keys=(NAME, STORAGE, COORDINATOR, SPARK, LOG_STORE, TABLES, STREAMS, SYNC))
