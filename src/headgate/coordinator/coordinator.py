@@ -1,0 +1,205 @@
+"""A job's side of the coordinator: registers the run, asks for turns, says when the job is idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from headgate.coordinator.driver import Driver, Ports, Process
+from headgate.coordinator.heartbeat import Heartbeat
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import JobName, Nonce, TableLocation, TokenId, Version
+from headgate.core.turns import protocol
+from headgate.core.turns.effects import Attempt
+from headgate.core.turns.moves import Sessions
+from headgate.core.turns.protocol import CheckpointView, Granted, Order, Refused, SessionLost, Turn
+from headgate.core.turns.record import Holder, LockRecord
+from headgate.errors import LostTurn, TurnNotGranted
+from headgate.events import JobIdle, TurnEnded, TurnGranted
+from headgate.ports import StoreSession
+
+
+class Coordinator:
+    """One run of one job on one lock. Not for use by several threads at once, but for `cancel`."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        lock: str,
+        job: str,
+        order: Order,
+        process: Process,
+        lock_timeout_s: float,
+        on_lost: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self.lock, self.job, self.order = lock, JobName(job), order
+        self.run = ports.randomness.uuid()
+        """Names this run in the record and in the ledger."""
+        self._ports, self._process, self._lock_timeout_s = ports, process, lock_timeout_s
+        self._driver = Driver(ports, lock=lock, job=self.job, process=process, check=self.check)
+        self._on_lost = on_lost
+        self._session: StoreSession | None = None
+        self._heartbeat: Heartbeat | None = None
+
+    # ------------------------------------------------------------------------------------------- life of a run
+
+    def open(self) -> None:
+        """Registers this run as alive.
+
+        Raises:
+            TurnNotGranted: another run of the job is alive.
+        """
+        if self._session is not None:
+            return
+        self._session = self._ports.store.open_session(self.lock, self.job)
+        if self._process.jvm_pid is not None and self._process.jvm_start is not None:
+            self._session.describe_jvm(self._process.jvm_pid, self._process.jvm_start)
+        self._heartbeat = Heartbeat(
+            self._session, lease_s=self._ports.store.lease_s, clock=self._ports.clock, on_lost=self._on_lost
+        )
+        self._heartbeat.start()
+
+    def close(self) -> None:
+        """Ends the run; a turn still held counts as unclean."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        if self._session is not None:
+            self._session.close()
+        self._session = self._heartbeat = None
+
+    def cancel(self) -> None:
+        """Makes a wait for the turn end at its next wake-up, as if its time were over. Safe from any thread."""
+        self._driver.cancel()
+
+    def begin(self, checkpoint: CheckpointView) -> LockRecord | None:
+        """Clears up what an earlier run of this job left. The record afterwards, None if there is none yet."""
+        self.open()
+        return self._driver.run(protocol.begin(self.job, checkpoint))
+
+    def record(self) -> LockRecord | None:
+        """The lock's record as it is now."""
+        return self._ports.store.read(self.lock).record
+
+    def live(self) -> Sessions:
+        """Who is alive on this lock now."""
+        return self._ports.store.live_sessions(self.lock)
+
+    def announce_idle(self, idle_at: Mapping[TableLocation, Version]) -> None:
+        """Says that nothing is left to do up to these table versions."""
+        self._driver.run(protocol.announce_idle(self.lock, self.job, self.order, idle_at))
+        shown = {str(table): int(version) for table, version in idle_at.items()}
+        self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
+
+    # ----------------------------------------------------------------------------------------------- the turn
+
+    def take(
+        self,
+        *,
+        token_id: TokenId,
+        query_id: str | None,
+        batch: int | None,
+        tables: tuple[TableLocation, ...],
+        timeout_s: float | None = None,
+    ) -> HeldTurn:
+        """The turn, once it is granted.
+
+        Args:
+            token_id: What the turn's commits will carry.
+            query_id: The streaming checkpoint's id, None for a job without one.
+            batch: The micro-batch it is taken for; None without source data.
+            tables: What it will write to, as far as known.
+            timeout_s: One deadline for the whole call; the job's `lock_timeout` if None.
+
+        Raises:
+            TurnNotGranted: not in time. The ticket is taken back.
+            LostTurn: the store no longer counts this run as alive.
+        """
+        self.open()
+        assert self._session is not None and self._heartbeat is not None
+        self._heartbeat.check()
+        nonce = Nonce(self._ports.randomness.uuid())
+        attempt = Attempt(nonce=nonce, holder=self._holder(nonce, token_id, batch, tables))
+        timeout_s = self._lock_timeout_s if timeout_s is None else timeout_s
+        self._driver.limit(timeout_s)
+        row = TurnEnded(
+            lock=self.lock,
+            job=self.job,
+            epoch=None,
+            query_id=query_id,
+            run=self.run,
+            batches=None,
+            predecessor=None,
+            asked_at_ms=self._ports.clock.wall_ms(),
+            granted_at_ms=None,
+            first_write_at_ms=None,
+            commit_log_at_ms=None,
+            released_at_ms=0,
+            outcome="gave_up",
+        )
+        try:
+            taken = self._driver.run(protocol.take_turn(self.lock, attempt, self.order))
+        except BaseException:
+            # What was asked for must not stand as a ghost that blocks the others: a dead session's tickets count for nothing.
+            self.close()
+            raise
+        match taken:
+            case Granted():
+                waited_ms = max(0, taken.since_ms - row.asked_at_ms)
+                self._ports.events.emit(
+                    TurnGranted(
+                        lock=self.lock,
+                        job=self.job,
+                        epoch=taken.epoch,
+                        predecessor=taken.predecessor,
+                        waited_ms=waited_ms,
+                    )
+                )
+                turn = Turn(lock=self.lock, job=self.job, nonce=nonce, epoch=taken.epoch, token_id=token_id)
+                granted_row = replace(
+                    row, epoch=taken.epoch, predecessor=taken.predecessor, granted_at_ms=taken.since_ms
+                )
+                return HeldTurn(
+                    self._driver, turn, taken, row=granted_row, is_sweep=batch is None, end_session=self.close
+                )
+            case Refused():
+                reason = f"{taken.reason} (waited {timeout_s:g} s)"
+                self._ports.events.emit(replace(row, released_at_ms=self._ports.clock.wall_ms(), reason=reason))
+                held = taken.holder
+                raise TurnNotGranted(
+                    f"{self.job} was not given the turn on {self.lock} within {timeout_s:g} s, and nothing was written: "
+                    f"{taken.reason}",
+                    holder=held and held.job,
+                    since_ms=held and held.since_ms,
+                )
+            case SessionLost():
+                self.close()
+                raise LostTurn(f"the coordinator no longer counts this run of {self.job} as alive; nothing was written")
+            case _:
+                assert_never(taken)
+
+    def _holder(self, nonce: Nonce, token_id: TokenId, batch: int | None, tables: tuple[TableLocation, ...]) -> Holder:
+        assert self._session is not None
+        return Holder(
+            nonce=nonce,
+            session=self._session.id,
+            job=self.job,
+            run=self.run,
+            host=self._process.host,
+            boot_id=self._process.boot_id,
+            pid=self._process.pid,
+            pid_start=self._process.pid_start,
+            jvm_pid=self._process.jvm_pid,
+            jvm_start=self._process.jvm_start,
+            token_ids=(token_id,),
+            batch=batch,
+            tables=tuple(sorted(tables)),
+            since_ms=0,
+        )
+
+    def check(self) -> None:
+        """Raises `LostTurn` if this run may have lost its lease."""
+        if self._heartbeat is None:
+            raise LostTurn("this run has ended; nothing more was written")
+        self._heartbeat.check()

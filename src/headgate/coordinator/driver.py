@@ -1,0 +1,160 @@
+"""Answers the effects of the pure protocol with the real store, log and clock; the only place where the two meet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, assert_never
+
+from headgate.core.ids import JobName, TableLocation
+from headgate.core.turns.effects import (
+    CommitEntry,
+    CompareAndSet,
+    Execute,
+    FindMark,
+    LiveSessions,
+    Protocol,
+    ReadRecord,
+    ReadTokens,
+    TableTokens,
+    WaitForChange,
+    WallClock,
+)
+from headgate.core.turns.moves import Sessions
+from headgate.core.turns.record import Holder
+from headgate.core.turns.tokens import unpack
+from headgate.events import TurnWaits
+from headgate.ports import Clock, EventSink, Randomness, TableLog, TurnStore
+
+R = TypeVar("R")
+WAKE_UP_S = 1.0
+"""A waiter looks again this often even if nothing changed: rules open with time, and sessions die without a word."""
+
+AnyEffect = (
+    ReadRecord
+    | CompareAndSet
+    | LiveSessions
+    | WaitForChange
+    | WallClock
+    | ReadTokens
+    | CommitEntry
+    | FindMark
+    | Execute
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which processes act for a run, as the record shows them."""
+
+    host: str
+    boot_id: str
+    pid: int
+    pid_start: int
+    jvm_pid: int | None = None
+    jvm_start: int | None = None
+    is_running: Callable[[int, int], bool] = field(default=lambda pid, start: False, compare=False)
+    """Whether (pid, start) still runs on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What a coordinator is driven with."""
+
+    store: TurnStore
+    log: TableLog
+    clock: Clock
+    randomness: Randomness
+    events: EventSink
+
+
+class Driver:
+    """Drives pieces of the protocol for one run of one job on one lock."""
+
+    def __init__(self, ports: Ports, *, lock: str, job: JobName, process: Process, check: Callable[[], None]) -> None:
+        self.ports, self.lock, self.job, self.process = ports, lock, job, process
+        self.check = check
+        """Raises `LostTurn` before a write, if this run may have lost its lease."""
+        self.seen: dict[TableLocation, TableTokens] = {}
+        """Table → its tokens as read last."""
+        self._deadline_s = 0.0
+        self._is_cancelled = False
+        self._shown_reason: str | None = None
+
+    def limit(self, timeout_s: float) -> None:
+        """Fixes the one deadline of the waits that follow."""
+        self._deadline_s, self._is_cancelled = self.ports.clock.monotonic_s() + timeout_s, False
+        self._shown_reason = None
+
+    def cancel(self) -> None:
+        """Makes the wait that is on end as if its time were over. Safe from any thread."""
+        self._is_cancelled = True
+
+    def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
+        """Answers the effects of one piece of the protocol until it returns."""
+        answer: Any = None
+        try:
+            while True:
+                effect: Any = steps.send(answer)
+                answer = self._answer(effect, execute)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    def _answer(self, effect: AnyEffect, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> object:
+        ports = self.ports
+        match effect:
+            case ReadRecord():
+                return ports.store.read(self.lock)
+            case CompareAndSet(record=record, version=version):
+                return ports.store.compare_and_set(self.lock, record, version)
+            case LiveSessions(holder=holder):
+                return self._with_surviving_jvm(ports.store.live_sessions(self.lock), holder)
+            case WaitForChange(version=version, reason=reason):
+                return self._wait(version, reason)
+            case WallClock():
+                return ports.clock.wall_ms()
+            case ReadTokens(table=table):
+                self.seen[table] = ports.log.read_tokens(table)
+                return self.seen[table]
+            case CommitEntry(table=table, after=after, raised=raised):
+                self.check()
+                epoch = unpack(raised[0][1]).epoch
+                said = user_metadata(self.lock, self.job, epoch, batch=None, step="entry", offsets=None)
+                return ports.log.commit_entry(table, after, raised, said)
+            case FindMark(table=table, token_id=token_id, token=token):
+                return ports.log.find_mark(table, token_id, token)
+            case Execute():
+                assert execute is not None, "a step was written where no statement was given"
+                return execute(effect)
+            case _:
+                assert_never(effect)
+
+    def _wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
+        if reason != self._shown_reason:
+            self._shown_reason = reason
+            self.ports.events.emit(TurnWaits(lock=self.lock, job=self.job, reason=reason))
+        left_s = self._deadline_s - self.ports.clock.monotonic_s()
+        if left_s <= 0 or self._is_cancelled:
+            return "timeout"
+        self.ports.store.wait_for_change(self.lock, version, min(left_s, WAKE_UP_S))
+        return "changed"
+
+    def _with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:
+        """The kernel frees a dead process's lock before its JVM is dead: until then the holder counts as alive."""
+        if holder is None or holder.session in live.ids or holder.jvm_pid is None or holder.jvm_start is None:
+            return live
+        is_here = (holder.host, holder.boot_id) == (self.process.host, self.process.boot_id)
+        is_own = (holder.jvm_pid, holder.jvm_start) == (self.process.jvm_pid, self.process.jvm_start)
+        if is_here and not is_own and self.process.is_running(holder.jvm_pid, holder.jvm_start):
+            return Sessions(ids=live.ids | {holder.session}, jobs=live.jobs)
+        return live
+
+
+def user_metadata(
+    lock: str, job: str, epoch: int | None, batch: int | None, step: str, offsets: str | None, user: object = None
+) -> str:
+    """The `userMetadata` of a commit, as JSON; keys in a fixed order."""
+    data = {"headgate": 1, "lock": lock, "job": job, "epoch": epoch, "batch": batch, "step": step, "offsets": offsets}
+    return json.dumps(data if user is None else {**data, "user": user}, separators=(",", ":"))

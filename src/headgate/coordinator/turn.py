@@ -1,0 +1,260 @@
+"""A granted turn, from its first table to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+from headgate.coordinator.driver import Driver, user_metadata
+from headgate.core.ids import TableLocation
+from headgate.core.turns import protocol
+from headgate.core.turns.effects import Execute, StepMark
+from headgate.core.turns.protocol import Granted, Turn
+from headgate.core.turns.tokens import Behind, FencedBy, Token
+from headgate.errors import CheckpointMismatch, Fenced, LostTurn, Unavailable
+from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
+from headgate.ports import StatementConflict, WriteToken
+
+Statement = Callable[[WriteToken], None]
+
+
+class HeldTurn:
+    """A granted turn: enter tables, write steps, then `complete`, or `abandon` it."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        turn: Turn,
+        granted: Granted,
+        *,
+        row: TurnEnded,
+        is_sweep: bool,
+        end_session: Callable[[], None],
+    ) -> None:
+        self._driver, self._turn, self._granted = driver, turn, granted
+        self._row, self._is_sweep, self._end_session = row, is_sweep, end_session
+        self._entered: set[TableLocation] = set()
+        self._written: set[TableLocation] = set()
+        self._versions: dict[str, list[int]] = {}
+        self._batches: list[int] = []
+        self._first_write_at_ms: int | None = None
+        self._commit_log_at_ms: int | None = None
+        self._is_replayed = False
+        self._batch, self._is_replay = -1, False
+        self._offsets_sha256: str | None = None
+        self._is_over = False
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of this turn."""
+        return self._turn.epoch
+
+    @property
+    def predecessor(self) -> str | None:
+        """Whose turn was completed last before this one; None on an empty history."""
+        return self._granted.predecessor
+
+    @property
+    def batch(self) -> int:
+        """The micro-batch that is being written, -1 before the first."""
+        return self._batch
+
+    @property
+    def batches_done(self) -> int:
+        """How many micro-batches this turn has begun."""
+        return len(self._batches)
+
+    def check(self) -> None:
+        """Raises `LostTurn` if this turn may have ended."""
+        if self._is_over:
+            raise LostTurn("this turn is over; nothing more was written")
+        self._driver.check()
+
+    def next_batch(self, batch: int, offsets_sha256: str | None, *, is_replay: bool) -> None:
+        """The steps from here on belong to `batch`.
+
+        Args:
+            batch: Its number, as the checkpoint counts.
+            offsets_sha256: SHA-256 of the bytes of `offsets/<batch>`, hex; None without a checkpoint.
+            is_replay: An earlier run planned it, and may still be writing it.
+        """
+        self.check()
+        self._batch, self._offsets_sha256, self._is_replay = batch, offsets_sha256, is_replay
+        self._batches.append(batch)
+
+    def enter(self, table: TableLocation) -> None:
+        """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent.
+
+        Raises:
+            Fenced: a later turn has been there.
+            LostTurn: the record no longer names this turn.
+        """
+        if table in self._entered:
+            return
+        self.check()
+        entered = self._driver.run(
+            protocol.enter_table(self._turn, table, is_replay=self._is_replay, is_written=table in self._written)
+        )
+        match entered:
+            case protocol.Entered(version=version):
+                if version is not None:
+                    self._committed(table, version)
+                self._entered.add(table)
+            case FencedBy(epoch=epoch):
+                raise Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
+            case protocol.NotHolder():
+                raise LostTurn("the coordinator gave the turn to another run; nothing more was written", table=table)
+
+    def write(self, table: TableLocation, *, step: int, name: str, statement: Statement) -> bool:
+        """Runs `statement` once under the token of this step; False if an earlier run had applied it.
+
+        Args:
+            table: Entered before.
+            step: Number of this write within the batch, 0 to 127, rising.
+            name: What the step is called; must be the same whenever the batch is repeated.
+            statement: Makes at most one commit on `table`, with the token it is given. Raises `StatementConflict` where a
+                writer that takes no turns came first: it is then run again, up to 20 times, from the token read on.
+
+        Raises:
+            Fenced: a later turn has begun; the batch is not done.
+            CheckpointMismatch: the table holds other work under this token, or a later batch.
+            Unavailable: conflicts did not end.
+        """
+        self.check()
+        token = Token(epoch=self._turn.epoch, batch=self._batch, step=step)
+        token.pack()  # refuse a number that does not fit before anything is written
+        mark = StepMark(name=name, offsets_sha256=self._offsets_sha256)
+        result = self._driver.run(
+            protocol.write_step(table, self._turn.token_id, token, mark),
+            lambda effect: self._execute(effect, statement),
+        )
+        match result:
+            case protocol.Written():
+                after = self._driver.seen[table]
+                version = after.version if after.tokens.get(self._turn.token_id) == token.pack() else None
+                if version is not None:
+                    self._committed(table, version)
+                self._emit_step(table, name, version, is_applied_before=False)
+                return True
+            case protocol.AlreadyApplied():
+                self._is_replayed = True
+                self._emit_step(table, name, None, is_applied_before=True)
+                return False
+            case FencedBy(epoch=epoch):
+                raise Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
+            case protocol.OtherWork(found=found):
+                raise CheckpointMismatch(
+                    f"batch {self._batch} of {self._turn.job} was written to {table} before, as step {found.name!r} and with "
+                    f"{'the same' if found.offsets_sha256 == self._offsets_sha256 else 'other'} offsets, now it comes as "
+                    f"step {name!r}; nothing was skipped and nothing was written"
+                )
+            case Behind(stored_batch=stored):
+                raise CheckpointMismatch(
+                    f"{table} holds batch {stored} of {self._turn.job}, and its checkpoint is at batch {self._batch}: the "
+                    "checkpoint went back; nothing was skipped and nothing was written"
+                )
+            case protocol.Conflicted(attempts=attempts):
+                raise Unavailable(
+                    f"{table} was changed {attempts} times by writers that take no turns while {self._turn.job} tried to "
+                    f"write step {name!r}; nothing was written",
+                    advice="Let those writers take turns on this lock, or stop them, and run the job again",
+                )
+
+    def _execute(self, effect: Execute, statement: Statement) -> Literal["done", "conflict"]:
+        self.check()
+        if self._first_write_at_ms is None:
+            self._first_write_at_ms = self._driver.ports.clock.wall_ms()
+        try:
+            statement(self.token_for(effect.token, effect.mark.name))
+        except StatementConflict as conflict:
+            self._driver.ports.events.emit(
+                StepRepeated(
+                    lock=self._turn.lock,
+                    job=self._turn.job,
+                    table=effect.table,
+                    step=effect.mark.name,
+                    attempt=1,
+                    conflict=str(conflict),
+                )
+            )
+            return "conflict"
+        self._written.add(effect.table)
+        return "done"
+
+    def token_for(self, token: Token, name: str) -> WriteToken:
+        """What a statement of this turn puts into its commit."""
+        return WriteToken(
+            token_id=self._turn.token_id,
+            number=token.pack(),
+            user_metadata=user_metadata(
+                self._turn.lock, self._turn.job, self.epoch, self._batch, name, self._offsets_sha256
+            ),
+        )
+
+    def _committed(self, table: TableLocation, version: int) -> None:
+        self._written.add(table)
+        versions = self._versions.setdefault(table, [])
+        if version not in versions:
+            versions.append(version)
+
+    def _emit_step(self, table: TableLocation, name: str, version: int | None, *, is_applied_before: bool) -> None:
+        self._driver.ports.events.emit(
+            StepWritten(
+                lock=self._turn.lock,
+                job=self._turn.job,
+                epoch=self.epoch,
+                batch=self._batch,
+                step=name,
+                table=table,
+                version=version,
+                is_applied_before=is_applied_before,
+            )
+        )
+
+    def commit_log_written(self) -> None:
+        """Notes when the query ended with its commit log written."""
+        self._commit_log_at_ms = self._driver.ports.clock.wall_ms()
+
+    def complete(self) -> None:
+        """Gives the turn back after a clean end. Call only when the query has terminated with its commit log written.
+
+        Raises:
+            LostTurn: somebody else had closed the turn; what was written stands, and the next run finds it.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        is_mine = self._driver.run(protocol.complete(self._turn))
+        outcome: Outcome = "swept" if self._is_sweep else "replayed" if self._is_replayed else "completed"
+        self._end(outcome if is_mine else "lost", None)
+        if not is_mine:
+            raise LostTurn("the turn was closed by another run before it was completed; what was written stands")
+
+    def abandon(self, error: BaseException | None) -> None:
+        """Gives the turn back after any other end: a transaction of it may still be running, so its id goes into doubt."""
+        if self._is_over:
+            return
+        self._is_over = True
+        try:
+            self._driver.run(protocol.close_unclean(self._turn))
+        except Unavailable:
+            # Not confirmed: let the session end, then any other run closes the turn.
+            self._end_session()
+        outcome: Outcome = (
+            "fenced" if isinstance(error, Fenced) else "lost" if isinstance(error, LostTurn) else "failed"
+        )
+        self._end(outcome, None if error is None else str(error).splitlines()[0])
+
+    def _end(self, outcome: Outcome, reason: str | None) -> None:
+        row = replace(
+            self._row,
+            released_at_ms=self._driver.ports.clock.wall_ms(),
+            outcome=outcome,
+            reason=reason,
+            batches=(self._batches[0], self._batches[-1]) if self._batches and not self._is_sweep else None,
+            first_write_at_ms=self._first_write_at_ms,
+            commit_log_at_ms=self._commit_log_at_ms,
+            versions={table: tuple(versions) for table, versions in self._versions.items()},
+        )
+        self._driver.ports.events.emit(row)

@@ -1,0 +1,1 @@
+"""Adapters of the port `TurnStore`; each is imported only when it is chosen."""
