@@ -1,9 +1,10 @@
-"""The command's frame: the Typer application that each command module adds itself to, and how errors end the process."""
+"""The command's frame: the application that each command module adds itself to, and how errors end the process."""
 
 from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from importlib import import_module
 
 import typer
@@ -19,6 +20,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+class Output(StrEnum):
+    """The values of --output, which every command has."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
 
 COMMANDS = ("jars",)
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""

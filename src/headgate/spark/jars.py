@@ -1,48 +1,35 @@
 """The jars that Spark needs beside its own: locked by hash, fetched once, never resolved at run time.
 
-`jars.lock` names them. A jar is looked for in the cache, in a folder given by hand, in the local Maven repository, and last
-in a remote one; from wherever it comes, it counts only when its sha256 is the locked one. Any number of processes may fetch
-at once: each writes a file of its own and renames it into place.
+`jars.lock` names them. A jar is looked for in the cache, in a folder given by hand, in the local Maven repository, and
+last in a remote one; from wherever it comes, it counts only when its sha256 is the locked one. Any number of processes
+may fetch at once: each writes a file of its own and renames it into place.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import hashlib
-import http.client
 import os
-import re
-import time
 import tomllib
-import urllib.error
-import urllib.parse
-import urllib.request
 import uuid
-import xml.etree.ElementTree as ElementTree
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version as installed_version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import IO, Literal
 
 from headgate.errors import Corrupt, InvalidRequest, MissingExtra, Unavailable
-
-R = TypeVar("R")
+from headgate.spark.repositories import Repository, asking_again, open_artifact, repositories
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 OWN_JAR = Path(__file__).with_name("headgate.jar")
 SPARK_LINES = ("4.1", "4.2")
 
-ANSWER_TIMEOUT_S = 60.0
 FETCHES_AT_ONCE_MAX = 4
 CHUNK_BYTES = 1 << 18
-FINAL_STATUSES = (401, 403, 404, 410)
-"""Answers that do not change by asking again."""
 
 Progress = Callable[[str, int, int], None]
 """Called with file name, bytes done and bytes in all; from several threads."""
@@ -86,7 +73,7 @@ class JarSources:
     maven_auth: str | None = field(default=None, repr=False)
     """`user:password` for `maven_repo`."""
     maven_settings: Path | None = None
-    """Maven's settings.xml, usually ~/.m2/settings.xml; its mirror of central is used when `maven_repo` is not given."""
+    """Maven's settings.xml; its mirror of central is used where `maven_repo` is not given."""
     offline: bool = False
     retry_waits_s: tuple[float, ...] = (1.0, 2.0, 4.0)
     """Pauses between attempts; there is one attempt more than pauses."""
@@ -101,14 +88,8 @@ class Verified:
     state: Literal["ok", "missing", "damaged"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Repository:
-    base: str
-    auth: str | None = field(default=None, repr=False)
-
-
 def jar_sources(environ: Mapping[str, str]) -> JarSources:
-    """Where jars may come from, as the environment says: HEADGATE_CACHE, _JARS_FROM, _MAVEN_REPO, _MAVEN_AUTH, _OFFLINE."""
+    """Where jars may come from, as HEADGATE_CACHE, _JARS_FROM, _MAVEN_REPO, _MAVEN_AUTH and _OFFLINE say."""
     home = Path(environ.get("HOME") or Path.home())
     return JarSources(
         cache_dir=cache_dir(environ) / "jars",
@@ -133,7 +114,7 @@ def spark_line(version: str | None = None) -> str:
     """The Spark line (`4.1`) of a PySpark version; of the one installed by default.
 
     Raises:
-        InvalidRequest: A line that Headgate has no jars for. A wrong pair of Spark and Delta half works, so none is tried.
+        InvalidRequest: A line without jars of its own. A wrong pair of Spark and Delta half works, so none is tried.
         MissingExtra: PySpark is not installed.
     """
     if version is None:
@@ -143,9 +124,9 @@ def spark_line(version: str | None = None) -> str:
     line = ".".join(version.split(".")[:2])
     if line not in SPARK_LINES:
         raise InvalidRequest(
-            "Headgate does not know this version of PySpark; no session was made",
-            advice=f"Install one of the lines {', '.join(SPARK_LINES)}: pip install 'pyspark>=4.1,<4.3'",
-            pyspark=version,
+            "Headgate has no jars for this version of Spark; nothing was done",
+            advice=f"It works with Spark {' and '.join(SPARK_LINES)}: pip install 'pyspark>=4.1,<4.3'",
+            spark=version,
         )
     return line
 
@@ -154,13 +135,13 @@ def locked(sets: Sequence[str], *, spark: str | None = None, lock_file: Path = L
     """The jars of `sets` for the Spark line `spark` (the installed one by default), in the lock's order.
 
     Raises:
-        InvalidRequest: A set that the lock does not have.
+        InvalidRequest: A set or a Spark line that the lock does not have.
     """
     everything = parse_lock(lock_file.read_text(encoding="utf-8"))
     known = sorted({jar.set for jar in everything})
     if unknown := [name for name in sets if name not in known]:
         raise InvalidRequest(f"no such set of jars: {', '.join(unknown)}", advice=f"The sets are: {', '.join(known)}")
-    line = spark or spark_line()
+    line = spark_line(spark)
     return tuple(jar for jar in everything if jar.set in sets and jar.spark in (None, line))
 
 
@@ -193,6 +174,13 @@ def own_jar() -> Path:
             file=OWN_JAR,
         )
     return OWN_JAR
+
+
+def missing(
+    sets: Sequence[str], *, sources: JarSources, spark: str | None = None, lock_file: Path = LOCK_FILE
+) -> tuple[Jar, ...]:
+    """The jars of `sets` that are not in the cache: what `fetch` would have to get."""
+    return tuple(jar for jar in locked(sets, spark=spark, lock_file=lock_file) if not _is_cached(jar, sources))
 
 
 def fetch(
@@ -238,8 +226,8 @@ def verify(
 def relock(text: str, *, sources: JarSources, progress: Progress | None = None) -> str:
     """A lock file's text with each size and hash taken anew from the remote repository; for maintainers.
 
-    Nothing but the coordinates of `text` is believed: a version that a repository lists may still lack its jar, and only
-    fetching it shows that.
+    Nothing but the coordinates of `text` is believed: a version that a repository lists may still lack its jar, and
+    only fetching it shows that.
 
     Raises:
         Unavailable: A jar cannot be fetched (named with the answer); no new lock is made.
@@ -269,17 +257,16 @@ def _rehashed(jar: Jar, sources: JarSources, progress: Progress) -> Jar:
 
 
 def _read(path: str, sources: JarSources) -> bytes:
-    def read(repository: _Repository) -> bytes:
-        with _open(repository, path) as response:
+    def read(repository: Repository) -> bytes:
+        with open_artifact(repository, path) as response:
             return response.read()
 
-    return _asking_again(path, sources, read)
+    return asking_again(path, _remote(sources), sources.retry_waits_s, read)
 
 
 def _obtain(jar: Jar, sources: JarSources, progress: Progress) -> Path:
     file = sources.cache_dir / jar.path
-    # The size is enough: content was checked before the file got this name; `verify` hashes anew.
-    if file.is_file() and file.stat().st_size == jar.size_bytes:
+    if _is_cached(jar, sources):
         return file
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -296,36 +283,35 @@ def _obtain(jar: Jar, sources: JarSources, progress: Progress) -> Path:
     return file
 
 
+def _is_cached(jar: Jar, sources: JarSources) -> bool:
+    # The size is enough: content was checked before the file got this name; `verify` hashes anew.
+    file = sources.cache_dir / jar.path
+    return file.is_file() and file.stat().st_size == jar.size_bytes
+
+
 @contextlib.contextmanager
-def _private_part(file: Path) -> Iterator[BinaryIO]:
+def _private_part(file: Path) -> Iterator[IO[bytes]]:
     """A partial file beside `file` that nobody else writes: one left behind by a fetch that died, or a new one.
 
     The owner holds its lock; the kernel drops the lock with the process, so a part that can be locked has no owner.
     """
-    for name in [*sorted(file.parent.glob(f".{file.name}.*.part")), _new_part(file)]:
-        # Appending would be wrong for the first byte range that is rewritten; "r+" on a vanished file is an error we skip.
-        try:
-            part = open(name, "r+b" if name.exists() else "x+b")
-        except (FileNotFoundError, FileExistsError):
-            continue
-        try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between opening and locking, its owner may have finished and renamed it.
-            if not name.exists() or not os.path.samestat(os.fstat(part.fileno()), name.stat()):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            part.close()
-            continue
-        with part:
-            yield part
-        return
+    left_behind = sorted(file.parent.glob(f".{file.name}.*.part"))
+    new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
+    for name, mode in [*((old, "r+b") for old in left_behind), (new, "x+b")]:
+        with contextlib.ExitStack() as held:
+            try:
+                part: IO[bytes] = held.enter_context(open(name, mode))
+                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Between our opening and locking it, its owner may have finished and renamed it.
+                is_ours = os.path.samestat(os.fstat(part.fileno()), name.stat())
+            except (FileNotFoundError, BlockingIOError):
+                continue
+            if is_ours:
+                yield part
+                return
 
 
-def _new_part(file: Path) -> Path:
-    return file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-
-
-def _fill(part: BinaryIO, jar: Jar, sources: JarSources, progress: Progress) -> None:
+def _fill(part: IO[bytes], jar: Jar, sources: JarSources, progress: Progress) -> None:
     """Bring `part` to the locked content, from the nearest source that has it."""
     for local in _local_candidates(jar, sources):
         if local.is_file() and _sha256(local) == jar.sha256:
@@ -342,7 +328,12 @@ def _fill(part: BinaryIO, jar: Jar, sources: JarSources, progress: Progress) -> 
             cache=sources.cache_dir,
         )
     for _ in range(2):  # the second time from nothing: what an earlier fetch left may be what is wrong
-        _asking_again(jar.path, sources, lambda repository: _download(repository, jar, part, progress))
+        asking_again(
+            jar.path,
+            _remote(sources),
+            sources.retry_waits_s,
+            lambda repository: _download(repository, jar, part, progress),
+        )
         if _sha256(Path(part.name)) == jar.sha256:
             return
         part.truncate(0)
@@ -354,6 +345,10 @@ def _fill(part: BinaryIO, jar: Jar, sources: JarSources, progress: Progress) -> 
     )
 
 
+def _remote(sources: JarSources) -> tuple[Repository, ...]:
+    return repositories(sources.maven_repo, auth=sources.maven_auth, settings=sources.maven_settings)
+
+
 def _local_candidates(jar: Jar, sources: JarSources) -> Iterator[Path]:
     if sources.from_dir is not None:
         yield sources.from_dir / jar.path
@@ -362,14 +357,14 @@ def _local_candidates(jar: Jar, sources: JarSources) -> Iterator[Path]:
         yield sources.local_repository / jar.path
 
 
-def _download(repository: _Repository, jar: Jar, part: BinaryIO, progress: Progress) -> None:
+def _download(repository: Repository, jar: Jar, part: IO[bytes], progress: Progress) -> None:
     """Continue `part` to the jar's size."""
     done = part.seek(0, os.SEEK_END)
     if done == jar.size_bytes:
         return
     if done > jar.size_bytes:
         done = part.truncate(0)
-    with _open(repository, jar.path, first_byte=done) as response:
+    with open_artifact(repository, jar.path, first_byte=done) as response:
         answer = str(response.headers.get("Content-Range", ""))
         if done and not (response.status == 206 and answer.startswith(f"bytes {done}-")):
             done = part.truncate(0)  # the whole file comes instead
@@ -381,98 +376,6 @@ def _download(repository: _Repository, jar: Jar, part: BinaryIO, progress: Progr
     part.flush()
     if done < jar.size_bytes:
         raise ConnectionError(f"the answer ended after {done} of {jar.size_bytes} bytes")
-
-
-def _open(repository: _Repository, path: str, *, first_byte: int = 0) -> http.client.HTTPResponse:
-    request = urllib.request.Request(repository.base + path, headers={"User-Agent": "headgate"})
-    if first_byte:
-        request.add_header("Range", f"bytes={first_byte}-")
-    if repository.auth:
-        # Unredirected: a repository that sends us elsewhere must not send the password along.
-        secret = base64.b64encode(repository.auth.encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {secret}")
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S)
-    return response
-
-
-def _asking_again(path: str, sources: JarSources, act: Callable[[_Repository], R]) -> R:
-    """What `act` gives for the first repository that serves it; asks again after what may pass."""
-    notes = []
-    for repository in _repositories(sources):
-        for wait_s in (*sources.retry_waits_s, None):
-            try:
-                return act(repository)
-            except urllib.error.HTTPError as error:
-                notes.append(f"{error.code} {error.reason}")
-                if error.code in FINAL_STATUSES:
-                    break
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                notes.append(str(error) or type(error).__name__)
-            if wait_s is not None:
-                time.sleep(wait_s)
-    raise Unavailable(
-        f"a jar cannot be fetched ({'; '.join(dict.fromkeys(notes))})",
-        advice="Set HEADGATE_MAVEN_REPO (and HEADGATE_MAVEN_AUTH=user:password) to a Maven repository that has it, "
-        "or give a folder with the jars: headgate jars fetch --from DIR",
-        jar=path,
-    )
-
-
-def _repositories(sources: JarSources) -> tuple[_Repository, ...]:
-    if sources.maven_repo:
-        bases = [base.strip() for base in sources.maven_repo.split(",") if base.strip()]
-        return tuple(_repository(base, sources.maven_auth) for base in bases)
-    mirror = _mirror_of_central(sources.maven_settings) if sources.maven_settings else None
-    return (mirror or _repository(_default_repository(), None),)
-
-
-def _repository(address: str, auth: str | None) -> _Repository:
-    """A repository from its address; user and password may stand in the address, where urllib does not read them."""
-    parts = urllib.parse.urlsplit(address)
-    if "@" in parts.netloc:
-        credentials, _, host = parts.netloc.rpartition("@")
-        auth = urllib.parse.unquote(credentials)
-        address = urllib.parse.urlunsplit(parts._replace(netloc=host))
-    return _Repository(base=address.rstrip("/") + "/", auth=auth)
-
-
-def _mirror_of_central(settings: Path) -> _Repository | None:
-    """The mirror that Maven's settings.xml puts in the place of central, with its credentials."""
-    try:
-        root = ElementTree.parse(settings).getroot()
-    except (OSError, ElementTree.ParseError):
-        return None
-    space = root.tag[: root.tag.index("}") + 1] if root.tag.startswith("{") else ""
-
-    def text(element: ElementTree.Element, name: str) -> str:
-        return (element.findtext(space + name) or "").strip()
-
-    servers = {text(server, "id"): server for server in root.iterfind(f"{space}servers/{space}server")}
-    for mirror in root.iterfind(f"{space}mirrors/{space}mirror"):
-        of = {part.strip() for part in text(mirror, "mirrorOf").split(",")}
-        if text(mirror, "blocked") == "true" or "!central" in of or not of & {"central", "*", "external:*"}:
-            continue
-        server = servers.get(text(mirror, "id"))
-        named = server is not None and text(server, "username")
-        return _repository(
-            text(mirror, "url"), f"{named}:{text(server, 'password')}" if server is not None and named else None
-        )
-    return None
-
-
-def _default_repository() -> str:
-    """The repository that Spark's own resolver (Ivy, among PySpark's jars) falls back to: one default on a machine, not two."""
-    spec = find_spec("pyspark")
-    jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path()
-    for jar in jars.glob("ivy-*.jar"):
-        with zipfile.ZipFile(jar) as archive:
-            constants = archive.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
-        if found := re.search(rb"https://[\x21-\x7e]+?/maven2/", constants):
-            return found.group().decode("ascii")
-    raise Unavailable(
-        "no Maven repository is known: this PySpark comes without Ivy",
-        advice="Set HEADGATE_MAVEN_REPO, or give a folder with the jars: headgate jars fetch --from DIR",
-    )
 
 
 def _sha256(file: Path) -> str:

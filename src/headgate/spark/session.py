@@ -1,4 +1,4 @@
-"""A Spark session with Delta and the commit rules that Headgate needs; or a clear word why an existing one will not do."""
+"""A Spark session with Delta and the commit rules that Headgate needs; or a clear word why one will not do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def session(
     """A session in which Delta works and a commit on local disk is put-if-absent between processes.
 
     The one that exists is returned if it is fit, with `conf` applied to it. Otherwise Java is looked for, the jars are
-    fetched (the first time only) and a JVM is started. The master is `local[*]` unless `conf` or spark-submit names one.
+    fetched (the first time only) and a JVM is started. The master is `local[*]` unless `conf` or
+    spark-submit names one.
 
     Args:
         name: The application's name.
@@ -129,8 +130,8 @@ def require_fit(spark: SparkSession, *, kafka: bool = False) -> None:
     store = spark.conf.get(LOG_STORE_KEY, None)
     if store != LOG_STORE:
         raise InvalidRequest(
-            "this Spark session has another store of commits for local disk, under which two processes can both be told "
-            "that they wrote one version; nothing was changed",
+            "this Spark session has another store of commits for local disk, under which two processes can both be "
+            "told that they wrote one version; nothing was changed",
             advice=START_ANEW,
             store=store or "(Delta's own)",
         )
@@ -192,7 +193,7 @@ def _complete(given: dict[str, str], *, kafka: bool, sources: JarSources, progre
 
 
 def _adopt_submitted(given: dict[str, str]) -> None:
-    """Add to `given` what spark-submit was not told; its jars are on the class path already or cannot come there any more."""
+    """Add to `given` what spark-submit was not told; jars are on its class path already, or cannot come there now."""
     SparkContext._ensure_initialized()
     told = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
     _add_delta(given, told)

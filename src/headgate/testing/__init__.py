@@ -1,0 +1,1 @@
+"""For tests and the demo only: fakes, faults and servers."""
