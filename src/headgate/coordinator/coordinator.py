@@ -117,8 +117,7 @@ class Coordinator:
             LostTurn: the store no longer counts this run as alive.
         """
         self.open()
-        assert self._session is not None and self._heartbeat is not None
-        self._heartbeat.check()
+        self.check()
         nonce = Nonce(self._ports.randomness.uuid())
         attempt = Attempt(nonce=nonce, holder=self._holder(nonce, token_id, batch, tables))
         timeout_s = self._lock_timeout_s if timeout_s is None else timeout_s

@@ -56,6 +56,16 @@ class HeldTurn:
         return self._granted.predecessor
 
     @property
+    def waited_ms(self) -> int:
+        """How long the turn was waited for."""
+        return max(0, self._granted.since_ms - self._row.asked_at_ms)
+
+    @property
+    def versions(self) -> dict[str, tuple[int, ...]]:
+        """Table → versions that this turn committed, in order."""
+        return {table: tuple(versions) for table, versions in self._versions.items()}
+
+    @property
     def batch(self) -> int:
         """The micro-batch that is being written, -1 before the first."""
         return self._batch
@@ -255,6 +265,6 @@ class HeldTurn:
             batches=(self._batches[0], self._batches[-1]) if self._batches and not self._is_sweep else None,
             first_write_at_ms=self._first_write_at_ms,
             commit_log_at_ms=self._commit_log_at_ms,
-            versions={table: tuple(versions) for table, versions in self._versions.items()},
+            versions=self.versions,
         )
         self._driver.ports.events.emit(row)

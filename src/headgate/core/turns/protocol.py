@@ -318,6 +318,20 @@ class Conflicted:
     attempts: int
 
 
+def look(
+    table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
+) -> Protocol[NotApplied | AlreadyApplied | OtherWork | FencedBy | Behind]:
+    """Whether a step is in the table already, and if so, whether it is this step with these offsets."""
+    before = yield from perform(ReadTokens(table))
+    reading = read_token(before.tokens.get(token_id), token)
+    if not isinstance(reading, Applied):
+        return reading
+    found = yield from perform(FindMark(table, token_id, token))
+    if found is not None and found != mark:
+        return OtherWork(found)
+    return AlreadyApplied()
+
+
 def write_step(
     table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
 ) -> Protocol[Written | AlreadyApplied | OtherWork | Conflicted | FencedBy | Behind]:
@@ -328,13 +342,7 @@ def write_step(
     """
     attempts = 0
     while attempts < CONFLICTS_MAX:
-        before = yield from perform(ReadTokens(table))
-        reading = read_token(before.tokens.get(token_id), token)
-        if isinstance(reading, Applied):
-            found = yield from perform(FindMark(table, token_id, token))
-            if found is not None and found != mark:
-                return OtherWork(found)
-            return AlreadyApplied()
+        reading = yield from look(table, token_id, token, mark)
         if not isinstance(reading, NotApplied):
             return reading
         outcome = yield from perform(Execute(table, token_id, token, mark))

@@ -1,0 +1,288 @@
+"""The loop around a stream: run its query on what the source has, in a turn; sweep; say when it is idle; wait for its pace.
+
+The query is run with `trigger(availableNow=True)`. Its first micro-batch takes the turn, so a source without data takes none.
+The turn is completed only when the function returned, Spark's commit log is written, *and* the query has terminated; after
+any other end a transaction of it may still be running, and its id goes into doubt.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.turns.tokens import query_token, sweep_token, unpack
+from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
+from headgate.ports import TableLog
+from headgate.spark.checkpoint import Checkpoint
+from headgate.streams.work import Work
+
+
+class _TurnLimit(Exception):
+    """The turn has had its share of a backlog: this batch is planned, and written in the next turn."""
+
+
+@dataclass(kw_only=True)
+class RunReport:
+    """What the runs of one job did. Counts, and milliseconds."""
+
+    job: str
+    turns: int = 0
+    batches: int = 0
+    rows: int = 0
+    waited_ms: int = 0
+    gave_up: int = 0
+    sweeps: int = 0
+    versions: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, turn: HeldTurn) -> None:
+        """Counts a turn that has ended."""
+        self.turns += 1
+        self.waited_ms += turn.waited_ms
+        for table, versions in turn.versions.items():
+            self.versions.setdefault(table, []).extend(versions)
+
+
+class Supervisor:
+    """Runs one job: one checkpoint, one order rule, one turn at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        coordinator: Coordinator,
+        work: Work,
+        log: TableLog,
+        *,
+        turn_limit_batches: int,
+        check_query_id: Callable[[str | None], None] = lambda query_id: None,
+    ) -> None:
+        """See the class.
+
+        Args:
+            spark: The session that the query runs on.
+            coordinator: This run's side of the lock.
+            work: What is done in a turn.
+            log: Tokens of tables.
+            turn_limit_batches: After so many micro-batches the turn is given to others before the backlog goes on.
+            check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
+        """
+        self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
+        self._turn_limit_batches, self._check_query_id = turn_limit_batches, check_query_id
+        self.report = RunReport(job=coordinator.job)
+        self._turn: HeldTurn | None = None
+        self._error: BaseException | None = None
+        self._query: StreamingQuery | None = None
+        self._open_batch: int | None = None
+        self._query_id: str | None = None
+        self._stop = threading.Event()
+
+    # ---------------------------------------------------------------------------------------------------- control
+
+    def stop(self) -> None:
+        """Ends the loop after the turn that is on; a wait for a turn ends at once. Safe from any thread or signal."""
+        self._stop.set()
+        self._coordinator.cancel()
+
+    def turn_lost(self, reason: str) -> None:
+        """Stops the query: its lease is over, and nothing more may be written."""
+        query = self._query
+        if query is not None:
+            self._error = self._error or LostTurn(f"the turn was lost: {reason}; nothing more was written")
+            query.stop()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    # ------------------------------------------------------------------------------------------------------- runs
+
+    def run_once(self) -> bool:
+        """One turn on what the source has now, then a sweep if one is due; says so when nothing is left.
+
+        Returns:
+            Whether there was anything to do.
+
+        Raises:
+            TurnNotGranted: not in time; nothing was written, and the same batch comes again.
+            HeadgateError: see its class; the turn is closed, and the same batch comes again.
+        """
+        turns_before = self.report.turns
+        has_more = self._drain()
+        if has_more or self.is_stopping:
+            return True
+        if self._work.has_sweep_work():
+            self._sweep()
+        self._announce_idle()
+        return self.report.turns != turns_before
+
+    def run_paced(self, every_ms: int | None, *, on_waiting: Callable[[HeadgateError], None]) -> None:
+        """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again."""
+        while not self.is_stopping:
+            started_s = time.monotonic()
+            is_busy = self._run_patiently(on_waiting)
+            pause_s = 1.0 if every_ms is None else every_ms / 1000
+            if not (every_ms is None and is_busy):
+                self._stop.wait(max(0.0, started_s + pause_s - time.monotonic()))
+
+    def run_until(self, is_finished: Callable[[], bool], *, on_waiting: Callable[[HeadgateError], None]) -> None:
+        """Runs again and again until `is_finished`, looking at the source less often while nothing comes.
+
+        Raises:
+            TurnNotGranted: nobody else is alive on the lock, so waiting longer cannot help.
+        """
+        pause_s = 0.05
+        while not self.is_stopping:
+            is_busy = self._run_patiently(on_waiting)
+            if is_finished():
+                return
+            pause_s = 0.05 if is_busy else min(pause_s * 2, 2.0)
+            deadline_s = time.monotonic() + pause_s
+            while time.monotonic() < deadline_s and not self.is_stopping:
+                # Others' commits are noticed at once, without starting a query: a note, or a sweep, may be due.
+                if self._stop.wait(0.05) or self._work.has_sweep_work():
+                    break
+                self._announce_idle()
+                if is_finished():
+                    return
+
+    def _run_patiently(self, on_waiting: Callable[[HeadgateError], None]) -> bool:
+        try:
+            return self.run_once()
+        except TurnNotGranted as refused:
+            self.report.gave_up += 1
+            if self.is_stopping:
+                return False
+            if self._coordinator.live().jobs <= {self._coordinator.job}:
+                raise
+            on_waiting(refused)
+            return True
+
+    # ------------------------------------------------------------------------------------------------------ query
+
+    def _drain(self) -> bool:
+        """Runs the query on what the source has. True if it stopped at the turn's limit and more is waiting."""
+        checkpoint = Checkpoint(self._spark, self._work.checkpoint)
+        self._query_id = checkpoint.query_id()
+        self._check_query_id(self._query_id)
+        self._coordinator.begin(checkpoint.view())
+        self._work.prepare()
+        self._open_batch = checkpoint.open_batch()
+        self._turn = self._error = None
+        query: StreamingQuery | None = None
+        failure: BaseException | None = None
+        try:
+            query = self._query = self._work.query(self.on_batch).trigger(availableNow=True).start()
+            query.awaitTermination()
+            failure = self._seen_error()
+        except StreamingQueryException as error:
+            failure = self._seen_error() or _failed(error)
+        except BaseException as error:
+            # Interrupted, or not even started: make sure that nothing of it runs on before the turn is given back.
+            if query is not None:
+                query.stop()
+            self._close_turn(error)
+            raise
+        finally:
+            self._query = None
+        if failure is None or isinstance(failure, _TurnLimit):
+            self._close_turn(None)
+            return failure is not None
+        self._close_turn(failure)
+        raise failure
+
+    def _seen_error(self) -> BaseException | None:
+        """What our function raised, in the thread that called it; the query shows it only as text."""
+        return self._error
+
+    def _close_turn(self, failure: BaseException | None) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        if failure is None:
+            turn.commit_log_written()
+            turn.complete()
+        else:
+            turn.abandon(failure)
+        self.report.add(turn)
+
+    def on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        """The sink function of the query. Giving up is *raising*: a batch whose function returns is done for Spark."""
+        try:
+            if self._error is not None:
+                raise self._error
+            checkpoint = Checkpoint(self._spark, self._work.checkpoint)
+            if self._query_id is None:
+                self._query_id = checkpoint.query_id()
+            assert self._query_id is not None, "a query that runs a batch has written its metadata"
+            if self._turn is not None and self._turn.batches_done >= self._turn_limit_batches:
+                raise _TurnLimit
+            if self._turn is None:
+                if self.is_stopping:
+                    raise _TurnLimit
+                self._turn = self._coordinator.take(
+                    token_id=query_token(self._query_id),
+                    query_id=self._query_id,
+                    batch=batch_id,
+                    tables=self._work.tables(),
+                )
+            turn = self._turn
+            turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
+            rows = self._work.run_batch(turn, batch, batch_id)
+            turn.check()
+            self.report.batches += 1
+            self.report.rows += rows
+        except BaseException as error:
+            self._error = error
+            raise
+
+    # ------------------------------------------------------------------------------------------------ sweep, idle
+
+    def _sweep(self) -> None:
+        query_id = self._query_id or Checkpoint(self._spark, self._work.checkpoint).query_id()
+        if query_id is None:
+            return
+        token_id = sweep_token(query_id)
+        tables = self._work.tables()
+        turn = self._coordinator.take(token_id=token_id, query_id=query_id, batch=None, tables=tables)
+        try:
+            for table in tables:
+                turn.enter(table)
+            stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
+            batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
+            turn.next_batch(batch, None, is_replay=False)
+            self._work.run_sweep(turn, batch)
+            turn.check()
+        except BaseException as error:
+            turn.abandon(error)
+            self.report.add(turn)
+            raise
+        turn.complete()
+        self.report.add(turn)
+        self.report.sweeps += 1
+
+    def _announce_idle(self) -> None:
+        idle_at = self._work.idle_at()
+        record = self._coordinator.record()
+        if record is not None:
+            state = record.job(self._coordinator.job)
+            if state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at):
+                return
+        self._coordinator.announce_idle(idle_at)
+
+
+def _failed(error: StreamingQueryException) -> BaseException:
+    """A query that failed outside of our function: its message, with Spark's own reason."""
+    text = str(error)
+    if "Concurrent" in text and "update to the log" in text:
+        return CheckpointMismatch("another run uses the same checkpoint; this one stopped")
+    first: Any = text.strip().splitlines()[0] if text.strip() else "no reason given"
+    return Unavailable(f"the query ended with an error, and its batch was not written: {first}")

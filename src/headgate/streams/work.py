@@ -1,0 +1,49 @@
+"""What the supervisor needs of a job's work: the port between the loop of turns and the kinds of streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import TableLocation, Version
+
+
+class Work(Protocol):
+    """One job's work, done in turns."""
+
+    @property
+    def checkpoint(self) -> str:
+        """Location of the query's checkpoint."""
+        ...
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        """Every table that a turn of this job reads or writes."""
+        ...
+
+    def prepare(self) -> None:
+        """Makes what must exist before the first turn; changes nothing that is there already."""
+        ...
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        """A new writer of the source whose sink function leads to `on_batch`; without a trigger."""
+        ...
+
+    def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
+        """Writes one micro-batch in the turn; idempotent under its tokens. The rows taken from the source."""
+        ...
+
+    def has_sweep_work(self) -> bool:
+        """Whether something kept from earlier batches must be tested against what has come since."""
+        ...
+
+    def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
+        """Tests what is kept against what has come since."""
+        ...
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        """Table → version up to which nothing is left to do."""
+        ...
