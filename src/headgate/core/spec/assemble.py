@@ -21,8 +21,9 @@ from headgate.core.spec.data import (
     Transform,
     Unmatched,
 )
-from headgate.core.spec.kinds import Fields, Reader, duration_text
+from headgate.core.spec.kinds import Reader, duration_text
 from headgate.core.spec.rules import lock_of, order_of
+from headgate.core.spec.sections import Fields
 
 
 def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms: Mapping[str, Transform]) -> Pipeline:

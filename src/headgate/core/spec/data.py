@@ -159,7 +159,7 @@ class Entry:
     key: str
     value: str
     origin: str
-    """`headgate.yml:12`, `default`, `environment NAME`, `command line`."""
+    """`headgate.yml:12`, `default`, `environment NAME`, `command line`, `Spark conf NAME`, `Python`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,19 +13,16 @@ from headgate.core.spec.kinds import (
     LOCK_PATTERN,
     AfterJobs,
     Choice,
-    CoordinatorUrl,
     Count,
     Duration,
     Flag,
-    Key,
-    Location,
-    Named,
-    Section,
     Text,
     TextMap,
     Texts,
     name_kind,
 )
+from headgate.core.spec.places import CoordinatorUrl, Location
+from headgate.core.spec.sections import Key, Named, Section
 
 DAY_MS: Final = 86_400_000
 

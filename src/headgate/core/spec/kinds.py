@@ -7,14 +7,13 @@ several keys is not decided here but in `rules.py`. No fault repeats a value but
 from __future__ import annotations
 
 import difflib
-import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
 
 from headgate.core.spec.data import Entry
-from headgate.core.spec.document import Broken, Entries, Faults, Items, Mark, Node, Scalar, joined, shown, shown_key
+from headgate.core.spec.document import Broken, Entries, Faults, Items, Node, Scalar, joined, shown, shown_key
 from headgate.core.spec.secrets import masked
 from headgate.core.turns.order import After
 
@@ -55,7 +54,8 @@ class Reader:
         """Remember a value and where it came from, for `headgate config show`."""
         # A reference is shown, not what it stands for: that is how secrets come in.
         text = (node.written or "") if node.takes_environment else value
-        self.entries.append(Entry(key=at, value=masked(at, text), origin=node.mark.where))
+        origin = "Python" if node.mark.where == at else node.mark.where
+        self.entries.append(Entry(key=at, value=masked(at, text), origin=origin))
 
     def record_default(self, at: str, value: str) -> None:
         """Remember a value that nobody wrote."""
@@ -82,7 +82,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
-def _scalar(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
+def scalar_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
+    """`node` if it is one value; else None, with a fault noted."""
     match node:
         case Scalar() if node.is_null:
             reader.fault(node, at, "no value", expected)
@@ -104,8 +105,8 @@ def _is_text(node: Scalar) -> bool:
     return node.text not in _TRUTH and _NUMBER.fullmatch(node.text) is None
 
 
-def _or_reference(schema: JsonSchema) -> JsonSchema:
-    """`schema`, or a text with a variable in it, which is checked once it is expanded."""
+def or_reference(schema: JsonSchema) -> JsonSchema:
+    """The JSON Schema `schema`, or a text with a variable in it, which is checked once it is expanded."""
     return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}]}
 
 
@@ -118,7 +119,7 @@ class Text:
     word: str = "text"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = _scalar(node, at, reader, self.expected)
+        scalar = scalar_of(node, at, reader, self.expected)
         if scalar is None:
             return None
         if not _is_text(scalar):
@@ -137,7 +138,7 @@ class Text:
     def schema(self) -> JsonSchema:
         if self.pattern is None:
             return {"type": "string", "minLength": 1}
-        return _or_reference({"type": "string", "pattern": f"^{self.pattern}$"})
+        return or_reference({"type": "string", "pattern": f"^{self.pattern}$"})
 
 
 def name_kind(of: str, pattern: str = NAME_PATTERN) -> Text:
@@ -154,7 +155,7 @@ class Count:
 
     def read(self, node: Node, at: str, reader: Reader) -> int | None:
         expected = f"a whole number from 1 to {COUNT_MAX}, without quotes"
-        scalar = _scalar(node, at, reader, expected)
+        scalar = scalar_of(node, at, reader, expected)
         if scalar is None:
             return None
         is_number = scalar.is_plain or scalar.written is not None
@@ -167,7 +168,7 @@ class Count:
         return None
 
     def schema(self) -> JsonSchema:
-        return _or_reference({"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
+        return or_reference({"type": "integer", "minimum": 1, "maximum": COUNT_MAX})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ class Flag:
     word: str = "true or false"
 
     def read(self, node: Node, at: str, reader: Reader) -> bool | None:
-        scalar = _scalar(node, at, reader, "true or false")
+        scalar = scalar_of(node, at, reader, "true or false")
         if scalar is None:
             return None
         if (scalar.is_plain or scalar.written is not None) and scalar.text in _TRUTH:
@@ -187,7 +188,7 @@ class Flag:
         return None
 
     def schema(self) -> JsonSchema:
-        return _or_reference({"type": "boolean"})
+        return or_reference({"type": "boolean"})
 
 
 _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -216,7 +217,7 @@ class Duration:
 
     def read(self, node: Node, at: str, reader: Reader) -> int | None:
         expected = "a duration above zero like 250ms, 30s, 15m, 1h or 1d"
-        scalar = _scalar(node, at, reader, expected)
+        scalar = scalar_of(node, at, reader, expected)
         if scalar is None:
             return None
         value = duration_ms(scalar.text)
@@ -227,7 +228,7 @@ class Duration:
         return value
 
     def schema(self) -> JsonSchema:
-        return _or_reference({"type": "string", "pattern": r"^[0-9]{1,15}(ms|s|m|h|d)$"})
+        return or_reference({"type": "string", "pattern": r"^[0-9]{1,15}(ms|s|m|h|d)$"})
 
 
 @dataclass(frozen=True, kw_only=True)  # Python 3.11 cannot make `Choice[X](…)` of a frozen class with slots
@@ -244,7 +245,7 @@ class Choice(Generic[C]):
 
     def read(self, node: Node, at: str, reader: Reader) -> C | None:
         expected = " or ".join(self.words)
-        scalar = _scalar(node, at, reader, expected)
+        scalar = scalar_of(node, at, reader, expected)
         if scalar is None:
             return None
         for word in self.words:
@@ -259,86 +260,7 @@ class Choice(Generic[C]):
         return None
 
     def schema(self) -> JsonSchema:
-        return _or_reference({"enum": [*self.words, *self.later]})
-
-
-_LATER_SCHEMES: Final = frozenset(
-    ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """A path or URI; relative paths are relative to the file's folder."""
-
-    schemes: tuple[str, ...] = ("hdfs", "viewfs")
-    """What is allowed beside local paths and `file:`."""
-    word: str = "path"
-
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = _scalar(node, at, reader, "a path")
-        if scalar is None:
-            return None
-        value = self.resolve(scalar, scalar.text, at, reader)
-        if value is not None:
-            reader.record(at, scalar, value)
-        return value
-
-    def resolve(self, node: Scalar, text: str, at: str, reader: Reader) -> str | None:
-        """`text`, a part of `node`, as an absolute path or a URI."""
-        local = " or ".join(["a local path", *(f"{scheme}:" for scheme in self.schemes)])
-        found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", text, flags=re.DOTALL)
-        scheme, path = (found[1].lower(), found[2]) if found else ("file", text)
-        if not path.strip() or "\n" in path or "\t" in path:
-            reader.fault(node, at, "not a path", local)
-        elif scheme in self.schemes:
-            return f"{scheme}:{path.rstrip('/') or '/'}"
-        elif scheme in _LATER_SCHEMES or scheme in ("hdfs", "viewfs"):
-            reader.fault(node, at, f"{scheme}: paths are {NOT_IN_THIS_VERSION} here", local)
-        elif scheme != "file":
-            reader.fault(node, at, "a scheme that is not known", local)
-        elif path.startswith("~"):
-            reader.fault(node, at, "~ is not expanded", "${HOME}/… or a path from the file's folder")
-        elif found and path.startswith("//") and not path.startswith("///"):
-            reader.fault(node, at, "a file: URI with a host", "file:/absolute/path")
-        else:
-            if path.startswith("/"):
-                path = "/" + path.lstrip("/")
-            return posixpath.normpath(posixpath.join(reader.base_dir, path))
-        return None
-
-    def schema(self) -> JsonSchema:
-        return {"type": "string", "minLength": 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorUrl:
-    """Where the turns are kept: `sqlite:PATH` or `memory:`."""
-
-    word: str = "URL"
-
-    def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        expected = "sqlite:PATH or memory:"
-        scalar = _scalar(node, at, reader, expected)
-        if scalar is None:
-            return None
-        scheme, colon, rest = scalar.text.partition(":")
-        value = None
-        if colon and scheme in ("zookeeper", "dynamodb"):
-            reader.fault(node, at, f"{scheme}: is {NOT_IN_THIS_VERSION}", expected)
-        elif colon and scheme == "memory" and rest in ("", "//"):
-            value = "memory:"
-        elif colon and scheme == "sqlite":
-            path = Location(schemes=()).resolve(scalar, rest, at, reader)
-            value = None if path is None else f"sqlite:{path}"
-        else:
-            reader.fault(node, at, f"{shown(scalar, at)} is not a coordinator", expected)
-        if value is not None:
-            reader.record(at, scalar, value)
-        return value
-
-    def schema(self) -> JsonSchema:
-        return _or_reference({"type": "string", "pattern": "^(sqlite:.+|memory:|zookeeper://.+|dynamodb://.+)$"})
+        return or_reference({"enum": [*self.words, *self.later]})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,7 +312,7 @@ class TextMap:
 
     def read(self, node: Node, at: str, reader: Reader) -> Mapping[str, str] | None:
         if not isinstance(node, Entries):
-            _refuse_scalar(node, at, reader, f"a mapping, each {self.of}")
+            refuse_node(node, at, reader, f"a mapping, each {self.of}")
             return None
         values: dict[str, str] = {}
         seen: dict[str, str] = {}
@@ -455,172 +377,8 @@ class AfterJobs:
         return {"anyOf": [one, *modes]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key(Generic[T_co]):
-    """One key of a section: its kind, its default, and what the reference says of it."""
-
-    name: str
-    kind: Kind[T_co]
-    meaning: str
-    default: T_co | None = None
-    default_text: str = ""
-    """The default in words, when it follows from other values."""
-    example: str = ""
-    is_required: bool = False
-    is_later: bool = False
-    """Of the design, and not built yet: refused, never ignored."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """The values of one section, by their keys."""
-
-    at: str
-    mark: Mark
-    values: Mapping[str, object]
-    key_marks: Mapping[str, Mark]
-    """Of every key that was written, whether or not it could be read."""
-    is_readable: bool = True
-    """False for what is not a section at all: it has a name, and its fault is told."""
-
-    def __getitem__(self, key: Key[T]) -> T:
-        return cast("T", self.values[key.name])  # put there by the key's own kind, see Section.read
-
-    def get(self, key: Key[T]) -> T | None:
-        """The value; None if there is none, or none that could be read."""
-        return cast("T | None", self.values.get(key.name))
-
-    def has(self, key: Key[T]) -> bool:
-        """Whether the key was written."""
-        return key.name in self.key_marks
-
-    def mark_of(self, key: Key[T]) -> Mark:
-        """Where the key stands, else where its section begins."""
-        return self.key_marks.get(key.name, self.mark)
-
-    def path_of(self, key: Key[T]) -> str:
-        """The key's path."""
-        return joined(self.at, key.name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """A mapping whose keys are known."""
-
-    title: str
-    keys: Sequence[Key[object]]
-    short: str | None = None
-    """The key that a bare text stands for."""
-    word: str = "section"
-
-    def read(self, node: Node, at: str, reader: Reader) -> Fields | None:
-        if isinstance(node, Scalar) and node.is_null:
-            node = Entries(entries={}, key_marks={}, mark=node.mark)
-        elif isinstance(node, Scalar) and self.short is not None:
-            node = Entries(entries={self.short: node}, key_marks={self.short: node.mark}, mark=node.mark)
-        if not isinstance(node, Entries):
-            _refuse_scalar(node, at, reader, f"a mapping with the keys {', '.join(self._names())}")
-            return None
-        known = {key.name: key for key in self.keys}
-        for name in node.entries:
-            if name not in known:
-                what = f"unknown key {shown_key(name)}{suggestion(name, self._names())}"
-                reader.faults.add(node.key_marks[name], at, what, "" if suggestion(name, known) else self._expected())
-        values: dict[str, object] = {}
-        for key in self.keys:
-            self._read_key(key, node, at, reader, values)
-        return Fields(at=at, mark=node.mark, values=values, key_marks=node.key_marks)
-
-    def _read_key(self, key: Key[object], node: Entries, at: str, reader: Reader, values: dict[str, object]) -> None:
-        path = joined(at, key.name)
-        if key.name not in node.entries:
-            if key.is_required:
-                reader.faults.add(node.mark, path, "missing", _expected_of(key))
-            elif key.default is not None:
-                values[key.name] = key.default
-                if not isinstance(key.default, Mapping):
-                    reader.record_default(path, default_text(key))
-            return
-        if key.is_later:
-            reader.faults.add(node.key_marks[key.name], path, NOT_IN_THIS_VERSION)
-            return
-        value = key.kind.read(_standing_at(node.entries[key.name], node.key_marks[key.name]), path, reader)
-        if value is not None:
-            values[key.name] = value
-
-    def _names(self) -> list[str]:
-        return [key.name for key in self.keys if not key.is_later]
-
-    def _expected(self) -> str:
-        return "one of " + ", ".join(self._names())
-
-    def schema(self) -> JsonSchema:
-        properties: JsonSchema = {}
-        for key in self.keys:
-            about = key.meaning + (" Not in this version." if key.is_later else "")
-            properties[key.name] = {**key.kind.schema(), "description": about}
-            if text := default_text(key):
-                properties[key.name] = {**key.kind.schema(), "description": f"{about} Default: {text}."}
-        section: JsonSchema = {"type": "object", "properties": properties, "additionalProperties": False}
-        if required := [key.name for key in self.keys if key.is_required]:
-            section["required"] = required
-        if self.short is None:
-            return section if required else {**section, "type": ["object", "null"]}
-        return {"anyOf": [section, cast("JsonSchema", properties[self.short])]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A mapping from names that the user gives to sections of one form, in the order written."""
-
-    of: Section
-    thing: str
-    word: str = "mapping: name to section"
-
-    def read(self, node: Node, at: str, reader: Reader) -> Mapping[str, Fields] | None:
-        if not isinstance(node, Entries):
-            _refuse_scalar(node, at, reader, f"a mapping: the name of each {self.thing}, and what it is")
-            return None
-        found: dict[str, Fields] = {}
-        for name, item in node.entries.items():
-            if re.fullmatch(NAME_PATTERN, name) is None:
-                expected = name_kind(f"a name of a {self.thing}").expected
-                reader.faults.add(node.key_marks[name], at, f"{shown_key(name)} cannot be used as a name", expected)
-            fields = self.of.read(_standing_at(item, node.key_marks[name]), joined(at, name), reader)
-            found[name] = fields or Fields(
-                at=joined(at, name), mark=item.mark, values={}, key_marks={}, is_readable=False
-            )
-        return found
-
-    def schema(self) -> JsonSchema:
-        return {
-            "type": "object",
-            "patternProperties": {f"^{NAME_PATTERN}$": self.of.schema()},
-            "additionalProperties": False,
-        }
-
-
-def default_text(key: Key[object]) -> str:
-    """The default as it would be written; empty if there is none."""
-    if key.default_text or key.default is None:
-        return key.default_text
-    if isinstance(key.kind, Duration) and isinstance(key.default, int):
-        return duration_text(key.default)
-    return str(key.default)
-
-
-def _expected_of(key: Key[object]) -> str:
-    if isinstance(key.kind, Choice):
-        return " or ".join(key.kind.words)
-    return key.meaning[:1].lower() + key.meaning[1:].rstrip(".")
-
-
-def _standing_at(node: Node, mark: Mark) -> Node:
-    """A section stands where its name stands: a missing key is best told there, not a line below."""
-    return replace(node, mark=mark) if isinstance(node, Entries) else node
-
-
-def _refuse_scalar(node: Node, at: str, reader: Reader, expected: str) -> None:
+def refuse_node(node: Node, at: str, reader: Reader, expected: str) -> None:
+    """Note that a mapping was expected."""
     match node:
         case Scalar() if node.is_null:
             reader.fault(node, at, "no value", expected)

@@ -7,7 +7,8 @@ from typing import Final
 
 from headgate.core.spec import keys
 from headgate.core.spec.document import Faults, shown_key
-from headgate.core.spec.kinds import Fields, Key, suggestion
+from headgate.core.spec.kinds import suggestion
+from headgate.core.spec.sections import Fields, Key
 from headgate.core.turns.order import After, NoRule, OrderRule, Strict, lint
 
 _KAFKA_OPTIONS_TAKEN: Final[Mapping[str, str]] = {

@@ -7,7 +7,8 @@ import re
 HIDDEN = "***"
 
 _SECRET_KEY = re.compile(
-    r"passw|passphrase|pwd|secret|token|sasl|jaas|credential|private|(access|api|account|shared|encryption)[._-]?key",
+    r"passw|passphrase|pwd|secret|token|sasl|jaas|credential|private|(access|api|account|shared|encryption)[._-]?key"
+    r"|(^|[._-])auth($|[._-])",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")

@@ -1,0 +1,89 @@
+"""The kinds of value that say where something is: paths, URIs, and the coordinator's URL."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.core.spec.document import Node, Scalar, shown
+from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, scalar_of
+
+_LATER_SCHEMES: Final = frozenset(
+    ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """A path or URI; relative paths are relative to the file's folder."""
+
+    schemes: tuple[str, ...] = ("hdfs", "viewfs")
+    """What is allowed beside local paths and `file:`."""
+    word: str = "path"
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        scalar = scalar_of(node, at, reader, "a path")
+        if scalar is None:
+            return None
+        value = self.resolve(scalar, scalar.text, at, reader)
+        if value is not None:
+            reader.record(at, scalar, value)
+        return value
+
+    def resolve(self, node: Scalar, text: str, at: str, reader: Reader) -> str | None:
+        """`text`, a part of `node`, as an absolute path or a URI."""
+        local = " or ".join(["a local path", *(f"{scheme}:" for scheme in self.schemes)])
+        found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", text, flags=re.DOTALL)
+        scheme, path = (found[1].lower(), found[2]) if found else ("file", text)
+        if not path.strip() or "\n" in path or "\t" in path:
+            reader.fault(node, at, "not a path", local)
+        elif scheme in self.schemes:
+            return f"{scheme}:{path.rstrip('/') or '/'}"
+        elif scheme in _LATER_SCHEMES or scheme in ("hdfs", "viewfs"):
+            reader.fault(node, at, f"{scheme}: paths are {NOT_IN_THIS_VERSION} here", local)
+        elif scheme != "file":
+            reader.fault(node, at, "a scheme that is not known", local)
+        elif path.startswith("~"):
+            reader.fault(node, at, "~ is not expanded", "${HOME}/… or a path from the file's folder")
+        elif found and path.startswith("//") and not path.startswith("///"):
+            reader.fault(node, at, "a file: URI with a host", "file:/absolute/path")
+        else:
+            if path.startswith("/"):
+                path = "/" + path.lstrip("/")
+            return posixpath.normpath(posixpath.join(reader.base_dir, path))
+        return None
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "minLength": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorUrl:
+    """Where the turns are kept: `sqlite:PATH` or `memory:`."""
+
+    word: str = "URL"
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        expected = "sqlite:PATH or memory:"
+        scalar = scalar_of(node, at, reader, expected)
+        if scalar is None:
+            return None
+        scheme, colon, rest = scalar.text.partition(":")
+        value = None
+        if colon and scheme in ("zookeeper", "dynamodb"):
+            reader.fault(node, at, f"{scheme}: is {NOT_IN_THIS_VERSION}", expected)
+        elif colon and scheme == "memory" and rest in ("", "//"):
+            value = "memory:"
+        elif colon and scheme == "sqlite":
+            path = Location(schemes=()).resolve(scalar, rest, at, reader)
+            value = None if path is None else f"sqlite:{path}"
+        else:
+            reader.fault(node, at, f"{shown(scalar, at)} is not a coordinator", expected)
+        if value is not None:
+            reader.record(at, scalar, value)
+        return value
+
+    def schema(self) -> JsonSchema:
+        return or_reference({"type": "string", "pattern": "^(sqlite:.+|memory:|zookeeper://.+|dynamodb://.+)$"})

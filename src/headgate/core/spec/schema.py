@@ -1,0 +1,66 @@
+"""The JSON Schema and the tables of the reference, made from the keys that the reader reads.
+
+A test keeps `docs/reference/headgate.schema.json` and `docs/reference/headgate-yml.md` equal to what this module gives.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+from headgate.core.spec.keys import FILE_SECTION
+from headgate.core.spec.kinds import JsonSchema
+from headgate.core.spec.sections import Key, Named, Section, default_text
+
+SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> str:
+    """The JSON Schema of `headgate.yml`, for editors: every key of the design, also those not in this version."""
+    file: JsonSchema = {
+        "$schema": SCHEMA_DIALECT,
+        "title": "headgate.yml",
+        "description": "A pipeline of Headgate. A text may hold ${NAME} or ${NAME:-default}.",
+        **FILE_SECTION.schema(),
+        "anyOf": [{"required": ["streams"]}, {"required": ["sync"]}],
+    }
+    return json.dumps(file, indent=2, ensure_ascii=False) + "\n"
+
+
+def sections() -> Iterator[Section]:
+    """Every section of the file once, outer before inner."""
+    waiting = [FILE_SECTION]
+    while waiting:
+        section = waiting.pop(0)
+        yield section
+        for key in section.keys:
+            inner = key.kind.of if isinstance(key.kind, Named) else key.kind
+            if isinstance(inner, Section):
+                waiting.append(inner)
+
+
+def table_of(section: Section) -> str:
+    """The reference's Markdown table of one section."""
+    rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
+    rows += [_row(section, key) for key in section.keys]
+    return "\n".join(rows) + "\n"
+
+
+def _row(section: Section, key: Key[object]) -> str:
+    default = "required" if key.is_required else default_text(key)
+    if default and not key.is_required and not default.startswith("`") and " " not in default:
+        default = f"`{default}`"
+    meaning = f"**Not in this version.** {key.meaning}" if key.is_later else key.meaning
+    word = key.kind.word
+    if isinstance(key.kind, Section):
+        word = f"section [{key.kind.title}](#{anchor_of(key.kind)})"
+    elif isinstance(key.kind, Named):
+        word = f"name → section [{key.kind.of.title}](#{anchor_of(key.kind.of)})"
+    example = f"`{key.example}`" if key.example else ""
+    return f"| `{key.name}` | {word} | {default} | {meaning} | {example} |".replace("  ", " ")
+
+
+def anchor_of(section: Section) -> str:
+    """The heading's anchor in the reference."""
+    return section.title.lower().replace(".", "").replace(" ", "-")
