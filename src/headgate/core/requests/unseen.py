@@ -1,0 +1,43 @@
+"""Which files hold rows that a stream's kept requests have not been tested against (M7).
+
+Rules for editors: no clock, no files, no log; commits come in as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCommit:
+    """What one commit did to the files of a table, in the eyes of one stream."""
+
+    version: int
+    added: tuple[tuple[str, bool], ...]
+    """Path, and whether the commit says that it changed data."""
+    removed: tuple[str, ...]
+    brings_rows: bool
+    """False for a commit that rows cannot come in by unseen: the stream's own, an erasure, an append that has applied
+    the stream's standing rules, or a compaction."""
+
+
+def unseen_files(commits: Iterable[FileCommit], unseen: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The live files that may hold unseen rows after `commits`.
+
+    A commit that rewrites an unseen file (a compaction, or our own update of one of its rows) hands its rows on to
+    whatever it adds; one that brings rows makes what it adds unseen.
+
+    Args:
+        commits: In order, without a gap.
+        unseen: What was unseen before the first of them.
+    """
+    paths = set(unseen)
+    for commit in commits:
+        is_rewritten = not paths.isdisjoint(commit.removed)
+        paths.difference_update(commit.removed)
+        if is_rewritten:
+            paths.update(path for path, _ in commit.added)
+        elif commit.brings_rows:
+            paths.update(path for path, data_change in commit.added if data_change)
+    return frozenset(paths)
