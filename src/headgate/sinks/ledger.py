@@ -1,0 +1,120 @@
+"""The ledger: one JSON line per turn, `storage/ledger/<lock>/<run>.jsonl`; the source of history, timeline and report.
+
+The lines are a file format: readers refuse a newer `format` and ignore keys that they do not know.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from headgate.errors import Corrupt, InvalidRequest, Unavailable
+from headgate.events import Event, TurnEnded
+
+FORMAT = 1
+
+
+def to_line(row: TurnEnded) -> str:
+    """The row as one line of JSON, keys in a fixed order."""
+    data = {
+        "format": FORMAT,
+        "lock": row.lock,
+        "job": row.job,
+        "epoch": row.epoch,
+        "query_id": row.query_id,
+        "run": row.run,
+        "batches": row.batches and list(row.batches),
+        "predecessor": row.predecessor,
+        "asked_at_ms": row.asked_at_ms,
+        "granted_at_ms": row.granted_at_ms,
+        "first_write_at_ms": row.first_write_at_ms,
+        "commit_log_at_ms": row.commit_log_at_ms,
+        "released_at_ms": row.released_at_ms,
+        "versions": {table: list(versions) for table, versions in row.versions.items()},
+        "outcome": row.outcome,
+        "reason": row.reason,
+    }
+    return json.dumps(data, separators=(",", ":"))
+
+
+def from_line(line: str) -> TurnEnded:
+    """The row of one line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not a row of the ledger.
+    """
+    data: dict[str, Any] = json.loads(line)
+    try:
+        if data["format"] > FORMAT:
+            raise InvalidRequest(
+                f"the ledger is of format {data['format']}, this version reads up to {FORMAT}",
+                advice="Install a newer headgate",
+            )
+        return TurnEnded(
+            lock=data["lock"],
+            job=data["job"],
+            epoch=data["epoch"],
+            query_id=data["query_id"],
+            run=data["run"],
+            batches=None if data["batches"] is None else (data["batches"][0], data["batches"][1]),
+            predecessor=data["predecessor"],
+            asked_at_ms=data["asked_at_ms"],
+            granted_at_ms=data["granted_at_ms"],
+            first_write_at_ms=data["first_write_at_ms"],
+            commit_log_at_ms=data["commit_log_at_ms"],
+            released_at_ms=data["released_at_ms"],
+            versions={table: tuple(versions) for table, versions in data["versions"].items()},
+            outcome=data["outcome"],
+            reason=data["reason"],
+        )
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"not a row of the ledger: {error!r}") from error
+
+
+class LedgerSink:
+    """Appends a line per ended turn. A line is written whole, and is on disk when `emit` returns."""
+
+    def __init__(self, storage: str | os.PathLike[str]) -> None:
+        self._folder = Path(storage) / "ledger"
+
+    def emit(self, event: Event) -> None:
+        if not isinstance(event, TurnEnded):
+            return
+        path = self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, to_line(event).encode() + b"\n")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise Unavailable(f"the ledger cannot be written: {error.strerror}", path=path) from error
+
+
+def read_ledger(storage: str | os.PathLike[str], lock: str | None = None) -> list[TurnEnded]:
+    """Every row of one lock, or of all locks, by the time at which the turn ended.
+
+    Raises:
+        Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is left out.
+        InvalidRequest: of a newer format.
+    """
+    folder = Path(storage) / "ledger"
+    files = folder.glob(f"{quote(lock, safe='') if lock is not None else '*'}/*.jsonl")
+    rows = [row for path in sorted(files) for row in _rows(path)]
+    return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
+
+
+def _rows(path: Path) -> Iterator[TurnEnded]:
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is empty, or was cut off
+        try:
+            yield from_line(line)
+        except ValueError as error:
+            raise Corrupt(f"{error}", path=path, line=number) from error

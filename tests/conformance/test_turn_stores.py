@@ -1,0 +1,170 @@
+"""Every store keeps the contract of the port, and what is special to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.core.ids import Epoch, JobName
+from headgate.core.turns.moves import begin_record
+from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.ports import TurnStore
+from headgate.stores.memory import MemoryTurnStore
+from headgate.stores.processes import start_of
+from headgate.stores.sqlite import SqliteTurnStore
+from headgate.testing.conformance.turn_store import LOCK, TurnStoreConformance
+
+HOLD = """
+import sys
+from headgate.stores.sqlite import SqliteTurnStore
+session = SqliteTurnStore(sys.argv[1]).open_session(sys.argv[2], sys.argv[3])
+if len(sys.argv) > 4:
+    from headgate.stores.processes import start_of
+    session.describe_jvm(int(sys.argv[4]), start_of(int(sys.argv[4])))
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+class TestMemory(TurnStoreConformance):
+    """The store within one process."""
+
+    @pytest.fixture
+    def open_store(self) -> Callable[[], TurnStore]:
+        store = MemoryTurnStore()
+        store.close = lambda: None  # type: ignore[method-assign]  # one handle for all, closed by nobody
+        return lambda: store
+
+
+class TestSqlite(TurnStoreConformance):
+    """The store of one machine."""
+
+    @pytest.fixture
+    def open_store(self, tmp_path: Path) -> Callable[[], TurnStore]:
+        return lambda: SqliteTurnStore(tmp_path / "a b" / "turns.db")
+
+
+def test_a_lease_ends_without_heartbeats() -> None:
+    """Not renewed for its length, a session is dead for all; renewed, it lives; once dead it cannot be revived."""
+    now = [0.0]
+    store = MemoryTurnStore(lease_s=10.0, monotonic_s=lambda: now[0])
+    kept, left = store.open_session("L", JobName("kept")), store.open_session("L", JobName("left"))
+    now[0] = 9.0
+    assert kept.heartbeat()
+    now[0] = 11.0
+    assert store.live_sessions("L").jobs == {"kept"}
+    assert not left.heartbeat()
+    store.open_session("L", JobName("left"))
+
+
+@pytest.fixture
+def hold(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Starts a process that holds a session; killed at the end by its own pid."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(job: str, *more: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "turns.db"), LOCK, job, *more]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def test_a_killed_process_is_dead_at_once_and_a_stopped_one_is_not(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """SIGSTOP keeps the session: no other may think that the job is gone. SIGKILL frees it, however sudden."""
+    store = SqliteTurnStore(tmp_path / "turns.db")
+    process = hold("Ingestion")
+    os.kill(process.pid, signal.SIGSTOP)
+    assert store.live_sessions(LOCK).jobs == {"Ingestion"}
+    with pytest.raises(TurnNotGranted, match="Ingestion"):
+        store.open_session(LOCK, JobName("Ingestion"))
+    process.kill()
+    process.wait()
+    assert store.live_sessions(LOCK).jobs == frozenset()
+    store.open_session(LOCK, JobName("Ingestion")).close()
+
+
+def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The kernel frees the lock of a dead Python before the JVM that commits for it has ended."""
+    store = SqliteTurnStore(tmp_path / "turns.db")
+    jvm = subprocess.Popen(["sleep", "600"])
+    try:
+        process = hold("Ingestion", str(jvm.pid))
+        process.kill()
+        process.wait()
+        assert store.live_sessions(LOCK).jobs == {"Ingestion"}
+        jvm.kill()
+        jvm.wait()
+        assert store.live_sessions(LOCK).jobs == frozenset()
+    finally:
+        jvm.kill()
+        jvm.wait()
+
+
+def test_a_new_run_waits_for_the_jvm_of_the_last(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """It is let in only after that process is gone, and is not told apart from it by pid alone."""
+    store = SqliteTurnStore(tmp_path / "turns.db")
+    jvm = subprocess.Popen(["sleep", "600"])
+    process = hold("Ingestion", str(jvm.pid))
+    process.kill()
+    process.wait()
+    start = start_of(jvm.pid)
+    end = threading.Timer(0.3, lambda: (jvm.kill(), jvm.wait()))
+    end.start()
+    session = store.open_session(LOCK, JobName("Ingestion"))
+    assert start_of(jvm.pid) != start
+    session.close()
+    end.join()
+
+
+def test_a_deleted_file_is_a_new_coordinator(tmp_path: Path) -> None:
+    """A store whose file was taken away starts empty under another id; an open handle does not write to the lost file."""
+    path = tmp_path / "turns.db"
+    store = SqliteTurnStore(path)
+    store.compare_and_set(LOCK, begin_record(LOCK, Epoch(5)), 0)
+    before = store.coordinator_id()
+    for file in tmp_path.glob("turns.db*"):
+        if file.is_file():
+            file.unlink()
+    assert store.read(LOCK).record is None
+    assert store.coordinator_id() != before
+    assert SqliteTurnStore(path).coordinator_id() == store.coordinator_id()
+
+
+def test_a_newer_record_is_refused_and_a_damaged_one_named(tmp_path: Path) -> None:
+    """Neither is ever overwritten by an older version."""
+    import sqlite3
+
+    path = tmp_path / "turns.db"
+    store = SqliteTurnStore(path)
+    store.compare_and_set(LOCK, begin_record(LOCK, Epoch(5)), 0)
+    for text, error in ((json.dumps({"format": 2}), InvalidRequest), ("{}", Corrupt)):
+        with sqlite3.connect(path) as db:
+            db.execute("UPDATE locks SET record = ?", (text,))
+        db.close()
+        with pytest.raises(error):
+            store.read(LOCK)
+
+
+def test_a_folder_that_cannot_be_made_is_unavailable(tmp_path: Path) -> None:
+    """The message names the path; the exit status is that of something that does not answer."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match="file"):
+        SqliteTurnStore(tmp_path / "file" / "turns.db")
