@@ -22,7 +22,7 @@ from headgate.core.spec.kinds import (
     name_kind,
 )
 from headgate.core.spec.places import CoordinatorUrl, Location
-from headgate.core.spec.sections import Key, Named, Section
+from headgate.core.spec.sections import Either, Key, Named, Section
 
 DAY_MS: Final = 86_400_000
 
@@ -35,7 +35,8 @@ _JOBS = Texts(of=name_kind("a stream's name"))
 URL = Key(
     name="url",
     kind=CoordinatorUrl(),
-    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine; `memory:` one process.",
+    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process. "
+    "Not in this version: `zookeeper://…`, `dynamodb://…`.",
     default_text="`sqlite:<storage>/turns.db`",
     example='"sqlite:./lake/_headgate/turns.db"',
 )
@@ -44,6 +45,7 @@ LOCK_TIMEOUT = Key(
     kind=Duration(),
     meaning="How long a micro-batch waits for its turn before the stream gives up, writes nothing and tries later.",
     default=60_000,
+    default_text="60s",
     example="60s",
 )
 COORDINATOR_SECTION = Section(title="coordinator", keys=(URL, LOCK_TIMEOUT), short="url")
@@ -396,13 +398,22 @@ _FROM = Section(
         Key(name="kafka", kind=Text(word="topic"), meaning="A topic of changes.", example="crm.changes"),
         Key(name="format", kind=Choice(words=("debezium",)), meaning="How changes are written.", example="debezium"),
     ),
-    short="table",
 )
 SYNC_SECTION = Section(
     title="sync.NAME",
     keys=(
-        Key(name="from", kind=_FROM, meaning="A table of this file, or a source of changes.", example="engagement"),
-        Key(name="start", kind=_START, meaning="`snapshot`, `latest` or `{version: n}`.", example="snapshot"),
+        Key(
+            name="from",
+            kind=Either(value=name_kind("a name under tables"), section=_FROM),
+            meaning="A table of this file, or a source of changes.",
+            example="engagement",
+        ),
+        Key(
+            name="start",
+            kind=Either(value=Choice(words=("snapshot", "latest")), section=_START),
+            meaning="`snapshot`, `latest` or `{version: n}`.",
+            example="snapshot",
+        ),
         Key(name="to", kind=Text(word="DSN"), meaning="The target database.", example='"${CRM_DSN}"'),
         Key(name="table", kind=Text(), meaning="The target table.", example="engagement"),
         Key(name="tables", kind=TextMap(), meaning="Source table to target table.", example="{a: b}"),

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from headgate.core.spec.keys import FILE_SECTION
-from headgate.core.spec.kinds import JsonSchema
-from headgate.core.spec.sections import Key, Named, Section, default_text
+from headgate.core.spec.kinds import Choice, JsonSchema
+from headgate.core.spec.sections import Either, Key, Named, Section, default_text
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -29,34 +29,42 @@ def json_schema() -> str:
 
 
 def sections() -> Iterator[Section]:
-    """Every section of the file once, outer before inner."""
+    """Every section of the file once, each before those inside it."""
     waiting = [FILE_SECTION]
     while waiting:
         section = waiting.pop(0)
         yield section
-        for key in section.keys:
-            inner = key.kind.of if isinstance(key.kind, Named) else key.kind
-            if isinstance(inner, Section):
-                waiting.append(inner)
+        waiting = [inner for key in section.keys if (inner := section_of(key)) is not None] + waiting
+
+
+def section_of(key: Key[object]) -> Section | None:
+    """The section that a key's value is, or may be."""
+    match key.kind:
+        case Section() as section:
+            return section
+        case Named(of=section) | Either(section=section):
+            return section
+        case _:
+            return None
 
 
 def table_of(section: Section) -> str:
     """The reference's Markdown table of one section."""
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    rows += [_row(section, key) for key in section.keys]
+    rows += [_row(key) for key in section.keys]
     return "\n".join(rows) + "\n"
 
 
-def _row(section: Section, key: Key[object]) -> str:
+def _row(key: Key[object]) -> str:
     default = "required" if key.is_required else default_text(key)
     if default and not key.is_required and not default.startswith("`") and " " not in default:
         default = f"`{default}`"
     meaning = f"**Not in this version.** {key.meaning}" if key.is_later else key.meaning
-    word = key.kind.word
-    if isinstance(key.kind, Section):
-        word = f"section [{key.kind.title}](#{anchor_of(key.kind)})"
-    elif isinstance(key.kind, Named):
-        word = f"name → section [{key.kind.of.title}](#{anchor_of(key.kind.of)})"
+    if isinstance(key.kind, Choice) and key.kind.later:
+        meaning += f" Not in this version: {', '.join(f'`{word}`' for word in key.kind.later)}."
+    word, inner = key.kind.word, section_of(key)
+    if inner is not None:
+        word = f"{word} [{inner.title}](#{anchor_of(inner)})"
     example = f"`{key.example}`" if key.example else ""
     return f"| `{key.name}` | {word} | {default} | {meaning} | {example} |".replace("  ", " ")
 

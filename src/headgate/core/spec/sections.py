@@ -174,6 +174,24 @@ class Named:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Either:
+    """One value, or a section."""
+
+    value: Kind[object]
+    section: Section
+
+    @property
+    def word(self) -> str:
+        return f"{self.value.word}, or section"
+
+    def read(self, node: Node, at: str, reader: Reader) -> object | None:
+        return (self.value if isinstance(node, Scalar) else self.section).read(node, at, reader)
+
+    def schema(self) -> JsonSchema:
+        return {"anyOf": [self.value.schema(), self.section.schema()]}
+
+
 def default_text(key: Key[object]) -> str:
     """The default as it would be written; empty if there is none."""
     if key.default_text or key.default is None:
