@@ -1,0 +1,128 @@
+"""What one commit file of a Delta log says, parsed from its text; nothing is opened here.
+
+Source: Delta protocol, "Actions"; each line of a commit file is one action, an object with one key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.ids import TokenId, Version
+from headgate.core.turns.tokens import PREFIX
+
+KIND_WIDTH = 24
+"""The kind of an action stands at the start of its line: lines of other kinds, which may be long, are not parsed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFile:
+    """A data file that a commit put into the table; among the removed as well where only its deletion vector changed."""
+
+    path: str
+    """As it stands in the log: URL-encoded, relative to the table unless it is absolute."""
+    is_data_change: bool
+    """False where rows were only moved, as by OPTIMIZE."""
+    records: int | None
+    """Rows in the file, those that are marked as deleted included; None where the log has no statistics."""
+    deleted_records: int
+    """Rows that the file's deletion vector marks."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedFile:
+    """A data file that a commit took out of the table; among the added as well where only its deletion vector changed."""
+
+    path: str
+    is_data_change: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one commit did."""
+
+    version: Version
+    timestamp_ms: int
+    """In-commit timestamp, else what the writer's clock said; 0 where the commit says neither."""
+    operation: str
+    metrics: Mapping[str, str]
+    tokens: Mapping[TokenId, int]
+    """The `headgate/` ids that it set."""
+    user_metadata: Mapping[str, Any] | None
+    """Parsed `userMetadata` where it is Headgate's, else None."""
+    added: tuple[AddedFile, ...]
+    removed: tuple[RemovedFile, ...]
+    is_metadata_change: bool
+    """Schema, partitioning or properties were set."""
+
+    @property
+    def is_headgate(self) -> bool:
+        """Whether a turn made this commit."""
+        return self.user_metadata is not None
+
+
+def parse_commit(version: Version, text: str) -> Commit:
+    """Everything that Headgate wants to know of a commit."""
+    info = commit_info(text)
+    return Commit(
+        version=version,
+        timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
+        operation=str(info.get("operation", "")),
+        metrics={str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
+        tokens=commit_tokens(text),
+        user_metadata=headgate_metadata(info),
+        added=tuple(_added(add) for add in actions(text, "add")),
+        removed=tuple(
+            RemovedFile(path=remove["path"], is_data_change=remove.get("dataChange", True))
+            for remove in actions(text, "remove")
+        ),
+        is_metadata_change=any(True for _ in actions(text, "metaData")),
+    )
+
+
+def actions(text: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The bodies of the actions of one kind, in order."""
+    quoted = f'"{kind}"'
+    for line in text.split("\n"):  # not splitlines(): strings in JSON may hold other line separators of Unicode
+        if quoted in line[:KIND_WIDTH]:
+            body = json.loads(line).get(kind)
+            if body is not None:
+                yield body
+
+
+def commit_info(text: str) -> dict[str, Any]:
+    """The commit's provenance; empty where the writer gave none."""
+    return next(actions(text, "commitInfo"), {})
+
+
+def commit_tokens(text: str) -> dict[TokenId, int]:
+    """The `headgate/` ids that a commit set, with their numbers."""
+    return {
+        TokenId(txn["appId"]): int(txn["version"]) for txn in actions(text, "txn") if txn["appId"].startswith(PREFIX)
+    }
+
+
+def headgate_metadata(info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`userMetadata` of a commit, parsed, if it is Headgate's."""
+    said = info.get("userMetadata")
+    if not isinstance(said, str) or '"headgate"' not in said:
+        return None
+    try:
+        parsed = json.loads(said)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) and "headgate" in parsed else None
+
+
+def _added(add: Mapping[str, Any]) -> AddedFile:
+    statistics = json.loads(add.get("stats") or "{}")
+    return AddedFile(
+        path=add["path"],
+        is_data_change=add.get("dataChange", True),
+        records=statistics.get("numRecords"),
+        deleted_records=(add.get("deletionVector") or {}).get("cardinality", 0),
+        size_bytes=add.get("size", 0),
+    )

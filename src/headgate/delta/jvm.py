@@ -1,0 +1,191 @@
+"""The few JVM classes of Delta that Headgate calls through py4j, with conversions to and from Scala.
+
+Rules for editors:
+- Every Delta or Scala member that the product relies on is called here or in `log.py`, and stands in `NEEDED`, which
+  `check_jvm` looks up at the start.
+- Actions are made from JSON and read as JSON: their constructors change between minor versions, the protocol does not.
+- Delta takes its settings from the *thread's active session*. Whoever calls into Delta does so within `Jvm.active`,
+  directly around the call: PySpark changes the active session as it likes, and a compare-and-swap under another
+  session's settings is none (Delta would quietly rebase it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.errors import MissingExtra, UnsupportedTable
+
+DELTA = "org.apache.spark.sql.delta"
+SESSION = "org.apache.spark.sql.classic.SparkSession"
+NEEDED: Mapping[str, tuple[str, ...]] = {
+    SESSION: ("setActiveSession/1", "getActiveSession/0", "clearActiveSession/0"),
+    f"{DELTA}.DeltaLog": (
+        *("forTable/2", "update/3", "getSnapshotAt/4", "startTransaction/2", "createDataFrame/4"),
+        *("store/0", "newDeltaHadoopConf/0", "logPath/0", "dataPath/0"),
+    ),
+    f"{DELTA}.Snapshot": ("version/0", "transactions/0", "metadata/0", "protocol/0", "logSegment/0", "allFiles/0"),
+    f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
+    f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
+    f"{DELTA}.DeltaOperations$Update": (),
+    f"{DELTA}.actions.Action$": ("fromJson/1",),
+    f"{DELTA}.actions.AddFile": ("json/0",),
+    f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2"),
+}
+"""Class → methods, each with its number of parameters."""
+
+JVM_ERRORS = (Py4JError, PySparkException)
+"""What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
+
+
+def check_jvm(spark: SparkSession) -> None:
+    """Check that the session has Delta, and that this Delta has all that Headgate calls. Opens no table, runs no job.
+
+    Raises:
+        MissingExtra: The session was made without Delta.
+        UnsupportedTable: It has another Delta than this release was made for.
+    """
+    jvm: Any = spark._jvm
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    lacking = []
+    for name, methods in NEEDED.items():
+        try:
+            found = {
+                f"{method.getName()}/{method.getParameterCount()}"
+                for method in jvm.java.lang.Class.forName(name, False, loader).getMethods()
+            }
+        except JVM_ERRORS as error:
+            if name == f"{DELTA}.DeltaLog":
+                raise MissingExtra(
+                    "this Spark session was made without Delta; nothing was done",
+                    advice="Start it with headgate.session(…), or with the jars of: headgate jars path",
+                ) from error
+            lacking.append(name)
+        else:
+            lacking += [f"{name}.{method}" for method in methods if method not in found]
+    if lacking:
+        raise UnsupportedTable(
+            "this version of Delta lacks what Headgate calls; nothing was done",
+            advice="Use the version of Delta that belongs to this release: headgate jars path",
+            lacking=", ".join(lacking),
+        )
+
+
+class Jvm:
+    """Handles and conversions for one Spark session. Cheap to make; safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        root: Any = spark._jvm
+        self.root: Any = root
+        self.jsession: Any = spark._jsparkSession
+        self.none: Any = _module(root, "scala.None$")
+        self._converters: Any = root.scala.jdk.javaapi.CollectionConverters
+        # Looked up once: each dotted name costs the JVM several searches.
+        self._sessions: Any = getattr(root, SESSION)
+        self._logs: Any = getattr(root, f"{DELTA}.DeltaLog")
+        self._path: Any = root.org.apache.hadoop.fs.Path
+        self._actions: Any = _module(root, f"{DELTA}.actions.Action$")
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Make this session the thread's active one for a call into Delta, and the one before it again afterwards."""
+        before = self._sessions.getActiveSession()
+        self._sessions.setActiveSession(self.jsession)
+        try:
+            yield
+        finally:
+            if before.isDefined():
+                self._sessions.setActiveSession(before.get())
+            else:
+                self._sessions.clearActiveSession()
+
+    def delta_log(self, table: str) -> Any:
+        """Delta's `DeltaLog` of a path, the same for all sessions of the JVM; version -1 where there is no table."""
+        with self.active():
+            return self._logs.forTable(self.jsession, table)
+
+    def snapshot(self, log: Any) -> Any:
+        """A fresh `Snapshot`: the log is listed again."""
+        with self.active():
+            return log.update(False, self.none, self.none)
+
+    def path(self, folder: Any, name: str) -> Any:
+        """A Hadoop `Path` below another (or below what its text says)."""
+        return self._path(folder, name)
+
+    def some(self, value: Any) -> Any:
+        """Scala's `Some`."""
+        return self.root.scala.Some(value)
+
+    def to_seq(self, values: Iterable[Any]) -> Any:
+        """An immutable Scala `Seq`."""
+        array = self.root.java.util.ArrayList()
+        for value in values:
+            array.add(value)
+        return self._converters.asScala(array).toSeq()
+
+    def to_map(self, values: Mapping[str, str]) -> Any:
+        """An immutable Scala `Map`."""
+        return self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(dict(values))
+
+    def from_map(self, values: Any) -> dict[str, Any]:
+        """A dict of a Scala `Map`."""
+        return dict(self._converters.asJava(values))
+
+    def from_seq(self, values: Any) -> list[Any]:
+        """A list of a Scala `Seq`."""
+        return list(self._converters.asJava(values))
+
+    def from_iterator(self, values: Any) -> list[Any]:
+        """A list of what a Scala `Iterator` has left."""
+        return list(self._converters.asJava(values))
+
+    def action(self, action: Mapping[str, Any]) -> Any:
+        """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
+        return self._actions.fromJson(json.dumps(action, separators=(",", ":")))
+
+    def char_as_string(self, schema: Any) -> str:
+        """JSON of a JVM `StructType`, its CHAR and VARCHAR as the STRING that Delta stores for them."""
+        util = self.root.org.apache.spark.sql.catalyst.util.CharVarcharUtils
+        return str(util.replaceCharVarcharWithStringInSchema(schema).json())
+
+    def frame(self, dataset: Any) -> DataFrame:
+        """A DataFrame of a JVM `Dataset`."""
+        return DataFrame(dataset, self.spark)
+
+
+def _module(root: Any, name: str) -> Any:
+    """The one instance of a Scala object; `name` ends in `$`."""
+    return getattr(getattr(root, name), "MODULE$")
+
+
+def is_caused_by(error: BaseException, class_name: str) -> bool:
+    """Whether a JVM exception, or one of its causes, is of exactly this class."""
+    thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while thrown is not None:
+        if thrown.getClass().getName() == class_name:
+            return True
+        thrown = thrown.getCause()
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the stack of the JVM."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).splitlines()[0]
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def is_missing_file(error: BaseException) -> bool:
+    """Whether the JVM said that a file or folder does not exist."""
+    return isinstance(error, Py4JJavaError | PySparkException) and (
+        is_caused_by(error, "java.io.FileNotFoundException") or is_caused_by(error, "java.nio.file.NoSuchFileException")
+    )

@@ -1,0 +1,395 @@
+"""A table's log: tokens read fresh and raised by compare-and-set, what each commit did, and data pinned to a version.
+
+Rules for editors:
+- Tokens come from a state that is carried forward by reading the commits after it, in milliseconds. Delta's own
+  `snapshot.transactions` runs a Spark job over the table's whole state for every new version, a second and more; it is
+  asked once per table, and again when the remembered state no longer connects to the log.
+- The state connects as long as the commit file that it ends with is there, with the same time of modification.
+  Otherwise the log was cleaned up, or the table was dropped and made anew.
+- Files are listed and read through Delta's own log store, never past it: some stores finish a commit while listing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from headgate.core.ids import TableLocation, TokenId, Version
+from headgate.core.turns.effects import CasReply, StepMark, TableTokens
+from headgate.core.turns.tokens import PREFIX, Token, unpack
+from headgate.delta.commits import Commit, actions, commit_info, commit_tokens, headgate_metadata, parse_commit
+from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, first_line, is_missing_file
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
+
+USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
+PRIVATE_CONFS = {
+    # One attempt at exactly the next version: a commit that lost is refused, not moved to a later version.
+    "spark.databricks.delta.maxCommitAttempts": "0",
+    # A hook of our commit must not commit on its own.
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    # Operations that we name ourselves have no metrics of Spark to show.
+    "spark.databricks.delta.history.metricsEnabled": "false",
+}
+CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
+"""With these, a catalog decides which commits count, and the log's folder may lack them."""
+COMMIT_FILE = re.compile(r"(\d{20})\.json")
+READ_ATTEMPTS_MAX = 10
+"""How often a reading begins again because the log was cleaned up, or the table replaced, in the middle of it."""
+RECENT_MAX = 100
+"""Up to so many commits are read to find files by path, before the table's whole state is."""
+
+
+class LogGone(HeadgateError):
+    """the table's log no longer reaches back that far; nothing was read"""
+
+    exit_code = 6
+    default_advice = "Keep the log for longer (delta.logRetentionDuration), or run the jobs of this table more often"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMetadata:
+    """A table's definition at its head."""
+
+    version: Version
+    id: str
+    schema: StructType
+    partition_columns: tuple[str, ...]
+    properties: Mapping[str, str]
+    features: frozenset[str]
+    """Table features of its protocol; empty for a table of one of the older, numbered protocols."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The tokens as of one commit file."""
+
+    version: Version
+    modified_at_ms: int
+    tokens: Mapping[TokenId, int]
+
+
+class DeltaTableLog:
+    """Port `TableLog` for Delta tables, and what else their logs tell. Safe to use from several threads.
+
+    It has a session of its own, whose settings make a commit a compare-and-set; the caller's session, and the one that
+    is active in the caller's thread, stay as they are.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = Jvm(spark.newSession())
+        for key, value in PRIVATE_CONFS.items():
+            self._jvm.spark.conf.set(key, value)
+        self._states: dict[TableLocation, _State] = {}
+        self._commit_lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------------- tokens
+
+    def read_tokens(self, table: TableLocation) -> TableTokens:
+        """The `headgate/` ids at the table's head now; version -1 and no ids where there is no table.
+
+        Raises:
+            Unavailable: The log could not be read.
+            UnsupportedTable: A catalog makes the table's commits.
+        """
+        try:
+            state = self._read_on(table)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        return TableTokens(Version(-1), {}) if state is None else TableTokens(state.version, state.tokens)
+
+    def head(self, table: TableLocation) -> Version:
+        """The table's newest version, as fresh as `read_tokens`; -1 where there is no table."""
+        return self.read_tokens(table).version
+
+    def commit_entry(
+        self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
+    ) -> CasReply:
+        """One commit of these numbers and nothing else, at exactly version `after` + 1.
+
+        Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any
+        error the commit at that version is read: it is ours if it bears our transaction's id.
+
+        Raises:
+            Unavailable: The commit failed and that version does not exist; or the table could not be read before it.
+        """
+        try:
+            log = self._jvm.delta_log(table)
+            snapshot = self._jvm.snapshot(log)
+            if snapshot.version() != after:
+                return "stale"
+            txns = [{"txn": {"appId": token_id, "version": number}} for token_id, number in raised]
+            sequence = self._jvm.to_seq(self._jvm.action(txn) for txn in txns)
+            operation = getattr(self._jvm.root, f"{DELTA}.DeltaOperations$Update")(self._jvm.none)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        with self._commit_lock:
+            self._jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
+            return self._commit(table, log, snapshot, sequence, operation)
+
+    def _commit(self, table: TableLocation, log: Any, snapshot: Any, sequence: Any, operation: Any) -> CasReply:
+        wanted = Version(snapshot.version() + 1)
+        try:
+            with self._jvm.active():
+                transaction = log.startTransaction(self._jvm.none, self._jvm.some(snapshot))
+                # The second lock: were the session's settings ever not seen, a winner that has files would still be.
+                transaction.readWholeTable()
+                transaction_id = transaction.txnId()
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        try:
+            with self._jvm.active():
+                version = transaction.commit(sequence, operation, self._jvm.to_map({}))
+        except JVM_ERRORS as error:
+            return self._outcome(table, log, wanted, transaction_id, error)
+        if version != wanted:
+            raise Corrupt(
+                "an entry commit landed after a commit that it had not seen; it changed no data",
+                advice="Run again: the table is read anew",
+                table=table,
+                wanted=wanted,
+                version=version,
+            )
+        return "done"
+
+    def _outcome(
+        self, table: TableLocation, log: Any, version: Version, transaction_id: str, failure: BaseException
+    ) -> CasReply:
+        """Whose commit stands at `version`, after an attempt at it ended in `failure`."""
+        try:
+            text = self._read(log, version)
+        except JVM_ERRORS:
+            return "unknown"
+        if text is None:
+            # No lost race, or somebody would have the version. It may yet arrive; the turn ends with its ids in doubt.
+            raise Unavailable(
+                "an entry commit failed; the batch was not begun",
+                table=table,
+                version=version,
+                reason=first_line(failure),
+            ) from failure
+        return "done" if commit_info(text).get("txnId") == transaction_id else "stale"
+
+    def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
+        """The step mark of the commit with this id, batch and step, at any epoch, searched backwards from the head.
+
+        An entry commit keeps batch and step when it raises an epoch, but names no batch in `userMetadata`: it is passed
+        over.
+        None if the log no longer reaches back to the step, or if its `userMetadata` is not Headgate's.
+
+        Raises:
+            Unavailable: The log could not be read.
+        """
+        version, wanted = self.head(table), (token.batch, token.step)
+        try:
+            log = self._jvm.delta_log(table)
+            while version >= 0 and (text := self._read(log, version)) is not None:
+                number = commit_tokens(text).get(token_id)
+                stored = (-1, 0) if number is None else (unpack(number).batch, unpack(number).step)
+                if number is not None and stored < wanted:
+                    return None
+                said = headgate_metadata(commit_info(text)) if stored == wanted else None
+                if said is not None and said.get("batch") == token.batch:
+                    return StepMark(name=str(said.get("step")), offsets_sha256=said.get("offsets"))
+                version = Version(version - 1)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        return None
+
+    def _read_on(self, table: TableLocation) -> _State | None:
+        """The tokens at the head: the remembered state carried forward. None where there is no table."""
+        log = self._jvm.delta_log(table)
+        for _ in range(READ_ATTEMPTS_MAX):
+            state = self._states.pop(table, None) or self._load(table, log)
+            if state is None:
+                return None
+            modified_at_ms = self._commit_files(log, state.version)
+            if modified_at_ms.get(state.version) != state.modified_at_ms:
+                continue
+            following = Version(state.version + 1)
+            while following in modified_at_ms and (text := self._read(log, following)) is not None:
+                _refuse_catalog(table, text)
+                state = _State(following, modified_at_ms[following], {**state.tokens, **commit_tokens(text)})
+                following = Version(state.version + 1)
+            if following not in modified_at_ms:
+                self._states[table] = state
+                return state
+        raise Unavailable("the table's log changes faster than it can be read; nothing was written", table=table)
+
+    def _load(self, table: TableLocation, log: Any) -> _State | None:
+        """The tokens as Delta reconstructs them; a Spark job."""
+        snapshot = self._jvm.snapshot(log)
+        if snapshot.version() < 0:
+            return None
+        _refuse_catalog(table, snapshot.protocol().json())
+        with self._jvm.active():
+            transactions = self._jvm.from_map(snapshot.transactions())
+        tokens = {TokenId(app_id): number for app_id, number in transactions.items() if app_id.startswith(PREFIX)}
+        modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
+        return _State(Version(snapshot.version()), modified_at_ms, tokens)
+
+    # ------------------------------------------------------------------------------------------------ commits and data
+
+    def commits(self, table: TableLocation, after: Version, upto: Version) -> list[Commit]:
+        """What the commits `after` + 1 … `upto` did, in order; no Spark job.
+
+        Raises:
+            LogGone: The log was cleaned up beyond `after` + 1.
+            Unavailable: The log could not be read.
+        """
+        found = []
+        try:
+            log = self._jvm.delta_log(table)
+            for number in range(after + 1, upto + 1):
+                text = self._read(log, Version(number))
+                if text is None:
+                    raise LogGone(table=table, version=number)
+                found.append(parse_commit(Version(number), text))
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        return found
+
+    def read_at(
+        self, session: SparkSession, table: TableLocation, version: Version, paths: Collection[str] | None = None
+    ) -> DataFrame:
+        """The table's rows at `version`, in `session`; only those in these files where `paths` are given.
+
+        Args:
+            session: Where the rows are to be used.
+            table: The table.
+            version: The frame stays pinned to it, whatever is committed later.
+            paths: As in `AddedFile.path`; each must be live at `version`. Deletion vectors are applied.
+
+        Raises:
+            InvalidRequest: A path is not live at that version.
+            Unavailable: The log could not be read.
+        """
+        if paths is None:
+            return session.read.format("delta").option("versionAsOf", version).load(table)
+        jvm = Jvm(session)
+        try:
+            log = jvm.delta_log(table)
+            with jvm.active():
+                snapshot = log.getSnapshotAt(version, jvm.none, jvm.none, False)
+            adds = self._recently_added(log, version, paths) or self._live(snapshot, paths)
+            absent = sorted(set(paths) - {add["path"] for add in adds})
+            if absent:
+                raise InvalidRequest(
+                    "files were asked for that the table does not have; nothing was read",
+                    table=table,
+                    version=version,
+                    path=absent[0],
+                )
+            with jvm.active():
+                files = jvm.to_seq(jvm.action({"add": add}) for add in adds)
+                return jvm.frame(log.createDataFrame(snapshot, files, False, jvm.none))
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+
+    def metadata(self, table: TableLocation) -> TableMetadata:
+        """The table's definition at its head.
+
+        Raises:
+            InvalidRequest: There is no table.
+            Unavailable: The log could not be read.
+        """
+        try:
+            snapshot = self._jvm.snapshot(self._jvm.delta_log(table))
+            version = Version(snapshot.version())
+            if version < 0:
+                raise InvalidRequest("there is no Delta table here; nothing was read", table=table)
+            with self._jvm.active():
+                definition = json.loads(snapshot.metadata().json())["metaData"]
+                protocol = json.loads(snapshot.protocol().json())["protocol"]
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        return TableMetadata(
+            version=version,
+            id=definition["id"],
+            schema=StructType.fromJson(json.loads(definition["schemaString"])),
+            partition_columns=tuple(definition.get("partitionColumns", ())),
+            properties=definition.get("configuration", {}),
+            features=_features(protocol),
+        )
+
+    def _recently_added(self, log: Any, version: Version, paths: Collection[str]) -> list[dict[str, Any]]:
+        """The newest `add` action of each path from the commits up to `version`; empty if one is not among the last."""
+        wanted, found = set(paths), []
+        for number in range(version, max(-1, version - RECENT_MAX), -1):
+            text = self._read(log, Version(number))
+            if text is None:
+                break
+            removed = {remove["path"] for remove in actions(text, "remove")}
+            for add in actions(text, "add"):
+                if add["path"] in wanted:
+                    wanted.discard(add["path"])
+                    found.append(add)
+            if not wanted:
+                return found
+            if wanted & removed:
+                break
+        return []
+
+    def _live(self, snapshot: Any, paths: Collection[str]) -> list[dict[str, Any]]:
+        """The `add` actions of those paths that are live in the snapshot; a Spark job over the table's state."""
+        with self._jvm.active():
+            files = self._jvm.frame(snapshot.allFiles().toDF())
+            wanted = self._jvm.spark.createDataFrame([(path,) for path in paths], "path string")
+            rows = files.join(wanted, "path", "leftsemi").toJSON().collect()
+        return [json.loads(row) for row in rows]
+
+    # ------------------------------------------------------------------------------------------------------------ files
+
+    def _commit_files(self, log: Any, start: Version) -> dict[Version, int]:
+        """Version → time of modification (ms) of the commit files from `start` on; empty where there is no log."""
+        try:
+            listed = log.store().listFrom(self._commit_path(log, start), log.newDeltaHadoopConf())
+        except JVM_ERRORS as error:
+            if is_missing_file(error):
+                return {}
+            raise
+        files = {}
+        for status in self._jvm.from_iterator(listed):
+            if name := COMMIT_FILE.fullmatch(status.getPath().getName()):
+                files[Version(int(name[1]))] = int(status.getModificationTime())
+        return files
+
+    def _read(self, log: Any, version: Version) -> str | None:
+        """The text of a commit file; None where it does not exist."""
+        try:
+            lines = log.store().read(self._commit_path(log, version), log.newDeltaHadoopConf())
+        except JVM_ERRORS as error:
+            if is_missing_file(error):
+                return None
+            raise
+        return str(lines.mkString("\n"))
+
+    def _commit_path(self, log: Any, version: Version) -> Any:
+        return self._jvm.path(log.logPath(), f"{version:020d}.json")
+
+
+def _unreadable(table: str, error: BaseException) -> Unavailable:
+    return Unavailable("the table's log could not be read; nothing was written", table=table, reason=first_line(error))
+
+
+def _features(protocol: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset((*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())))
+
+
+def _refuse_catalog(table: str, text: str) -> None:
+    """Raise if a protocol action in `text` hands the table's commits to a catalog."""
+    for protocol in actions(text, "protocol"):
+        refused = sorted(_features(protocol) & CATALOG_FEATURES)
+        if refused:
+            raise UnsupportedTable(
+                "a catalog decides on this table's commits, and Headgate reads them from its log; nothing was written",
+                advice="Use a table without this feature",
+                table=table,
+                feature=", ".join(refused),
+            )
