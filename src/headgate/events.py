@@ -54,7 +54,6 @@ class StepRepeated:
     job: str
     table: str
     step: str
-    attempt: int
     conflict: str
 
 

@@ -71,6 +71,11 @@ def java_sources() -> java.JavaSources:
     return java.java_sources(environment())
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, with a JVM and settings of its own."""
+    return "PYSPARK_GATEWAY_PORT" in environment()
+
+
 def find_spec(spec: str | None = None, *, environ: Mapping[str, str] | None = None, cwd: str | None = None) -> Path:
     """The file of the pipeline: `spec`, else HEADGATE_SPEC, else `headgate.yml` here or in a folder above.
 

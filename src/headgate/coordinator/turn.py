@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, assert_never
 
 from headgate.coordinator.driver import Driver, user_metadata
 from headgate.core.ids import TableLocation
 from headgate.core.turns import protocol
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.protocol import Granted, Turn
-from headgate.core.turns.tokens import Behind, FencedBy, Token
-from headgate.errors import CheckpointMismatch, Fenced, LostTurn, Unavailable
+from headgate.core.turns.tokens import Behind, FencedBy, NotApplied, Token
+from headgate.errors import CheckpointMismatch, Fenced, HeadgateError, LostTurn, Unavailable
 from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
 from headgate.ports import StatementConflict, WriteToken
 
@@ -93,8 +93,10 @@ class HeldTurn:
         self._batch, self._offsets_sha256, self._is_replay = batch, offsets_sha256, is_replay
         self._batches.append(batch)
 
-    def enter(self, table: TableLocation) -> None:
+    def enter(self, table: TableLocation, *, is_replay: bool = False) -> None:
         """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent.
+
+        `is_replay`: somebody may have tried this batch before, though the checkpoint does not tell.
 
         Raises:
             Fenced: a later turn has been there.
@@ -132,74 +134,125 @@ class HeldTurn:
             Unavailable: conflicts did not end.
         """
         self.check()
-        token = Token(epoch=self._turn.epoch, batch=self._batch, step=step)
+        token = self._token(step)
         token.pack()  # refuse a number that does not fit before anything is written
-        mark = StepMark(name=name, offsets_sha256=self._offsets_sha256)
         result = self._driver.run(
-            protocol.write_step(table, self._turn.token_id, token, mark),
+            protocol.write_step(table, self._turn.token_id, token, self._mark(name)),
             lambda effect: self._execute(effect, statement),
         )
         match result:
             case protocol.Written():
-                after = self._driver.seen[table]
-                version = after.version if after.tokens.get(self._turn.token_id) == token.pack() else None
-                if version is not None:
-                    self._committed(table, version)
-                self._emit_step(table, name, version, is_applied_before=False)
+                self._note_written(table, token, name)
                 return True
             case protocol.AlreadyApplied():
                 self._is_replayed = True
                 self._emit_step(table, name, None, is_applied_before=True)
                 return False
+            case _:
+                raise self._refusal(table, name, result)
+
+    def begin_step(self, table: TableLocation, *, step: int, name: str) -> bool:
+        """For code that makes its commit itself, under `token`: whether `table` holds the step already.
+
+        Where it does, its number is raised to this turn's, so that stock Delta skips the statement, too.
+
+        Raises:
+            Fenced, CheckpointMismatch: As `write`.
+        """
+        self.check()
+        token = self._token(step)
+        result = self._driver.run(protocol.look(table, self._turn.token_id, token, self._mark(name)))
+        if isinstance(result, NotApplied):
+            return False
+        if not isinstance(result, protocol.AlreadyApplied):
+            raise self._refusal(table, name, result)
+        self._is_replayed = True
+        if self._driver.seen[table].tokens.get(self._turn.token_id, 0) < token.pack():
+            self._entered.discard(table)
+            self.enter(table, is_replay=True)
+        return True
+
+    def end_step(self, table: TableLocation, *, step: int, name: str) -> None:
+        """After code that made its commit itself: what it wrote counts only if no later turn had begun.
+
+        Raises:
+            Fenced: Delta may have skipped the write in silence; the batch is not done.
+        """
+        fence = self._driver.run(protocol.check_fence(table, self._turn.token_id, self._turn.epoch))
+        if fence is not None:
+            raise self._refusal(table, name, fence)
+        self._note_written(table, self._token(step), name)
+
+    def token(self, step: int, name: str) -> WriteToken:
+        """What a statement of this step puts into its commit."""
+        return WriteToken(
+            token_id=self._turn.token_id,
+            number=self._token(step).pack(),
+            user_metadata=user_metadata(
+                self._turn.lock, self._turn.job, self.epoch, self._batch, name, self._offsets_sha256
+            ),
+        )
+
+    def _token(self, step: int) -> Token:
+        return Token(epoch=self._turn.epoch, batch=self._batch, step=step)
+
+    def _mark(self, name: str) -> StepMark:
+        return StepMark(name=name, offsets_sha256=self._offsets_sha256)
+
+    def _refusal(
+        self,
+        table: TableLocation,
+        name: str,
+        result: protocol.OtherWork | protocol.Conflicted | FencedBy | Behind,
+    ) -> HeadgateError:
+        """The error for a step that could not be written."""
+        match result:
             case FencedBy(epoch=epoch):
-                raise Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
+                return Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
             case protocol.OtherWork(found=found):
-                raise CheckpointMismatch(
-                    f"batch {self._batch} of {self._turn.job} was written to {table} before, as step {found.name!r} and with "
-                    f"{'the same' if found.offsets_sha256 == self._offsets_sha256 else 'other'} offsets, now it comes as "
-                    f"step {name!r}; nothing was skipped and nothing was written"
+                same = "the same" if found.offsets_sha256 == self._offsets_sha256 else "other"
+                return CheckpointMismatch(
+                    f"batch {self._batch} of {self._turn.job} was written to {table} before, as step {found.name!r} with "
+                    f"{same} offsets, and comes now as step {name!r}; nothing was skipped and nothing was written"
                 )
             case Behind(stored_batch=stored):
-                raise CheckpointMismatch(
+                return CheckpointMismatch(
                     f"{table} holds batch {stored} of {self._turn.job}, and its checkpoint is at batch {self._batch}: the "
                     "checkpoint went back; nothing was skipped and nothing was written"
                 )
             case protocol.Conflicted(attempts=attempts):
-                raise Unavailable(
+                return Unavailable(
                     f"{table} was changed {attempts} times by writers that take no turns while {self._turn.job} tried to "
                     f"write step {name!r}; nothing was written",
                     advice="Let those writers take turns on this lock, or stop them, and run the job again",
                 )
+            case _:
+                assert_never(result)
+
+    def _note_written(self, table: TableLocation, token: Token, name: str) -> None:
+        """Remembers, after a fresh reading, which version the step made; none if it had nothing to write."""
+        after = self._driver.seen[table]
+        version = after.version if after.tokens.get(self._turn.token_id) == token.pack() else None
+        if version is not None:
+            self._committed(table, version)
+        self._emit_step(table, name, version, is_applied_before=False)
 
     def _execute(self, effect: Execute, statement: Statement) -> Literal["done", "conflict"]:
         self.check()
         if self._first_write_at_ms is None:
             self._first_write_at_ms = self._driver.ports.clock.wall_ms()
         try:
-            statement(self.token_for(effect.token, effect.mark.name))
+            statement(self.token(effect.token.step, effect.mark.name))
         except StatementConflict as conflict:
-            self._driver.ports.events.emit(
-                StepRepeated(
-                    lock=self._turn.lock,
-                    job=self._turn.job,
-                    table=effect.table,
-                    step=effect.mark.name,
-                    attempt=1,
-                    conflict=str(conflict),
-                )
-            )
+            self.note_conflict(effect.table, effect.mark.name, str(conflict))
             return "conflict"
         self._written.add(effect.table)
         return "done"
 
-    def token_for(self, token: Token, name: str) -> WriteToken:
-        """What a statement of this turn puts into its commit."""
-        return WriteToken(
-            token_id=self._turn.token_id,
-            number=token.pack(),
-            user_metadata=user_metadata(
-                self._turn.lock, self._turn.job, self.epoch, self._batch, name, self._offsets_sha256
-            ),
+    def note_conflict(self, table: str, name: str, conflict: str) -> None:
+        """Tells that a step lost to a writer that takes no turns, and is run again."""
+        self._driver.ports.events.emit(
+            StepRepeated(lock=self._turn.lock, job=self._turn.job, table=table, step=name, conflict=conflict)
         )
 
     def _committed(self, table: TableLocation, version: int) -> None:

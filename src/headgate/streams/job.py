@@ -1,0 +1,305 @@
+"""A job that is written already: its own function, or its own code between lock and unlock, made to take turns.
+
+Rules for editors: what the user's code writes is not seen here. The token travels in the settings of the micro-batch's own
+session, a second write without a step is refused by Delta, and the fence is read again after the code has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import TableLocation, Version
+from headgate.core.turns.protocol import CONFLICTS_MAX
+from headgate.core.turns.tokens import job_token, unpack
+from headgate.delta.log import DeltaTableLog
+from headgate.delta.statements import NUMBER_CONF, single_write
+from headgate.errors import InvalidRequest, Unavailable
+from headgate.ports import StatementConflict
+from headgate.spark.checkpoint import location_of
+
+BatchFunction = Callable[[DataFrame, int], object]
+OnBatch = Callable[[DataFrame, int], None]
+IMPLICIT = "write"
+"""Name of the one write of a batch that is not wrapped in a step."""
+
+
+class Turn:
+    """A turn, as user code sees it."""
+
+    def __init__(self, held: HeldTurn, session: SparkSession, tables: Sequence[TableLocation]) -> None:
+        self._held, self._session, self._tables = held, session, tuple(tables)
+        self._steps = 0
+
+    @property
+    def epoch(self) -> int:
+        """Number of this turn on its lock; the fencing token of its commits."""
+        return self._held.epoch
+
+    @property
+    def predecessor(self) -> str | None:
+        """The job whose turn was completed last before this one; None on an empty history."""
+        return self._held.predecessor
+
+    def check(self) -> None:
+        """Raises if the turn may have ended. Cheap; for long loops between two writes.
+
+        Raises:
+            LostTurn: nothing more must be written.
+        """
+        self._held.check()
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """One of several writes of a batch. The same steps must come in the same order whenever a batch is repeated.
+
+        Raises:
+            Fenced: a later turn has begun; the batch is not done.
+            CheckpointMismatch: the table holds another step, or other offsets, under this number.
+        """
+        self._steps += 1
+        try:
+            with self._writing(self._steps, name):
+                yield
+        finally:
+            # Without a number Delta refuses a write. With that of the whole batch it would skip it in silence, because the
+            # step that has just been written has a higher one.
+            self._session.conf.unset(NUMBER_CONF)
+
+    def run(self, function: BatchFunction, batch: DataFrame, batch_id: int) -> None:
+        """Runs a batch function with the turn's token, again as often as a writer that takes no turns comes first."""
+        for _ in range(CONFLICTS_MAX):
+            self._steps = 0
+            try:
+                with self._writing(0, IMPLICIT):
+                    function(batch, batch_id)
+                return
+            except StatementConflict as conflict:
+                self._held.note_conflict(", ".join(self._tables), IMPLICIT, str(conflict))
+        raise Unavailable(
+            f"the tables were changed {CONFLICTS_MAX} times by writers that take no turns while the batch was written; what is "
+            "not in the table was not written",
+            advice="Let those writers take turns on this lock, or stop them, and run the job again",
+        )
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """The turn's writes that are not wrapped in a step."""
+        with self._writing(0, IMPLICIT):
+            yield
+
+    @contextmanager
+    def _writing(self, step: int, name: str) -> Iterator[None]:
+        for table in self._tables:
+            self._held.begin_step(table, step=step, name=name)
+        with single_write(self._session, self._held.token(step, name)):
+            yield
+        for table in self._tables:
+            self._held.end_step(table, step=step, name=name)
+
+
+class Job:
+    """A job's handle on its turns; `headgate.JobCoordinator` is made of it.
+
+    Within a function wrapped by `coordinated` and run by `supervise` the turn is the micro-batch's: `turn()`, `lock()` and
+    `register()` show it, and `unlock()` leaves it to the supervisor, which gives it back when Spark's commit log is written.
+    Elsewhere they take and give back a turn of their own.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        coordinator: Coordinator,
+        log: DeltaTableLog,
+        *,
+        tables: Sequence[TableLocation],
+    ) -> None:
+        self._spark, self._coordinator, self._log = spark, coordinator, log
+        self._tables = tuple(tables)
+        self._batch_turn: Turn | None = None
+        self._own_turn: Turn | None = None
+        self._own_ends: ExitStack | None = None
+        self._on_batch: OnBatch | None = None
+        self._function: BatchFunction | None = None
+
+    @property
+    def tables(self) -> tuple[TableLocation, ...]:
+        """The tables that this job writes to."""
+        return self._tables
+
+    @property
+    def name(self) -> str:
+        """The job's name, unique on its lock."""
+        return self._coordinator.job
+
+    # ----------------------------------------------------------------------------------------- turns of its own
+
+    @contextmanager
+    def turn(self, batch_id: int | None = None, *, timeout: float | None = None) -> Iterator[Turn]:
+        """A turn around a block of code; completed at its end, closed as unclean if the block raises.
+
+        Args:
+            batch_id: Number of the work, rising. A block repeated under the number of one that was written is skipped, step
+                by step, by its token. None: one more than the last.
+            timeout: Seconds to wait; the job's `lock.timeout` if None.
+
+        Raises:
+            TurnNotGranted: not in time; nothing was done.
+        """
+        if self._batch_turn is not None:
+            yield self._batch_turn
+            return
+        if self._own_turn is not None:
+            raise InvalidRequest("this job holds a turn already; a second one was not asked for")
+        self._need_tables()
+        token_id = job_token(self.name)
+        held = self._coordinator.take(
+            token_id=token_id, query_id=None, batch=batch_id, tables=self._tables, timeout_s=timeout
+        )
+        try:
+            for table in self._tables:
+                # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
+                held.enter(table, is_replay=True)
+            number = self._next_batch(token_id) if batch_id is None else batch_id
+            held.next_batch(number, None, is_replay=False)
+            self._own_turn = Turn(held, self._spark, self._tables)
+            with self._own_turn.whole():
+                yield self._own_turn
+        except BaseException as error:
+            held.abandon(error)
+            raise
+        finally:
+            self._own_turn = None
+        held.complete()
+
+    def lock(self, timeout: float | None = None) -> Turn:
+        """Takes the turn and keeps it until `unlock`. Within a coordinated function: the micro-batch's turn.
+
+        Raises:
+            TurnNotGranted: not within `timeout` seconds; nothing was done. In a streaming query let it pass: a function that
+                returns has, for Spark, processed its batch.
+        """
+        ends = ExitStack()
+        turn = ends.enter_context(self.turn(timeout=timeout))
+        if self._batch_turn is None:
+            self._own_ends = ends
+        return turn
+
+    def register(self) -> str | None:
+        """The predecessor: whose turn was completed last. The turn itself was registered by the step that granted it."""
+        turn = self._batch_turn or self._own_turn
+        if turn is None:
+            raise InvalidRequest("this job holds no turn", advice="Call lock() first")
+        return turn.predecessor
+
+    def unlock(self) -> None:
+        """Gives back what `lock` took. Within a coordinated function: nothing yet, see the class."""
+        if self._batch_turn is not None:
+            return
+        ends, self._own_ends = self._own_ends, None
+        if ends is None:
+            raise InvalidRequest("this job holds no turn", advice="Call lock() first")
+        ends.close()
+
+    def close(self) -> None:
+        """Ends this run of the job."""
+        self._coordinator.close()
+
+    def _need_tables(self) -> None:
+        if not self._tables:
+            raise InvalidRequest(
+                f"{self.name} does not say which tables it writes to, so they cannot be fenced; nothing was done",
+                advice='Name them: JobCoordinator(…, tables=["/lake/engagement"]), or job.coordinator.tables=/lake/engagement',
+            )
+
+    def _next_batch(self, token_id: str) -> int:
+        stored = [self._log.read_tokens(table).tokens for table in self._tables]
+        return (
+            max((unpack(number).batch for ids in stored for one, number in ids.items() if one == token_id), default=-1)
+            + 1
+        )
+
+    # -------------------------------------------------------------------------------------------- as a query
+
+    def on_batch(self, function: BatchFunction, batch: DataFrame, batch_id: int) -> None:
+        """What a coordinated function does when Spark calls it.
+
+        Raises:
+            InvalidRequest: the query is not run by `supervise`.
+        """
+        if self._on_batch is None:
+            raise InvalidRequest(
+                f"the query of {self.name} takes turns only when headgate.supervise(make_query, job) runs it; nothing was written",
+                advice="Return the DataStreamWriter from a function and hand that to headgate.supervise",
+            )
+        self._function = function
+        self._on_batch(batch, batch_id)
+
+    def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
+        """Runs the user's function on one micro-batch in the turn."""
+        assert self._function is not None
+        for table in self._tables:
+            held.enter(table)
+        self._batch_turn = Turn(held, batch.sparkSession, self._tables)
+        try:
+            self._batch_turn.run(self._function, batch, batch_id)
+        finally:
+            self._batch_turn = None
+
+    def attach(self, on_batch: OnBatch | None) -> None:
+        """Says where batches of the query go while `supervise` runs it."""
+        self._on_batch = on_batch
+
+
+class Coordinated:
+    """A batch function that takes its turn: what `headgate.coordinated(function, job)` gives to `foreachBatch`."""
+
+    def __init__(self, function: BatchFunction, job: Job) -> None:
+        self._function, self._job = function, job
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self._job.on_batch(self._function, batch, batch_id)
+
+
+class QueryWork:
+    """The work of a query that the user makes: `Work` around `make_query`."""
+
+    def __init__(self, make_query: Callable[[], DataStreamWriter], job: Job, log: DeltaTableLog) -> None:
+        self._make_query, self._job, self._log = make_query, job, log
+        self._writer: DataStreamWriter | None = None
+        job._need_tables()
+
+    @property
+    def checkpoint(self) -> str:
+        if self._writer is None:
+            self._writer = self._make_query()
+        return location_of(self._writer)
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        return self._job.tables
+
+    def prepare(self) -> None:
+        """Nothing: the user's code makes its tables."""
+
+    def query(self, on_batch: OnBatch) -> DataStreamWriter:
+        writer, self._writer = self._writer or self._make_query(), None
+        self._job.attach(on_batch)
+        return writer
+
+    def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
+        self._job.run_batch(turn, batch, batch_id)
+        return 0
+
+    def has_sweep_work(self) -> bool:
+        return False
+
+    def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
+        """Never due."""
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        return {table: self._log.head(table) for table in self._job.tables}
