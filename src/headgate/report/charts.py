@@ -1,7 +1,7 @@
 """From rows to ECharts options: plain JSON; `page.js` adds what only a browser can (drawing, the theme's colours).
 
 Rules for editors:
-- An item of a series ends with the index of the row in the table behind the chart: that row is the item's tooltip.
+- An item of a series ends with the index of its row in the table behind the chart: that row is its tooltip.
 - A colour is a name of `page.css`, as `var(--ink)`; the page puts in its value, and again when the theme changes.
 - Every series is a custom series, so that ten thousand items stay usable: the page leaves out what would be drawn over
   something equal.

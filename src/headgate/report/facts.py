@@ -69,6 +69,11 @@ def instants(turns: Iterable[TurnRow]) -> list[int]:
     return [instant for instant in noted if instant is not None]
 
 
+def hold_ms(turn: TurnRow) -> int | None:
+    """How long the turn held its lock by its own notes; none if others ended it, since it noticed that later."""
+    return None if turn.outcome in CUT_OFF else turn.held_ms
+
+
 def holds(turns: Sequence[TurnRow]) -> list[Hold]:
     """The holds of one lock's turns, by their beginning; turns that were never granted have none."""
     granted = sorted(
@@ -177,11 +182,6 @@ def jobs(data: ReportData) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def unusual(turns: Iterable[TurnRow]) -> list[TurnRow]:
-    """The turns that did not simply complete, as they came."""
-    return [turn for turn in in_order(turns) if turn.outcome is not Outcome.COMPLETED]
-
-
 def outcomes(turns: Iterable[TurnRow]) -> dict[Outcome, int]:
     """How often each outcome occurred; outcomes that did not are left out."""
     counts = Counter(turn.outcome for turn in turns)
@@ -206,9 +206,10 @@ def headline(data: ReportData) -> str:
 
 
 def summary(data: ReportData) -> list[str]:
-    """The sentences under the headline: how the turns ended, how long they took, what they wrote."""
+    """The sentences under the headline: when it was, how the turns ended, how long they took, what they wrote."""
     sentences: list[str] = []
     if data.turns:
+        sentences.append(f"{words.period(min(instants(data.turns)), max(instants(data.turns)))}.")
         sentences.append(_outcomes_in_words(data.turns))
         sentences.extend(_spreads_in_words(data.turns))
     sentences.append(_commits_in_words(data.commits))
@@ -243,7 +244,7 @@ def _outcomes_in_words(turns: Sequence[TurnRow]) -> str:
 
 
 def _spreads_in_words(turns: Sequence[TurnRow]) -> list[str]:
-    waits, held = spread(turn.waited_ms for turn in turns), spread(turn.held_ms for turn in turns)
+    waits, held = spread(turn.waited_ms for turn in turns), spread(hold_ms(turn) for turn in turns)
     found: list[str] = []
     if waits:
         found.append(

@@ -6,11 +6,12 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 
 from headgate.report import charts, facts, parts, words
-from headgate.report.charts import Chart
+from headgate.report.charts import Chart, Json
 from headgate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
 from headgate.report.parts import Table
 
@@ -58,6 +59,26 @@ SPREAD_HEADINGS = (
 )
 
 
+@dataclass(slots=True)
+class Shown:
+    """What the page draws, gathered while its sections are written."""
+
+    charts: list[Chart] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def add(self, chart: Chart, *tables: Table) -> None:
+        """Has the chart drawn, and keeps the rows of its tables at hand."""
+        self.charts.append(chart)
+        self.tables.update((table.id, table) for table in tables)
+
+    def as_json(self) -> Json:
+        """What `page.js` reads."""
+        return {
+            "charts": [chart.as_json() for chart in self.charts],
+            "tables": [table.as_json() for table in self.tables.values()],
+        }
+
+
 def render(data: ReportData) -> str:
     """The whole report as the text of an HTML file.
 
@@ -67,18 +88,18 @@ def render(data: ReportData) -> str:
     has_day = bool(known) and not words.is_one_day(min(known), max(known))
     locks = facts.by_lock(data.turns)
     colours = charts.job_colours(facts.jobs(data))
-    drawings: list[Chart] = []
+    shown = Shown()
     sections = (
-        _turns(locks, drawings, has_day=has_day),
+        _turns(locks, shown, has_day=has_day),
         _unusual(locks, has_day=has_day),
         _comparison(data.comparison),
-        _commits(facts.by_table(data.commits), colours, drawings, has_day=has_day),
-        _durations(locks, drawings),
+        _commits(facts.by_table(data.commits), colours, shown, has_day=has_day),
+        _durations(locks, shown),
     )
-    return _page(data, "\n".join(section for section in sections if section), drawings)
+    return _page(data, "\n".join(section for section in sections if section), shown)
 
 
-def _page(data: ReportData, body: str, drawings: Sequence[Chart]) -> str:
+def _page(data: ReportData, body: str, shown: Shown) -> str:
     library, script, style = _asset("vendor/echarts/echarts.min.js"), _asset("page.js"), _asset("page.css")
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
@@ -103,11 +124,11 @@ def _page(data: ReportData, body: str, drawings: Sequence[Chart]) -> str:
 <p class="summary">{escape(" ".join(facts.summary(data)))}</p>
 </header>
 <main>
-<noscript><p>The charts need JavaScript; the tables below them have the same contents.</p></noscript>
+<noscript><p>The charts, and the tables of single turns and commits, need JavaScript.</p></noscript>
 {body}
 </main>
 <p id="spoken" class="unseen" aria-live="polite"></p>
-<script type="application/json" id="charts">{_script_data([drawing.as_json() for drawing in drawings])}</script>
+<script type="application/json" id="report-data">{_script_data(shown.as_json())}</script>
 <script>{library}</script>
 <script>{script}</script>
 </body>
@@ -115,14 +136,14 @@ def _page(data: ReportData, body: str, drawings: Sequence[Chart]) -> str:
 """
 
 
-def _turns(locks: Mapping[str, Sequence[TurnRow]], drawings: list[Chart], *, has_day: bool) -> str:
+def _turns(locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool) -> str:
     if not locks:
         return parts.section("turns", "Turns", "<p>The ledger has no turn yet.</p>")
     blocks = [_outcome_legend(locks)]
     for place, (lock, turns) in enumerate(locks.items()):
         table = _turn_table(f"turn-table-{place}", lock, turns, has_day=has_day)
         chart = charts.timeline(f"timeline-{place}", lock, turns, table_id=table.id)
-        drawings.append(chart)
+        shown.add(chart, table)
         blocks += [f"<h3>Lock {escape(lock)}</h3>", parts.figure(chart), parts.folded(table)]
     return parts.section("turns", "Turns", "\n".join(blocks))
 
@@ -164,14 +185,14 @@ def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: 
                 _since_grant(turn, turn.first_write_at_ms),
                 _since_grant(turn, turn.commit_log_at_ms),
                 words.clock(turn.released_at_ms, has_day=has_day),
-                words.span(turn.held_ms),
+                words.span(facts.hold_ms(turn)),
                 _versions(turn.versions),
                 turn.reason or words.NOTHING,
             )
             for turn in turns
         ],
         title="{0}: {2}",
-        numeric=frozenset({1, 5, 9, 10, 12}),
+        numeric=(1, 5, 9, 10, 12),
     )
 
 
@@ -268,7 +289,7 @@ def _verdict(column: ComparisonColumn) -> str:
 
 
 def _commits(
-    tables: Mapping[str, Sequence[CommitRow]], colours: Mapping[str, str], drawings: list[Chart], *, has_day: bool
+    tables: Mapping[str, Sequence[CommitRow]], colours: Mapping[str, str], shown: Shown, *, has_day: bool
 ) -> str:
     if not tables:
         return ""
@@ -282,7 +303,7 @@ def _commits(
     for place, (name, commits) in enumerate(tables.items()):
         table = _commit_table(f"commit-table-{place}", name, commits, has_day=has_day)
         chart = charts.commits(f"commits-{place}", name, commits, colours=colours, table_id=table.id)
-        drawings.append(chart)
+        shown.add(chart, table)
         blocks += [f"<h3>Table {escape(name)}</h3>", parts.figure(chart), parts.folded(table)]
     return parts.section("commits", "Commits", "\n".join(blocks))
 
@@ -307,11 +328,11 @@ def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has
             for commit in commits
         ],
         title="Version {0}: {3}",
-        numeric=frozenset({0, 4, 5, 6, 7}),
+        numeric=(0, 4, 5, 6, 7),
     )
 
 
-def _durations(locks: Mapping[str, Sequence[TurnRow]], drawings: list[Chart]) -> str:
+def _durations(locks: Mapping[str, Sequence[TurnRow]], shown: Shown) -> str:
     blocks = [
         "<p>A dot is a turn. The box holds the middle half of a job's turns; the line in it is the median, "
         "and the short line to the right of it the 95th percentile.</p>"
@@ -319,7 +340,7 @@ def _durations(locks: Mapping[str, Sequence[TurnRow]], drawings: list[Chart]) ->
     for place, (lock, turns) in enumerate(locks.items()):
         table = _spread_table(f"spread-table-{place}", lock, turns)
         waits = [(turn.job, row, turn.waited_ms) for row, turn in enumerate(turns)]
-        held = [(turn.job, row, turn.held_ms) for row, turn in enumerate(turns)]
+        held = [(turn.job, row, facts.hold_ms(turn)) for row, turn in enumerate(turns)]
         figures: list[str] = []
         for chart_id, name, durations in (
             (f"waited-{place}", "time waited", waits),
@@ -331,7 +352,7 @@ def _durations(locks: Mapping[str, Sequence[TurnRow]], drawings: list[Chart]) ->
                     lanes[job].append((row, duration))
             if any(lanes.values()):
                 own = charts.durations(chart_id, name, lanes, table_id=f"turn-table-{place}", spread_table_id=table.id)
-                drawings.append(own)
+                shown.add(own, table)
                 figures.append(parts.figure(own))
         if figures:
             numbers = parts.scrolling(parts.grid(table), table.caption)
@@ -344,7 +365,7 @@ def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
     for job in dict.fromkeys(turn.job for turn in turns):
         own = [turn for turn in turns if turn.job == job]
         cells = [job, words.count(len(own))]
-        for spread in (facts.spread(turn.waited_ms for turn in own), facts.spread(turn.held_ms for turn in own)):
+        for spread in (facts.spread(turn.waited_ms for turn in own), facts.spread(facts.hold_ms(turn) for turn in own)):
             quantiles = (spread.median, spread.p95, spread.longest) if spread else (None, None, None)
             cells += [words.span(quantile) for quantile in quantiles]
         rows.append(cells)
@@ -353,11 +374,11 @@ def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
         caption=f"Waits and holds on {lock}",
         headings=SPREAD_HEADINGS,
         rows=rows,
-        numeric=frozenset(range(1, len(SPREAD_HEADINGS))),
+        numeric=tuple(range(1, len(SPREAD_HEADINGS))),
     )
 
 
-def _script_data(value: charts.Json) -> str:
+def _script_data(value: Json) -> str:
     # Inside <script> a browser ends the element at "</script" whatever the JSON says, so no "<" may stand there.
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,14 +1,21 @@
-// Draws the charts of a Headgate report. The options come as JSON from charts.py; here is what only a browser can do:
-// the shapes of the items, the colours of the theme, tooltips from the tables, the keyboard.
+// Draws the charts of a Headgate report and fills its long tables. Options and rows come as JSON from charts.py and
+// html.py; here is what only a browser can do: shapes, the colours of the theme, tooltips, the keyboard.
 'use strict';
 (() => {
-  const PRINT_WIDTH_PX = 680; // fits the text width of A4 and of Letter in portrait
-  const drawings = JSON.parse(document.getElementById('charts').textContent).map((drawing) => ({ ...drawing, seen: [0, 100] }));
+  const PRINT_WIDTH_PX = 660; // fits between the margins of A4 and of Letter
+  const PAGE_ROWS = 500; // a table of ten thousand rows takes a browser seconds to lay out
+  const NOTHING = '–';
+  const report = JSON.parse(document.getElementById('report-data').textContent);
+  const tables = new Map(report.tables.map((table) => [table.id, table]));
+  const drawings = report.charts.map((drawing) => ({ ...drawing, seen: [0, 100] }));
   const byId = new Map(drawings.map((drawing) => [drawing.id, drawing]));
 
   // ---- colours: `var(--name)` in an option stands for the value that the name has in the theme of the moment
-  let values = getComputedStyle(document.documentElement);
-  const colour = (name) => values.getPropertyValue(name.slice(4, -1)).trim();
+  const known = new Map(); // asking the style sheet once for each of ten thousand items takes longer than drawing them
+  const colour = (name) => {
+    if (!known.has(name)) known.set(name, getComputedStyle(document.documentElement).getPropertyValue(name.slice(4, -1)).trim());
+    return known.get(name);
+  };
   const themed = (node, key) => {
     if (typeof node === 'string') return node.startsWith('var(--') ? colour(node) : node;
     if (node === null || typeof node !== 'object' || key === 'data') return node;
@@ -18,19 +25,23 @@
 
   // ---- shapes. Items that would cover the same pixels as one already drawn in this pass are left out, so that ten
   // thousand turns cost about as much as the screen has columns; `picked` is the item that the reader stands on.
-  const isDrawn = (drawing, params, api, ...place) => {
+  const isDrawn = (drawing, params, kind, pixel) => {
     if (drawing.picked === params.dataIndex && drawing.pickedSeries === params.seriesId) return false;
-    const key = place.join('|');
+    const place = kind * 65536 + pixel;
     params.context.drawn ??= new Set();
-    if (params.context.drawn.has(key)) return true;
-    params.context.drawn.add(key);
+    if (params.context.drawn.has(place)) return true;
+    params.context.drawn.add(place);
     return false;
   };
   const rect = (x, y, width, height, style, more) => ({ type: 'rect', shape: { x, y, width, height }, style, ...more });
   const target = (x, y, width, height) =>
     rect(x + Math.min(0, (width - 10) / 2), y, Math.max(10, width), height, { fill: 'transparent' }, { emphasisDisabled: true });
-  const hovered = () => ({ emphasis: { style: { stroke: drawingInk(), lineWidth: 1.5 } } });
-  const drawingInk = () => colour('var(--ink)');
+  const letter = (text, fill, x, y) => ({
+    type: 'text',
+    silent: true,
+    style: { text, fill, x, y, align: 'center', verticalAlign: 'middle', font: 'bold 10px system-ui, sans-serif' },
+  });
+  const hovered = () => ({ emphasis: { style: { stroke: colour('var(--ink)'), lineWidth: 1.5 } } });
 
   const shapes = {
     turns: (drawing) => (params, api) => {
@@ -41,8 +52,13 @@
       const granted = isGranted ? api.coord([api.value(2), lane])[0] : right;
       const outcome = api.value(4);
       const mark = drawing.marks[outcome];
-      if (right - left < 3 && isDrawn(drawing, params, api, lane, outcome, Math.round(left), Math.round(right))) return null;
       const fill = drawing.colours[outcome];
+      if (right - left < 2) {
+        if (isDrawn(drawing, params, lane * 16 + outcome, Math.round(left))) return null;
+        const bar = rect(left - 0.5, y - 10, 2, 20, { fill }, { emphasisDisabled: true, z2: mark ? 1 : 0 });
+        if (!mark || isDrawn(drawing, params, lane * 16 + 15, Math.round(right / 9))) return bar;
+        return { type: 'group', children: [bar, letter(mark, fill, left + 0.5, y - 15)] };
+      }
       const children = [target(left, y - 14, right - left, 28)];
       if (granted - left > 0.5) children.push(rect(left, y - 4, granted - left, 8, { fill, opacity: 0.32 }));
       if (isGranted) {
@@ -51,12 +67,10 @@
       } else {
         children.push(rect(right - 1, y - 8, 2, 16, { fill }));
       }
-      if (mark && !isDrawn(drawing, params, api, 'mark', lane, Math.round(right / 9))) {
-        const x = isGranted ? (granted + Math.max(right, granted + 1.5)) / 2 : right + 7;
-        const isInside = isGranted && right - granted > 14;
-        const style = { text: mark, fill: isInside ? colour('var(--paper)') : fill, font: 'bold 10px system-ui, sans-serif' };
-        const at = isInside || !isGranted ? y : y - 15;
-        children.push({ type: 'text', silent: true, style: { ...style, x, y: at, align: 'center', verticalAlign: 'middle' } });
+      if (mark && !isDrawn(drawing, params, lane * 16 + 15, Math.round(right / 9))) {
+        if (!isGranted) children.push(letter(mark, fill, right + 7, y));
+        else if (right - granted > 14) children.push(letter(mark, colour('var(--paper)'), (granted + right) / 2, y));
+        else children.push(letter(mark, fill, (granted + right) / 2, y - 15));
       }
       return { type: 'group', children };
     },
@@ -64,7 +78,7 @@
       const [left, y] = api.coord([api.value(1), 0]);
       const right = api.coord([api.value(2), 0])[0];
       const overlapped = api.value(3);
-      if (right - left < 3 && isDrawn(drawing, params, api, overlapped, Math.round(left), Math.round(right))) return null;
+      if (right - left < 2 && isDrawn(drawing, params, overlapped, Math.round(left))) return null;
       const fill = colour(overlapped ? 'var(--bad)' : 'var(--lock)');
       // A hair's breadth between neighbours shows where one turn ends and the next begins.
       const width = Math.max(1.5, right - left - (right - left > 6 ? 1 : 0));
@@ -78,13 +92,15 @@
       const width = Math.min(28, Math.max(1, step * 0.7));
       const area = params.coordSys;
       if (api.value(4)) {
-        if (step < 3 && isDrawn(drawing, params, api, 'dot', job, Math.round(x / 2))) return null;
-        const dot = { type: 'circle', shape: { cx: x, cy: zero, r: step < 3 ? 1.5 : 2.5 }, style: { fill, opacity: 0.8 }, ...hovered() };
+        if (step < 3 && isDrawn(drawing, params, job * 2, Math.round(x / 2))) return null;
+        if (step < 3) return { type: 'circle', shape: { cx: x, cy: zero, r: 1.5 }, style: { fill, opacity: 0.8 }, emphasisDisabled: true };
+        const dot = { type: 'circle', shape: { cx: x, cy: zero, r: 2.5 }, style: { fill, opacity: 0.8 }, ...hovered() };
         return { type: 'group', children: [target(x - width / 2, zero - 8, width, 16), dot] };
       }
       const up = added ? Math.max(2, zero - api.coord([place, added])[1]) : 0;
       const down = removed ? Math.max(2, api.coord([place, removed])[1] - zero) : 0;
-      if (step < 1 && isDrawn(drawing, params, api, job, Math.round(x), Math.round(up), Math.round(down))) return null;
+      const heights = (job * 256 + Math.round(up)) * 256 + Math.round(down);
+      if (step < 1 && isDrawn(drawing, params, heights, Math.round(x))) return null;
       const bars = [];
       if (step >= 6) bars.push(rect(x - step / 2, area.y, step, area.height, { fill: 'transparent' }, { emphasisDisabled: true }));
       if (up) bars.push(rect(x - width / 2, zero - up, width, up, { fill }, hovered()));
@@ -95,7 +111,7 @@
       const [x, y] = api.coord([api.value(0), api.value(1)]);
       // Spread over the lane by the row's number, the same at every drawing: dots of equal length stay apart.
       const cy = y + (((api.value(2) * 7) % 15) - 7) * 1.3;
-      if (isDrawn(drawing, params, api, api.value(1), Math.round(x / 2), Math.round(cy / 2))) return null;
+      if (isDrawn(drawing, params, api.value(1) * 1024 + Math.round(cy / 2), Math.round(x / 2))) return null;
       return { type: 'circle', shape: { cx: x, cy, r: 2.5 }, style: { fill: drawing.colours[0], opacity: 0.55 }, ...hovered() };
     },
     boxes: (drawing) => (params, api) => {
@@ -110,24 +126,68 @@
 
   // ---- tooltips: the row of the table behind the chart, as text, so that nothing in the data can become markup
   const rowOf = (drawing, seriesId, value) => {
-    const table = document.getElementById(drawing.tables[seriesId]);
-    return { table, cells: [...table.tBodies[0].rows[value[value.length - 1]].cells].map((cell) => cell.textContent) };
+    const table = tables.get(drawing.tables[seriesId]);
+    return { table, cells: table.rows[value[value.length - 1]] };
   };
-  const heading = (table, cells) => table.dataset.title.replace(/\{(\d+)\}/g, (_, place) => cells[place]);
+  const heading = (table, cells) => table.title.replace(/\{(\d+)\}/g, (_, place) => cells[place]);
+  const add = (parent, name, text) => {
+    const element = parent.appendChild(document.createElement(name));
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
   const card = (drawing, seriesId, value) => {
     const { table, cells } = rowOf(drawing, seriesId, value);
-    const title = table.dataset.title;
     const box = document.createElement('div');
     box.className = 'card';
-    box.appendChild(document.createElement('strong')).textContent = heading(table, cells);
-    const list = box.appendChild(document.createElement('dl'));
-    [...table.tHead.rows[0].cells].forEach((head, place) => {
-      if (cells[place] === '–' || title.includes(`{${place}}`)) return;
-      list.appendChild(document.createElement('dt')).textContent = head.textContent;
-      list.appendChild(document.createElement('dd')).textContent = cells[place];
+    add(box, 'strong', heading(table, cells));
+    const list = add(box, 'dl');
+    table.headings.forEach((name, place) => {
+      if (cells[place] === NOTHING || table.title.includes(`{${place}}`)) return;
+      add(list, 'dt', name);
+      add(list, 'dd', cells[place]);
     });
     return box;
   };
+
+  // ---- the long tables, one page of rows at a time, made when they are first opened
+  const fill = (frame, table, first) => {
+    const grid = document.createElement('table');
+    grid.id = table.id;
+    const cell = (row, name, place, text) => {
+      const element = add(row, name, text);
+      if (table.numeric.includes(place)) element.className = 'number';
+      return element;
+    };
+    const head = add(add(grid, 'thead'), 'tr');
+    table.headings.forEach((name, place) => { cell(head, 'th', place, name).scope = 'col'; });
+    const body = add(grid, 'tbody');
+    for (const cells of table.rows.slice(first, first + PAGE_ROWS)) {
+      const row = add(body, 'tr');
+      cells.forEach((text, place) => cell(row, 'td', place, text));
+    }
+    frame.replaceChildren(grid);
+    frame.scrollTop = 0;
+  };
+  for (const details of document.querySelectorAll('details[data-table]')) {
+    const table = tables.get(details.dataset.table);
+    const frame = details.querySelector('.scrolling');
+    const pages = details.querySelector('.pages');
+    let first = 0;
+    const show = () => {
+      fill(frame, table, first);
+      const last = Math.min(first + PAGE_ROWS, table.rows.length);
+      pages.hidden = table.rows.length <= PAGE_ROWS;
+      pages.querySelector('span').textContent = `rows ${first + 1} to ${last} of ${table.rows.length}`;
+      const [before, after] = pages.querySelectorAll('button');
+      [before.disabled, after.disabled] = [first === 0, last === table.rows.length];
+    };
+    details.addEventListener('toggle', () => { if (details.open && !frame.firstChild) show(); });
+    pages.addEventListener('click', (event) => {
+      if (!event.target.dataset.page) return;
+      first += PAGE_ROWS * Number(event.target.dataset.page);
+      show();
+    });
+  }
 
   // ---- drawing
   // Under the item, or over it where the window ends; beside the chart's edge never, so that a narrow screen shows it whole.
@@ -247,7 +307,7 @@
   });
 
   const redraw = () => {
-    values = getComputedStyle(document.documentElement);
+    known.clear();
     for (const drawing of drawings) {
       const [start, end] = drawing.seen;
       drawing.chart.setOption(option(drawing));
@@ -255,15 +315,15 @@
     }
   };
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw);
-  // On paper: light colours, and a width that the paper has.
-  addEventListener('beforeprint', () => {
-    document.documentElement.classList.add('print');
+  // On paper: light colours, and a width that the paper has; painted at once, because the printer does not wait a frame.
+  const redrawAt = (width, isPrint) => {
+    document.documentElement.classList.toggle('print', isPrint);
     redraw();
-    drawings.forEach((drawing) => drawing.chart.resize({ width: PRINT_WIDTH_PX }));
-  });
-  addEventListener('afterprint', () => {
-    document.documentElement.classList.remove('print');
-    redraw();
-    drawings.forEach((drawing) => drawing.chart.resize({ width: 'auto' }));
-  });
+    for (const { chart } of drawings) {
+      chart.resize({ width });
+      chart.getZr().refreshImmediately();
+    }
+  };
+  addEventListener('beforeprint', () => redrawAt(PRINT_WIDTH_PX, true));
+  addEventListener('afterprint', () => redrawAt('auto', false));
 })();

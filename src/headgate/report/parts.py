@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from headgate.report.charts import Chart
+from headgate.report.charts import Chart, Json
 
 ACTS = (("earlier", "← Earlier"), ("later", "Later →"), ("in", "Zoom in"), ("out", "Zoom out"), ("all", "Show all"))
 """What the buttons under a chart do, by the names that `page.js` knows."""
@@ -21,7 +21,18 @@ class Table:
     headings: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = "{0}"
-    numeric: frozenset[int] = frozenset()
+    numeric: Sequence[int] = ()
+    """Places of the columns that are aligned to the right."""
+
+    def as_json(self) -> dict[str, Json]:
+        """What the page needs for tooltips, and to fill the table when it is opened."""
+        return {
+            "id": self.id,
+            "headings": self.headings,
+            "rows": self.rows,
+            "title": self.title,
+            "numeric": self.numeric,
+        }
 
 
 def legend(entries: Iterable[str]) -> str:
@@ -55,8 +66,14 @@ def figure(chart: Chart) -> str:
 
 
 def folded(table: Table) -> str:
-    """The table behind its caption; a click or Enter opens it."""
-    return f"<details><summary>{escape(table.caption)}</summary>{scrolling(grid(table), table.caption)}</details>"
+    """The place of a long table behind its caption; `page.js` fills it when it is opened."""
+    caption = escape(table.caption)
+    pages = (
+        '<div class="tools pages" hidden><button type="button" data-page="-1">← Rows before</button>'
+        '<button type="button" data-page="1">Rows after →</button><span class="hint" aria-live="polite"></span></div>'
+    )
+    frame = scrolling("", table.caption)
+    return f'<details data-table="{table.id}"><summary>{caption}</summary>{frame}{pages}</details>'
 
 
 def scrolling(table: str, label: str) -> str:
@@ -65,7 +82,7 @@ def scrolling(table: str, label: str) -> str:
 
 
 def grid(table: Table) -> str:
-    """The table itself; `page.js` reads tooltips from its rows."""
+    """A short table, readable without a script."""
     kinds = [' class="number"' if place in table.numeric else "" for place in range(len(table.headings))]
     headings = zip(table.headings, kinds, strict=True)
     head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in headings)
@@ -73,7 +90,4 @@ def grid(table: Table) -> str:
         "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
         for row in table.rows
     )
-    return (
-        f'<table id="{table.id}" data-title="{escape(table.title)}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-    )
+    return f'<table id="{table.id}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'

@@ -58,6 +58,13 @@ def minute(at_ms: int) -> str:
     return f"{_moment(at_ms):%H:%M}"
 
 
+def period(first_ms: int, last_ms: int) -> str:
+    """`20 November 2026, 14:00 to 14:04 UTC`, with both days if they differ."""
+    if is_one_day(first_ms, last_ms):
+        return f"{day(first_ms)}, {minute(first_ms)} to {minute(last_ms)} UTC"
+    return f"{day(first_ms)}, {minute(first_ms)}, to {day(last_ms)}, {minute(last_ms)} UTC"
+
+
 def is_one_day(first_ms: int, last_ms: int) -> bool:
     """Whether both instants lie on the same day."""
     return _moment(first_ms).date() == _moment(last_ms).date()
