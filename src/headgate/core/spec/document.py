@@ -103,9 +103,9 @@ class Faults:
 
 
 def shown(node: Scalar, key: str) -> str:
-    """A value as a fault may repeat it: never a secret, never what came from the environment."""
-    if node.takes_environment:
-        return f"{masked(key, node.written or '')!r}, as expanded,"
+    """A value as a fault may repeat it: never a secret, and a reference in place of what it stands for."""
+    if node.written is not None:
+        return f"{masked(key, node.written)!r}, as expanded,"
     if is_secret_key(key):
         return "the value (not shown)"
     text = masked(key, node.text)

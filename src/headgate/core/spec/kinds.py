@@ -52,8 +52,10 @@ class Reader:
 
     def record(self, at: str, node: Scalar, value: str) -> None:
         """Remember a value and where it came from, for `headgate config show`."""
-        # A reference is shown, not what it stands for: that is how secrets come in.
-        text = (node.written or "") if node.takes_environment else value
+        text = value
+        if node.written is not None and (node.takes_environment or masked(at, node.written) != node.written):
+            # A reference is shown, not what it stands for: that is how secrets come in.
+            text = node.written
         origin = "Python" if node.mark.where == at else node.mark.where
         self.entries.append(Entry(key=at, value=masked(at, text), origin=origin))
 
