@@ -59,6 +59,7 @@ def test_any_text_is_a_pipeline_or_an_invalid_request(text: str) -> None:
 @given(
     st.lists(st.one_of(WORDS, st.sampled_from([": ", "\n", "  ", "\n    ", "- ", ", ", "{", "}", "[", "]", "'", '"'])))
 )
+@UNTIMED
 def test_any_heap_of_words_is_a_pipeline_or_an_invalid_request(words: list[str]) -> None:
     """The same for texts that look more like a file."""
     read("".join(words), X="1")

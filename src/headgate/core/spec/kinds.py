@@ -100,8 +100,16 @@ def scalar_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | No
     return None
 
 
+def text_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
+    """`node` if it is one value that YAML and the JSON Schema take for a text; else None, with a fault noted."""
+    scalar = scalar_of(node, at, reader, expected)
+    if scalar is None or _is_text(scalar):
+        return scalar
+    reader.fault(node, at, f"{shown(scalar, at)} is not a text", f"{expected}; put it in quotes")
+    return None
+
+
 def _is_text(node: Scalar) -> bool:
-    """Whether YAML and the JSON Schema take the scalar for a text."""
     if not node.is_plain or node.written is not None:
         return True
     return node.text not in _TRUTH and _NUMBER.fullmatch(node.text) is None
@@ -121,12 +129,10 @@ class Text:
     word: str = "text"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = scalar_of(node, at, reader, self.expected)
+        scalar = text_of(node, at, reader, self.expected)
         if scalar is None:
             return None
-        if not _is_text(scalar):
-            reader.fault(node, at, f"{shown(scalar, at)} is not a text", f"{self.expected}; put it in quotes")
-        elif not scalar.text.strip():
+        if not scalar.text.strip():
             reader.fault(node, at, "an empty text", self.expected)
         elif len(scalar.text) > TEXT_CHARACTERS_MAX:
             reader.fault(node, at, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")

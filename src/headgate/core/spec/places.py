@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.core.spec.document import Node, Scalar, shown
-from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, scalar_of
+from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
 
 _LATER_SCHEMES: Final = frozenset(
     ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
@@ -24,7 +24,7 @@ class Location:
     word: str = "path"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        scalar = scalar_of(node, at, reader, "a path")
+        scalar = text_of(node, at, reader, "a path")
         if scalar is None:
             return None
         value = self.resolve(scalar, scalar.text, at, reader)
@@ -67,7 +67,7 @@ class CoordinatorUrl:
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
         expected = "sqlite:PATH or memory:"
-        scalar = scalar_of(node, at, reader, expected)
+        scalar = text_of(node, at, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")

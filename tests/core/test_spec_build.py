@@ -1,0 +1,185 @@
+"""A pipeline written in Python is the same data as the file that says the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from headgate.core.spec import Pipeline, parse
+from headgate.core.spec.build import PipelineBuilder, TableBuilder, files, files_json, kafka
+from headgate.errors import InvalidRequest
+
+FILE = """\
+name: engagement
+storage: ./lake/_headgate
+coordinator: {url: "sqlite:./turns.db", lock_timeout: 90s}
+spark: {spark.sql.shuffle.partitions: "4"}
+tables:
+  engagement:
+    path: ./lake/engagement
+    lock: L
+    partition_by: [org_id]
+    properties: {delta.enableChangeDataFeed: "true"}
+streams:
+  Ingestion:
+    table: engagement
+    every: 1h
+    source: {kafka: eng.records, servers: "h:1", schema: "a STRING", options: {startingOffsets: earliest}}
+    append: {columns: {person_id: alias_id}, key: [engagement_id], on_duplicate: keep_first}
+    max_rows_per_batch: 500
+    turn_limit: {batches: 2}
+  Mutation:
+    table: engagement
+    after: {any: [Ingestion]}
+    source: {files: ./in/mutation, format: json, schema: "seq BIGINT"}
+    mutate:
+      match: {alias_id: alias_id}
+      set: {person_id: new_person_id}
+      applies_to: arrived
+      unmatched: {retry_for: 1d}
+  TTL:
+    table: engagement
+    strict: Mutation
+    source: {files: ./in/delete}
+    erase: {match: {person_id: person_id}}
+"""
+
+
+def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
+    """FILE, in Python."""
+    pipeline = PipelineBuilder(
+        "engagement",
+        storage="./lake/_headgate",
+        coordinator={"url": "sqlite:./turns.db", "lock_timeout": "90s"},
+        spark={"spark.sql.shuffle.partitions": 4},
+    )
+    engagement = pipeline.table(
+        "engagement",
+        path="./lake/engagement",
+        lock="L",
+        partition_by=["org_id"],
+        properties={"delta.enableChangeDataFeed": True},
+    )
+    engagement.append(
+        name="Ingestion",
+        every="1h",
+        source=kafka("eng.records", servers="h:1", schema="a STRING", options={"startingOffsets": "earliest"}),
+        columns={"person_id": "alias_id"},
+        key=["engagement_id"],
+        on_duplicate="keep_first",
+        max_rows_per_batch=500,
+        turn_limit={"batches": 2},
+    )
+    engagement.mutate(
+        name="Mutation",
+        after={"any": ["Ingestion"]},
+        source=files_json("./in/mutation", schema="seq BIGINT"),
+        match={"alias_id": "alias_id"},
+        set={"person_id": "new_person_id"},
+        applies_to="arrived",
+        unmatched={"retry_for": "1d"},
+    )
+    engagement.erase(name="TTL", strict="Mutation", source=files("./in/delete"), match={"person_id": "person_id"})
+    return pipeline, engagement
+
+
+def without_origins(pipeline: Pipeline) -> Pipeline:
+    return replace(pipeline, entries=())
+
+
+def test_python_and_file_give_the_same_pipeline() -> None:
+    """The same keys, the same meaning, the same data; only the origins differ."""
+    built = engagement_pipeline()[0].build(base_dir="/base")
+    read = parse(FILE, origin="headgate.yml", base_dir="/base", environ={})
+    assert without_origins(built) == without_origins(read)
+    assert {entry.origin for entry in built.entries} == {"Python", "default"}
+    assert built.notes == read.notes
+
+
+def test_decorated_function_becomes_the_code_of_its_stream() -> None:
+    """A stream may be declared by a call or by a decorator; the function stays usable."""
+    pipeline = PipelineBuilder("p")
+    table = pipeline.table("t", path="./t")
+
+    @table.append(name="One", source=files("./in"))
+    def one(batch: Any) -> Any:
+        return (batch, 1)
+
+    table.append(name="Two", source=files("./in2"))
+    built = pipeline.build(base_dir="/base")
+    assert built.stream("One").transform is one
+    assert one("batch") == ("batch", 1)
+    assert built.stream("Two").transform is None
+
+
+def test_faults_of_python_name_the_key() -> None:
+    """There is no line, so the path of the key stands in its place; all at once, here too."""
+    pipeline = PipelineBuilder("p", storage="s3a://b/x")
+    table = pipeline.table("t")
+    table.append(name="One", source={"files": 5}, every="soon", coverage="publish")
+    more = cast(Any, table)
+    more.mutate(name="Two", source=object(), macth={}, match={"a": "a"}, set={"b": None}, priority=3)
+    with pytest.raises(InvalidRequest) as raised:
+        pipeline.build(base_dir="/base")
+    told = [(fault.where, fault.what) for fault in raised.value.faults]
+    assert ("storage", "s3a: paths are not in this version here") in told
+    assert ("tables.t", "none of path, name") in told
+    assert ("streams.One.source.files", "'5' is not a text") in told
+    assert ("streams.One.every", "'soon' is not a duration") in told
+    assert ("streams.One.coverage", "'publish' is not in this version") in told
+    assert ("streams.Two.source", "a value of type object") in told
+    assert any(where == "streams.Two.macth" and "unknown key" in what for where, what in told)
+    assert ("streams.Two.mutate", "streams.Two.mutate.applies_to: missing") in told
+    assert ("streams.Two.priority", "not in this version") in told
+
+
+def test_texts_of_python_are_not_expanded() -> None:
+    """A text of Python is what it is."""
+    pipeline = PipelineBuilder("p", spark={"a": "${X}"})
+    pipeline.table("t", path=cast(str, Path("./t"))).append(name="One", source=files("./in"))
+    built = pipeline.build(base_dir="/base")
+    assert built.spark == {"a": "${X}"}
+    assert built.tables["t"].path == "/base/t"
+
+
+def test_second_table_stream_or_function_of_a_name_is_refused() -> None:
+    """As a file refuses a key that is there twice."""
+    pipeline = PipelineBuilder("p")
+    table = pipeline.table("t", path="./t")
+    stream = table.append(name="One", source=files("./in"))
+    stream(lambda batch: batch)
+    with pytest.raises(InvalidRequest, match="the table 't' is there twice"):
+        pipeline.table("t", path="./u")
+    with pytest.raises(InvalidRequest, match="the stream 'One' is there twice"):
+        table.erase(name="One", source=files("./in"), match={"a": "a"})
+    with pytest.raises(InvalidRequest, match="the function of the stream 'One' is there twice"):
+        stream(lambda batch: batch)
+
+
+def test_building_again_sees_what_was_added() -> None:
+    """A built pipeline is data of its own."""
+    pipeline = PipelineBuilder("p")
+    table = pipeline.table("t", path="./t")
+    table.append(name="One", source=files("./in"))
+    first = pipeline.build(base_dir="/base")
+    table.append(name="Two", source=files("./in2"))
+    assert [stream.name for stream in first.streams] == ["One"]
+    assert [stream.name for stream in pipeline.build(base_dir="/base").streams] == ["One", "Two"]
+
+
+def test_bare_coordinator_is_its_url() -> None:
+    """`coordinator="sqlite:…"` as in the file."""
+    pipeline = PipelineBuilder("p", coordinator="memory:")
+    pipeline.table("t", path="./t").append(name="One", source=files("./in"))
+    assert pipeline.build(base_dir="/base").coordinator.url == "memory:"
+
+
+def test_import_of_the_package_needs_the_standard_library_only() -> None:
+    """`import headgate` loads neither YAML nor Spark."""
+    code = "import headgate, sys; assert not {'yaml', 'pyspark', 'pydantic'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
