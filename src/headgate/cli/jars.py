@@ -14,13 +14,13 @@ import typer
 
 from headgate.cli.app import Output, app
 from headgate.errors import Corrupt, Unavailable
+from headgate.settings import jar_sources
 from headgate.spark.jars import (
     LOCK_FILE,
     Jar,
     JarSources,
     Progress,
     fetch,
-    jar_sources,
     missing,
     own_jar,
     parse_lock,
@@ -154,5 +154,5 @@ def fetch_progress(lacking: tuple[Jar, ...]) -> Iterator[Progress]:
 
 
 def _sources(from_dir: Path | None, *, offline: bool) -> JarSources:
-    sources = jar_sources(os.environ)
+    sources = jar_sources()
     return dataclasses.replace(sources, from_dir=from_dir or sources.from_dir, offline=offline or sources.offline)
