@@ -19,7 +19,7 @@ KIND_WIDTH = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFile:
-    """A data file that a commit put into the table; among the removed as well where only its deletion vector changed."""
+    """A data file that a commit put into the table; also among the removed where only its deletion vector changed."""
 
     path: str
     """As it stands in the log: URL-encoded, relative to the table unless it is absolute."""
@@ -34,7 +34,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovedFile:
-    """A data file that a commit took out of the table; among the added as well where only its deletion vector changed."""
+    """A data file that a commit took out of the table; also among the added where only its deletion vector changed."""
 
     path: str
     is_data_change: bool

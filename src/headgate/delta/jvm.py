@@ -25,6 +25,7 @@ from headgate.errors import MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"
 SESSION = "org.apache.spark.sql.classic.SparkSession"
+USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     SESSION: ("setActiveSession/1", "getActiveSession/0", "clearActiveSession/0"),
     f"{DELTA}.DeltaLog": (
@@ -37,7 +38,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.DeltaOperations$Update": (),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0",),
-    f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2"),
+    f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2", "write/4"),
 }
 """Class → methods, each with its number of parameters."""
 
@@ -116,6 +117,28 @@ class Jvm:
         """A fresh `Snapshot`: the log is listed again."""
         with self.active():
             return log.update(False, self.none, self.none)
+
+    def read_text(self, log: Any, path: Any) -> str | None:
+        """A small file by the table's own log store; None where it does not exist."""
+        try:
+            lines = log.store().read(path, log.newDeltaHadoopConf())
+        except JVM_ERRORS as error:
+            if is_missing_file(error):
+                return None
+            raise
+        return str(lines.mkString("\n"))
+
+    def put_text_if_absent(self, log: Any, path: Any, text: str) -> bool:
+        """Write a one-line file, whole or not at all, as the table's log store writes a commit; False if it exists."""
+        conf = log.newDeltaHadoopConf()
+        path.getFileSystem(conf).mkdirs(path.getParent())
+        try:
+            log.store().write(path, self.to_seq([text]).iterator(), False, conf)
+        except JVM_ERRORS as error:
+            if is_caused_by(error, "java.nio.file.FileAlreadyExistsException"):
+                return False
+            raise
+        return True
 
     def path(self, folder: Any, name: str) -> Any:
         """A Hadoop `Path` below another (or below what its text says)."""

@@ -25,10 +25,9 @@ from headgate.core.ids import TableLocation, TokenId, Version
 from headgate.core.turns.effects import CasReply, StepMark, TableTokens
 from headgate.core.turns.tokens import PREFIX, Token, unpack
 from headgate.delta.commits import Commit, actions, commit_info, commit_tokens, headgate_metadata, parse_commit
-from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, first_line, is_missing_file
+from headgate.delta.jvm import DELTA, JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line, is_missing_file
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
-USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 PRIVATE_CONFS = {
     # One attempt at exactly the next version: a commit that lost is refused, not moved to a later version.
     "spark.databricks.delta.maxCommitAttempts": "0",
@@ -362,13 +361,7 @@ class DeltaTableLog:
 
     def _read(self, log: Any, version: Version) -> str | None:
         """The text of a commit file; None where it does not exist."""
-        try:
-            lines = log.store().read(self._commit_path(log, version), log.newDeltaHadoopConf())
-        except JVM_ERRORS as error:
-            if is_missing_file(error):
-                return None
-            raise
-        return str(lines.mkString("\n"))
+        return self._jvm.read_text(log, self._commit_path(log, version))
 
     def _commit_path(self, log: Any, version: Version) -> Any:
         return self._jvm.path(log.logPath(), f"{version:020d}.json")

@@ -1,10 +1,10 @@
 """Stock Delta statements that carry a token: appends, DML and user code, new tables; and how a lost race is told.
 
 Rules for editors:
-- Delta takes the token of an append from the writer's options, that of DML from the session's settings. Settings hold for
-  every write in the session until they are unset: whoever sets them uses a session that nobody else writes with.
-- Delta skips a write *silently* when the stored number is equal or larger. So the token is read again after every write;
-  that is the turn protocol's part, not done here.
+- Delta takes the token of an append from the writer's options, that of DML from the session's settings. Settings hold
+  for every write in the session until they are unset: whoever sets them uses a session that nobody else writes with.
+- Delta skips a write *silently* when the stored number is equal or larger. So the token is read again after every
+  write; that is the turn protocol's part, not done here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation
-from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
 from headgate.errors import InvalidRequest
 from headgate.ports import StatementConflict, WriteToken
 
 APP_ID_CONF = "spark.databricks.delta.write.txnAppId"
 NUMBER_CONF = "spark.databricks.delta.write.txnVersion"
 AUTO_RESET_CONF = "spark.databricks.delta.write.txnVersion.autoReset.enabled"
-USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 
 CONFLICT = re.compile(
     r"\[(DELTA_(?:CONCURRENT_(?:APPEND|DELETE_READ|DELETE_DELETE|TRANSACTION|WRITE)"
@@ -79,8 +78,8 @@ def tokened(session: SparkSession, token: WriteToken) -> Iterator[None]:
 def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
     """`tokened` for code that we do not know: a second write raises instead of being skipped silently.
 
-    Delta takes the number out of the session's settings as it uses it, so a second write has an id without a number, which
-    it refuses before anything is written. A statement that finds nothing to do uses no number.
+    Delta takes the number out of the session's settings as it uses it, so a second write has an id without a number,
+    which it refuses before anything is written. A statement that finds nothing to do uses no number.
 
     Raises:
         InvalidRequest: A second write was begun; the first one is in the table, and a repetition will know it.
@@ -93,7 +92,7 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
         except Exception as error:
             if any(TOKEN_WITHOUT_NUMBER in text for text in _told(error)):
                 raise InvalidRequest(
-                    "a second write without a step: the first write of this batch is in its table, the second was not begun",
+                    "a second write without a step: the batch's first write is in its table, the second was not begun",
                     advice="Wrap each write in `with turn.step(name)`, in the same order in every batch",
                 ) from error
             raise
@@ -132,7 +131,7 @@ def create_table(
     cluster_by: Sequence[str] = (),
     properties: Mapping[str, str] | None = None,
 ) -> None:
-    """Make an empty table as version 0; one that is there, or that another makes first, is taken if it has these columns.
+    """Make an empty table as version 0; one that is there, or that another makes first, is taken if its columns agree.
 
     Args:
         session: Any session with Delta.
