@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from headgate.core.turns.effects import Effect
 from headgate.core.turns.record import LockRecord
@@ -70,25 +70,6 @@ def locals_read_after(code: CodeType) -> Mapping[int, frozenset[str]]:
     return {instruction.offset: after[i] for i, instruction in enumerate(instructions)}
 
 
-def freeze(value: Any) -> Hashable:
-    """A hashable value, equal for equal content.
-
-    Raises:
-        TypeError: a value whose content cannot be told, such as an iterator.
-    """
-    if value is None or isinstance(value, str | int | type):
-        return (bool, value) if isinstance(value, bool) else value
-    if isinstance(value, Mapping):
-        return ("mapping", frozenset((key, freeze(item)) for key, item in value.items()))
-    if isinstance(value, frozenset | set):
-        return ("set", frozenset(freeze(item) for item in value))
-    if isinstance(value, tuple | list):
-        return tuple(freeze(item) for item in value)
-    if is_dataclass(value):
-        return (type(value), *(freeze(getattr(value, field.name)) for field in fields(value)))
-    raise TypeError(f"a local of type {type(value).__name__} has no content that tells it from another")
-
-
 class Records:
     """Lock records by number, 0 for none; equal records have one number, which stands for the store's version too.
 
@@ -99,17 +80,54 @@ class Records:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
         self._records: list[LockRecord | None] = [None]
+        self._frozen: dict[int, tuple[object, Hashable]] = {}
+        """By identity, with the object, so that the identity stays taken."""
+
+    def __getitem__(self, number: int) -> LockRecord | None:
+        return self._records[number]
 
     def number(self, record: LockRecord) -> int:
         """The number of this content."""
-        key = freeze(record)
+        key = tuple(self.freeze(getattr(record, name)) for name in _names(LockRecord))
         if key not in self._numbers:
             self._numbers[key] = len(self._records)
             self._records.append(record)
         return self._numbers[key]
 
-    def __getitem__(self, number: int) -> LockRecord | None:
-        return self._records[number]
+    def freeze(self, value: Any) -> Hashable:
+        """A hashable value, equal for equal content; a lock record is its number.
+
+        Raises:
+            TypeError: a value whose content cannot be told, such as an iterator.
+        """
+        try:
+            hash(value)
+        except TypeError:
+            pass
+        else:
+            if value is not None and type(value).__hash__ is object.__hash__:
+                raise TypeError(f"a local of type {type(value).__name__} has no content that tells it from another")
+            return cast(Hashable, value)
+        known = self._frozen.get(id(value))
+        if known is None:
+            known = self._frozen[id(value)] = (value, self._freeze(value))
+        return known[1]
+
+    def _freeze(self, value: Any) -> Hashable:
+        if isinstance(value, LockRecord):
+            return ("record", self.number(value))
+        if isinstance(value, Mapping):
+            return ("mapping", frozenset((key, self.freeze(item)) for key, item in value.items()))
+        if isinstance(value, tuple | list):
+            return tuple(self.freeze(item) for item in value)
+        if is_dataclass(value):
+            return (type(value), *(self.freeze(getattr(value, name)) for name in _names(type(value))))
+        raise TypeError(f"a local of type {type(value).__name__} has no content that tells it from another")
+
+
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +219,8 @@ class LocalStates:
             frames.append((frame.f_code, frame.f_lasti, self._freeze_locals(frame.f_locals, kept)))
             functions.append(frame.f_code.co_name)
             inner = inner.gi_yieldfrom
-        key = (origin.root, tuple(frames), freeze(result))
+        # The effect is asked already, so the frame that asks does not count it among what it will read.
+        key = (origin.root, tuple(frames), self._records.freeze(effect), self._records.freeze(result))
         if key not in self._numbers:
             self._numbers[key] = len(self._locals)
             self._locals.append(Local(effect=effect, result=result, functions=frozenset(functions)))
@@ -212,8 +231,4 @@ class LocalStates:
         return number
 
     def _freeze_locals(self, values: Mapping[str, Any], kept: frozenset[str]) -> Hashable:
-        return frozenset(
-            (name, ("record", self._records.number(value)) if isinstance(value, LockRecord) else freeze(value))
-            for name, value in values.items()
-            if name in kept
-        )
+        return frozenset((name, self._records.freeze(value)) for name, value in values.items() if name in kept)

@@ -1,0 +1,144 @@
+"""The named scenarios: small worlds that together hold every rule, fault and kind of job of the turn protocol.
+
+`QUICK` names those that run with every test run; the rest takes minutes (`make simulate`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from headgate.core.ids import JobName, TableLocation
+from headgate.core.turns.order import After, OrderRule, Strict
+from headgate.testing.jobs import Job
+from headgate.testing.worlds import FAULTS, Scenario
+
+T, U = TableLocation("t"), TableLocation("u")
+A, B, C = (Job(name=JobName(name)) for name in "ABC")
+ONE_STEP, TWO_STEPS = ((T, 0),), ((T, 0), (T, 1))
+BOTH_TABLES = ((T, 0), (U, 0))
+
+
+def _ruled(job: Job, rule: OrderRule, **changes: Any) -> Job:
+    return replace(job, rule=rule, **changes)
+
+
+AFTER = (A, _ruled(B, After(("A",))))
+RING = (_ruled(A, Strict(("B",))), _ruled(B, Strict(("A",))))
+CHAIN = (A, _ruled(B, After(("A",))), _ruled(C, After(("B",))))
+ABSENT = (A, _ruled(B, After(("A",)), absent_after_ms=-1))
+STEPS = (replace(A, writes=TWO_STEPS), B)
+TABLES = (replace(A, writes=BOTH_TABLES), replace(B, writes=BOTH_TABLES))
+BATCHES = (replace(A, has_many_batches=True), B)
+
+
+def _scenario(name: str, jobs: tuple[Job, ...] = (A, B), **settings: Any) -> Scenario:
+    """A scenario; settings named like a fault are its budget."""
+    faults = {fault: settings.pop(fault) for fault in FAULTS if fault in settings}
+    return Scenario(name=name, jobs=jobs, faults=faults, **settings)
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    # Two jobs, one table, one batch each: every fault alone, then in pairs.
+    _scenario("plain"),
+    _scenario("plain-fine", is_fine=True),
+    _scenario("crash", crash=1),
+    _scenario("crash-fine", crash=1, is_fine=True),
+    _scenario("crash-twice", crash=2),
+    _scenario("expire", expire=1),
+    _scenario("expire-fine", (A,), expire=1, is_fine=True),
+    _scenario("expire-crash", expire=1, crash=1),
+    _scenario("lost", lost=1),
+    _scenario("lost-twice", lost=2),
+    _scenario("lost-expire", lost=1, expire=1),
+    _scenario("raises", fail=1),
+    _scenario("raises-crash", fail=1, crash=1),
+    _scenario("raises-expire", fail=1, expire=1),
+    _scenario("raises-lost", fail=1, lost=1),
+    _scenario("give-up", giveup=1),
+    _scenario("give-up-crash", giveup=1, crash=1),
+    _scenario("give-up-lost", giveup=1, lost=1),
+    _scenario("foreign-writer", foreign=1),
+    _scenario("foreign-writer-expire", foreign=1, expire=1),
+    _scenario("one-job-expire-twice", (A,), expire=2, crash=1),
+    _scenario("one-job-all", (A,), crash=1, expire=1, lost=1, fail=1, giveup=1),
+    # A batch in two steps; statements that match nothing.
+    _scenario("steps-crash", STEPS, crash=1),
+    _scenario("steps-expire", STEPS, expire=1),
+    _scenario("steps-raises", STEPS, fail=1),
+    _scenario("nothing-expire", (replace(A, matches_nothing=frozenset(ONE_STEP)), B), expire=1),
+    _scenario("nothing-crash-expire", (replace(A, matches_nothing=frozenset(ONE_STEP)), B), crash=1, expire=1),
+    _scenario(
+        "nothing-second-step-expire",
+        (replace(A, writes=TWO_STEPS, matches_nothing=frozenset({(T, 1)})), B),
+        expire=1,
+    ),
+    # Two tables in a turn.
+    _scenario("tables", TABLES),
+    _scenario("tables-crash", TABLES, crash=1),
+    _scenario("tables-expire", TABLES, expire=1),
+    _scenario("tables-raises", TABLES, fail=1),
+    _scenario("tables-one-each", (replace(A, writes=BOTH_TABLES), replace(B, writes=((U, 0),))), expire=1),
+    _scenario("tables-other-order", (TABLES[0], replace(B, writes=((U, 0), (T, 0)))), crash=1),
+    _scenario("table-not-in-the-grant", tuple(replace(job, tables_granted=(T,)) for job in TABLES), expire=1),
+    _scenario("table-not-in-the-grant-crash", tuple(replace(job, tables_granted=()) for job in TABLES), crash=1),
+    _scenario("new-tables", TABLES, start="new"),
+    # Several batches, in several turns and in one.
+    _scenario("rows-crash", rows=2, crash=1),
+    _scenario("rows-expire", rows=2, expire=1),
+    _scenario("batches-crash", BATCHES, rows=2, crash=1),
+    _scenario("batches-expire", BATCHES, rows=2, expire=1),
+    _scenario("batches-raises", BATCHES, rows=2, fail=1),
+    _scenario("batches-entered-each", tuple(replace(job, has_many_batches=True, enters_each_batch=True) for job in (A, B)),
+              rows=2, crash=1),
+    _scenario("any-rows", (A,), rows=2, takes_any_rows=True, crash=1, expire=1),
+    # Three jobs.
+    _scenario("three", (A, B, C)),
+    _scenario("three-crash", (A, B, C), crash=1),
+    _scenario("three-give-up", (A, B, C), giveup=1),
+    # Order.
+    _scenario("after", AFTER, arrivals=1, bounds_waiting=True),
+    _scenario("after-crash", AFTER, arrivals=1, crash=1),
+    _scenario("after-expire", AFTER, arrivals=1, expire=1),
+    _scenario("after-expire-crash", AFTER, expire=1, crash=1),
+    _scenario("after-zombie-says-idle", AFTER, arrivals=1, expire=1, crash=1),
+    _scenario("after-batches", (replace(AFTER[0], has_many_batches=True), AFTER[1]), rows=2, crash=1),
+    _scenario("after-steps", (replace(A, writes=TWO_STEPS), AFTER[1], C), crash=1),
+    _scenario("after-lost", AFTER, lost=1),
+    _scenario("after-give-up", AFTER, giveup=1, arrivals=1),
+    _scenario("after-chain", CHAIN, bounds_waiting=True),
+    _scenario("after-chain-crash", CHAIN, crash=1),
+    _scenario("after-any", (A, B, _ruled(C, After(("A", "B"), "any"))), crash=1),
+    _scenario("after-all", (A, B, _ruled(C, After(("A", "B"), "all"))), bounds_waiting=True),
+    _scenario("bound", (A, B, C), rows=2, bounds_waiting=True),
+    _scenario("bound-after", AFTER, rows=3, bounds_waiting=True),
+    _scenario("strict-ring", RING, rows=2),
+    _scenario("strict-ring-crash", RING, rows=2, crash=1),
+    _scenario("strict-ring-expire", RING, rows=2, expire=1),
+    _scenario("strict-ring-three", (_ruled(A, Strict(("C",))), _ruled(B, Strict(("A",))), _ruled(C, Strict(("B",)))), crash=1),
+    _scenario("absent", ABSENT, crash=1),
+    _scenario("absent-twice", ABSENT, crash=2),
+    _scenario("absent-raises", ABSENT, fail=1, crash=1),
+    # The coordinator's data are gone, or were never there.
+    _scenario("new", start="new"),
+    _scenario("new-crash", start="new", crash=1),
+    _scenario("new-expire", start="new", expire=1),
+    _scenario("wipe", wipe=1),
+    _scenario("wipe-new", wipe=1, start="new"),
+    _scenario("wipe-after", AFTER, wipe=1),
+    _scenario("wipe-one-job", (A,), wipe=1, crash=1, expire=1),
+    _scenario("wipe-one-job-lost", (replace(A, writes=TWO_STEPS),), wipe=1, lost=1, expire=1),
+    _scenario("wipe-tables", (TABLES[0],), wipe=1, start="new"),
+    # The checkpoint is gone, or went back.
+    _scenario("checkpoint-deleted", ckdel=1, crash=1),
+    _scenario("checkpoint-deleted-expire", (A,), ckdel=1, expire=1, rows=2),
+    _scenario("checkpoint-restored", rewind=1, takes_any_rows=True, arrivals=1),
+    _scenario("checkpoint-restored-steps", STEPS, rewind=1, crash=1),
+    # The table is made by its first write.
+    _scenario("missing-table", missing_tables=frozenset({T})),
+    _scenario("missing-table-crash", missing_tables=frozenset({T}), crash=1),
+    _scenario("missing-table-expire", missing_tables=frozenset({T}), expire=1),
+    # Whatever is left.
+    _scenario("zombies-go-on", (A,), expire=1, fail=1, zombies_go_on=True),
+    _scenario("zombies-go-on-two", expire=1, zombies_go_on=True),
+)
