@@ -100,7 +100,7 @@ def test_new_columns_are_left_out_or_added(session: SparkSession, tmp_path: Path
     assert [e.text for e in b.gathered.events if isinstance(e, Noticed) and "extra" in e.text] == [
         "the source has a column that the table lacks, and that is left out: extra"
     ]
-    adding = Bench(session, str(tmp_path), (stream("In", Append(), on_new_column="add"),), b.table)
+    adding = Bench(session, str(tmp_path), (stream("In", Append(), on_new_column="add"),), b.table, epoch=b.epoch)
     adding.run("In", [("2", "a", 7)], "id string, alias string, extra int", 2)
     assert adding.rows("id", "extra") == [("0", None), ("1", None), ("2", 7)]
 

@@ -1,0 +1,118 @@
+"""The request table of a `mutate` or `erase` stream: how it is laid out, and the views of it that others need.
+
+Each request is one row, partitioned by its state. `key` and `set` carry the request's values under the *table's* column
+names, as the target's types. Columns after `matched_rows` are additions to the layout of docs/explanation/requests.md:
+`ordinal` (place within the batch), and `effect` (where keys move: what a late row of this key becomes; null on requests
+that do not begin a path).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from headgate.core.ids import TableLocation, Version
+from headgate.delta.log import DeltaTableLog
+
+STATES = ("stored", "applied", "superseded", "waiting", "dead")
+NOTHING = StructType([StructField("nothing", BooleanType())])
+"""In place of `set` where requests set nothing: Parquet has no empty structs."""
+PROPERTIES = {
+    "delta.enableDeletionVectors": "true",
+    # A settled batch touches its own small files; statistics of the values are of no use to anybody.
+    "delta.dataSkippingNumIndexedCols": "1",
+}
+
+
+def layout(match: StructType, set_: StructType | None, sequence: DataType | None) -> StructType:
+    """The columns of a request table.
+
+    Args:
+        match: The match columns as the target has them.
+        set_: The columns that requests set; None where they only delete or erase.
+        sequence: Type of `sequence_by`; None without it.
+    """
+    values = NOTHING if set_ is None else set_
+    return StructType(
+        [
+            StructField("key_hash", StringType()),
+            StructField("key", match),
+            StructField("set", values),
+            StructField("op", StringType()),
+            StructField("seq", LongType() if sequence is None else sequence),
+            StructField("source_position", StringType()),
+            StructField("batch", LongType()),
+            StructField("request_id", StringType()),
+            StructField("applies_to", StringType()),
+            StructField("state", StringType()),
+            StructField("reason", StringType()),
+            StructField("first_seen_ms", LongType()),
+            StructField("tested_version", LongType()),
+            StructField("matched_rows", LongType()),
+            StructField("ordinal", IntegerType()),
+            StructField(
+                "effect",
+                StructType(
+                    [
+                        StructField("op", StringType()),
+                        StructField("set", values),
+                        StructField("ends_at", StringType()),
+                    ]
+                ),
+            ),
+        ]
+    )
+
+
+class RequestTable:
+    """One request table, read pinned to its head."""
+
+    def __init__(self, session: SparkSession, log: DeltaTableLog, location: TableLocation) -> None:
+        self._session, self._log, self.location = session, log, location
+
+    def head(self) -> Version:
+        """Its newest version; -1 where it does not exist yet."""
+        return self._log.head(self.location)
+
+    def rows(self, states: Sequence[str]) -> DataFrame | None:
+        """The requests in these states; None where the table does not exist yet."""
+        version = self.head()
+        if version < 0:
+            return None
+        frame = self._log.read_at(self._session, self.location, version)
+        return frame.where(F.col("state").isin(list(states)))
+
+    def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
+        """What later rows meet: `key` (struct), `op`, `set` (struct); one row a key. None where there is no table.
+
+        Args:
+            moves_rows: Requests move rows to other keys, so that a row meets a path of them.
+            stand_for_ms: How long a request stands.
+            now_ms: The wall clock.
+        """
+        rows = self.rows(["applied"])
+        if rows is None:
+            return None
+        rows = rows.where(F.col("applies_to") == "arrived_and_later")
+        if stand_for_ms is not None:
+            rows = rows.where(F.col("first_seen_ms") + F.lit(stand_for_ms) > F.lit(now_ms))
+        if moves_rows:
+            rows = rows.where(F.col("effect").isNotNull())
+            return rows.select("key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
+        return rows.select("key", "op", "set")
+
+    def erased(self) -> DataFrame | None:
+        """The keys whose erasure stands, as columns; None where there is no table."""
+        standing = self.standing(moves_rows=False, stand_for_ms=None, now_ms=0)
+        return None if standing is None else standing.where(F.col("op") == "erase").select("key.*")

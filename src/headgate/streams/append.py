@@ -1,0 +1,310 @@
+"""A stream that brings rows: columns added, records that do not fit told apart, standing requests met, duplicates left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import AtomicType, DataType, StructField
+
+from headgate.core.ids import TableLocation, Version
+from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
+from headgate.delta.log import TableMetadata
+from headgate.delta.requests import RequestTable
+from headgate.delta.statements import append, conflicts, create_table
+from headgate.errors import Fault, InvalidRequest
+from headgate.events import Noticed
+from headgate.ports import WriteToken
+from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
+from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
+from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
+
+CONSTRAINT = "delta.constraints."
+
+
+class AppendStream:
+    """Appends each record once, changed by the standing requests of the table, unless its person is erased."""
+
+    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+        if not isinstance(spec.kind, Append):
+            raise TypeError(f"{spec.name} is not an append stream")
+        self._spec, self._append, self._table, self._context = spec, spec.kind, table_spec, context
+        self._noticed: set[str] = set()
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
+        context = self._context
+        requests = [context.requests_of(stream) for stream in self._deciding()]
+        letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
+        return (context.target, *requests, *letters)
+
+    def has_sweep_work(self) -> bool:
+        """Never: an append keeps nothing."""
+        return False
+
+    def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
+        """Nothing to do."""
+        return BatchResult()
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        """The head: whatever is in the table, there is nothing left to append."""
+        return {self._context.target: self._context.log.head(self._context.target)}
+
+    def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
+        """Appends one micro-batch in one commit.
+
+        Raises:
+            InvalidRequest: a record does not parse or fit and `on_bad_record` is `fail`, or the source lacks a column;
+                nothing was written.
+        """
+        for table in self.tables():
+            turn.enter(table)
+        target, log = self._context.target, self._context.log
+        if log.head(target) < 0 and self._table.columns is not None:
+            create_table(
+                self._context.session,
+                target,
+                self._table.columns,
+                self._table.partition_by,
+                self._table.cluster_by,
+                self._table.properties,
+            )
+            # The table was not there when the turn entered it: version 0 is CREATE, the entry commit comes after it.
+            turn.enter(target)
+        metadata = log.metadata(target) if log.head(target) >= 0 else None
+        rows = self._prepared(transformed(self._spec, batch), metadata)
+        cached: list[DataFrame] = []
+        letters = 0
+        try:
+            if self._spec.on_bad_record == "fail":
+                rows = refuse_bad(rows)
+            else:
+                rows = rows.persist()
+                cached.append(rows)
+                letters = write_dead_letters(
+                    turn, self._context, self._spec, rows.where(F.col(BAD).isNotNull()), batch_id
+                )
+                rows = rows.where(F.col(BAD).isNull())
+            rows = self._without_erased(self._with_standing(rows))
+            if self._append.on_duplicate == "keep_first":
+                rows = self._first_of_key(rows, metadata, cached)
+            rows = rows.drop(*SOURCE_COLUMNS)
+            before = log.head(target)
+            tokens: list[WriteToken] = []
+
+            def statement(token: WriteToken) -> None:
+                tokens.append(token)
+                self._write(rows, metadata, token)
+
+            with refusals(self._spec):
+                is_new = turn.write(target, step=APPEND, name="append", statement=statement)
+        finally:
+            for frame in cached:
+                frame.unpersist()
+        written = self._written_by(tokens[-1], before) if is_new else 0
+        return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+
+    def _write(self, rows: DataFrame, metadata: TableMetadata | None, token: WriteToken) -> None:
+        target = self._context.target
+        if metadata is not None:
+            options = {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
+            append(rows, target, token, options=options)
+            return
+        writer = rows.write.format("delta").mode("append").options(**self._table.properties)
+        if self._table.partition_by:
+            writer = writer.partitionBy(*self._table.partition_by)
+        if self._table.cluster_by:
+            writer = writer.clusterBy(*self._table.cluster_by)
+        writer = writer.option("txnAppId", token.token_id).option("txnVersion", str(token.number))
+        with conflicts():
+            writer.option("userMetadata", token.user_metadata).save(target)
+
+    def _written_by(self, token: WriteToken, before: Version) -> int:
+        """Rows in the commit of this token, which is after `before`."""
+        log, target = self._context.log, self._context.target
+        for commit in reversed(log.commits(target, before, log.head(target))):
+            if commit.tokens.get(token.token_id) == token.number:
+                return int(commit.metrics.get("numOutputRows", 0))
+        return 0
+
+    # ------------------------------------------------------------------------------------------------------- columns
+
+    def _prepared(self, batch: DataFrame, metadata: TableMetadata | None) -> DataFrame:
+        """The table's columns, and in `_hg_bad` what does not fit."""
+        for name, sql in self._append.columns.items():
+            value = F.when(F.col(BAD).isNull(), F.expr(sql))
+            batch = batch.withColumn(name, value)
+        if metadata is None:
+            checks = self._key_checks()
+            return batch.withColumn(BAD, F.coalesce(BAD, *checks)) if checks else batch
+        kept, misfits = self._fitted(batch, metadata)
+        bad = F.coalesce(BAD, *misfits).alias(BAD) if misfits else F.col(BAD)
+        frame = batch.select(*kept.values(), bad, *[name for name in SOURCE_COLUMNS if name != BAD])
+        checks = self._key_checks() + [
+            F.when(~F.expr(sql), F.lit(f"violates the constraint {name.removeprefix(CONSTRAINT)}"))
+            for name, sql in metadata.properties.items()
+            if name.startswith(CONSTRAINT)
+        ]
+        return frame.withColumn(BAD, F.coalesce(BAD, *checks)) if checks else frame
+
+    def _fitted(self, batch: DataFrame, metadata: TableMetadata) -> tuple[dict[str, Column], list[Column]]:
+        """Table column → its value, and the tests that each record has to pass."""
+        given = {field.name.lower(): field for field in batch.schema.fields if field.name not in SOURCE_COLUMNS}
+        kept: dict[str, Column] = {}
+        checks: list[Column] = []
+        for wanted in metadata.schema.fields:
+            field = given.pop(wanted.name.lower(), None)
+            if field is None:
+                if not wanted.nullable and not _is_filled_by_delta(wanted):
+                    raise InvalidRequest(
+                        faults=[
+                            Fault(
+                                where=f"streams.{self._spec.name}.append",
+                                what=f"no value for the column {wanted.name}, which is NOT NULL",
+                                expected="the column in the source, or under `columns`",
+                            )
+                        ]
+                    )
+                continue
+            value = column(field.name)
+            if _needs_cast(field.dataType, wanted.dataType):
+                kept[wanted.name] = value.try_cast(wanted.dataType).alias(wanted.name)
+                checks.append(
+                    F.when(
+                        value.isNotNull() & value.try_cast(wanted.dataType).isNull(),
+                        F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()}"),
+                    )
+                )
+            else:
+                kept[wanted.name] = value.alias(wanted.name)
+            if not wanted.nullable:
+                checks.append(F.when(value.isNull(), F.lit(f"does not fit: {wanted.name} is NULL")))
+        self._extra(given, kept)
+        return kept, checks
+
+    def _extra(self, given: Mapping[str, StructField], kept: dict[str, Column]) -> None:
+        """Columns that the table does not have: added, or left out and said so."""
+        if self._spec.on_new_column == "add":
+            kept.update({field.name: column(field.name) for field in given.values()})
+            return
+        asked = [name for name in self._append.columns if name.lower() in given]
+        if asked:
+            raise InvalidRequest(
+                faults=[
+                    Fault(
+                        where=f"streams.{self._spec.name}.append.columns.{name}",
+                        what="the table has no such column",
+                        expected="a column of the table, or `on_new_column: add`",
+                    )
+                    for name in asked
+                ]
+            )
+        for field in given.values():
+            if field.name not in self._noticed:
+                self._noticed.add(field.name)
+                text = f"the source has a column that the table lacks, and that is left out: {field.name}"
+                self._context.events.emit(Noticed(job=self._spec.name, text=text))
+
+    def _key_checks(self) -> list[Column]:
+        if self._append.on_duplicate != "keep_first":
+            return []
+        return [F.when(column(name).isNull(), F.lit(f"has no key: {name} is NULL")) for name in self._append.key]
+
+    # ------------------------------------------------------------------------------------------------------ requests
+
+    def _deciding(self) -> list[StreamSpec]:
+        """The streams whose standing requests later rows meet, in the order written: mutations, then erasures."""
+        streams = self._context.neighbours
+        mutations = [
+            stream
+            for stream in streams
+            if isinstance(stream.kind, Mutate) and stream.kind.applies_to == "arrived_and_later"
+        ]
+        return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
+
+    def _requests(self, stream: StreamSpec) -> RequestTable:
+        return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))
+
+    def _with_standing(self, rows: DataFrame) -> DataFrame:
+        """The rows after the standing mutations of the table, stream by stream."""
+        now_ms = self._context.clock.wall_ms()
+        for stream in self._deciding():
+            if not isinstance(stream.kind, Mutate):
+                continue
+            standing = self._requests(stream).standing(
+                moves_rows=stream.kind.moves_rows, stand_for_ms=stream.kind.stand_for_ms, now_ms=now_ms
+            )
+            if standing is not None:
+                rows = meet(rows, standing, stream.kind)
+        return rows
+
+    def _without_erased(self, rows: DataFrame) -> DataFrame:
+        for stream in self._deciding():
+            if not isinstance(stream.kind, Erase):
+                continue
+            erased = self._requests(stream).erased()
+            if erased is None:
+                continue
+            names = {name.lower(): name for name in rows.columns}
+            if any(name.lower() not in names for name in erased.columns):
+                continue  # no row of this batch can be of an erased person
+            renamed = erased.toDF(*[f"_hg_e{i}" for i in range(len(erased.columns))])
+            same = [column(names[name.lower()]) == F.col(f"_hg_e{i}") for i, name in enumerate(erased.columns)]
+            rows = rows.join(renamed, same, "left_anti")
+        return rows
+
+    # ---------------------------------------------------------------------------------------------------- duplicates
+
+    def _first_of_key(self, rows: DataFrame, metadata: TableMetadata | None, cached: list[DataFrame]) -> DataFrame:
+        """The rows whose key is neither in the table nor earlier in the batch."""
+        key = [column(name) for name in self._append.key]
+        place = Window.partitionBy(*key).orderBy(ORDER)
+        rows = rows.withColumn("_hg_place", F.row_number().over(place)).where("_hg_place = 1").drop("_hg_place")
+        if metadata is None:
+            return rows
+        rows = rows.persist()  # read for its keys, then written
+        cached.append(rows)
+        log, target = self._context.log, self._context.target
+        there = log.read_at(self._context.session, target, log.head(target))
+        names = list(self._append.key)
+        known = there.select(*key).join(rows.select(*key), names, "left_semi")
+        return rows.join(known, names, "left_anti")
+
+
+def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
+    """The rows after the standing requests of one stream: deleted, changed, or as they were.
+
+    Args:
+        rows: Rows on their way into the table.
+        standing: `key`, `op`, `set`; at most one a key.
+        mutate: The stream's keys.
+    """
+    names = {name.lower(): name for name in rows.columns}
+    match = list(standing.schema["key"].dataType.names)  # type: ignore[attr-defined]
+    if any(name.lower() not in names for name in match):
+        return rows  # a match column that the rows do not have is NULL in all of them, and NULL matches nothing
+    rules = standing.select(F.struct("key", "op", "set").alias("_hg_rule"))
+    same = [column(names[name.lower()]) == F.col(f"_hg_rule.key.{quoted(name)}") for name in match]
+    met = rows.join(rules, same, "left").where(F.expr("_hg_rule IS NULL OR _hg_rule.op <> 'delete'"))
+    is_met = F.col("_hg_rule").isNotNull()
+    columns = [column(name) for name in rows.columns]
+    for name in mutate.set:
+        value = F.col(f"_hg_rule.set.{quoted(name)}")
+        held = names.get(name.lower())
+        if held is None:
+            columns.append(F.when(is_met, value).alias(name))
+        else:
+            columns[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
+    return met.select(*columns)
+
+
+def _needs_cast(given: DataType, wanted: DataType) -> bool:
+    # Types within types are left to Delta, which matches their fields by name.
+    return given != wanted and isinstance(given, AtomicType) and isinstance(wanted, AtomicType)
+
+
+def _is_filled_by_delta(field: StructField) -> bool:
+    return any(
+        name in field.metadata for name in ("delta.generationExpression", "CURRENT_DEFAULT", "delta.identity.start")
+    )

@@ -1,0 +1,111 @@
+"""Records on their way into a table: the good and the bad, the user's function, and what does not fit.
+
+A record that must not be skipped stops the batch inside Spark's own job, by an error that names it; so a good batch is not
+read twice to find out that it is good.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headgate.core.spec import StreamSpec
+from headgate.delta.statements import append
+from headgate.errors import InvalidRequest
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, SOURCE_COLUMNS
+from headgate.streams.steps import DEAD_LETTERS, BatchTurn, StreamContext
+
+_MARK = "headgate: bad record"
+_MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
+REASONS_MAX = 200
+
+
+def column(name: str) -> Column:
+    """A column by its exact name, whatever characters are in it."""
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def payload(frame: DataFrame) -> list[str]:
+    """The record's own columns."""
+    return [name for name in frame.columns if name not in SOURCE_COLUMNS]
+
+
+def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
+    """The batch after the user's function, which never sees a record that did not parse.
+
+    A record that parses keeps its place in the source as long as the function keeps the `_hg_` columns.
+    """
+    if spec.transform is None:
+        return batch
+    is_strict = spec.on_bad_record == "fail"
+    good = spec.transform(refuse_bad(batch) if is_strict else batch.where(F.col(BAD).isNull()))
+    if not isinstance(good, DataFrame):
+        raise InvalidRequest(
+            f"the function of {spec.name} gave back {type(good).__name__}; nothing was written",
+            advice="Return a DataFrame",
+        )
+    if ORDER not in good.columns:
+        # Rows that have lost their place are ordered as they come.
+        good = good.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
+        batch = batch.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
+    for name in (POSITION, BAD, RAW):
+        if name not in good.columns:
+            good = good.withColumn(name, F.lit(None).cast("string"))
+    if is_strict:
+        return good
+    bad = batch.where(F.col(BAD).isNotNull()).select(*SOURCE_COLUMNS)
+    return good.unionByName(bad, allowMissingColumns=True)
+
+
+def refuse_bad(frame: DataFrame) -> DataFrame:
+    """The same rows; the first bad one stops the job (see `refusals`)."""
+    told = F.concat(F.lit(f"{_MARK} [["), F.coalesce(POSITION, F.lit("?")), F.lit("]] [["), F.col(BAD), F.lit("]]"))
+    return frame.where(F.assert_true(F.col(BAD).isNull(), told).isNull())
+
+
+@contextmanager
+def refusals(spec: StreamSpec) -> Iterator[None]:
+    """Tells a record that `refuse_bad` met as `InvalidRequest`: what, where, what to do."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error) if isinstance(error, PySparkException) else f"{error}{getattr(error, 'java_exception', '')}"
+        found = _MESSAGE.search(text)
+        if found is None:
+            raise
+        raise InvalidRequest(
+            f"a record of {spec.name} {found[2]}; the batch was not written and the checkpoint stays",
+            advice="Correct the record, or set `on_bad_record: dead_letter`",
+            position=found[1],
+        ) from error
+
+
+def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame, batch_id: int) -> int:
+    """Keeps records that do not parse or fit; how many there are. Writes nothing where there are none."""
+    count = bad.count()
+    if count == 0:
+        return 0
+    location = context.dead_letters_of(spec)
+    text = F.coalesce(RAW, F.to_json(F.struct(*[column(name) for name in payload(bad)])))
+    letters = bad.select(
+        text.alias("raw"),
+        F.col(BAD).alias("reason"),
+        F.col(POSITION).alias("position"),
+        F.lit(batch_id).cast("bigint").alias("batch"),
+        F.lit(context.clock.wall_ms()).cast("bigint").alias("at_ms"),
+    )
+    turn.enter(location)
+    turn.write(
+        location, step=DEAD_LETTERS, name="dead_letters", statement=lambda token: append(letters, location, token)
+    )
+    return count

@@ -1,0 +1,102 @@
+"""The seam between the loop of turns and the kinds of streams: what a kind is given, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from headgate.core.ids import TableLocation, Version
+from headgate.core.spec import StreamSpec
+from headgate.delta.log import DeltaTableLog
+from headgate.ports import Clock, EventSink, WriteToken
+
+APPEND = 0
+"""Step numbers are fixed per table: they are part of the tokens of tables that exist."""
+STORE, APPLY, SETTLE, FORGET, DEAD_LETTERS = 0, 1, 2, 3, 4
+
+
+class BatchTurn(Protocol):
+    """A turn, as the writing of one micro-batch sees it; `coordinator.turn.HeldTurn` is one."""
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token of the turn."""
+        ...
+
+    def enter(self, table: TableLocation) -> None:
+        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent."""
+        ...
+
+    def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
+        """Runs `statement` once under its token; False if an earlier run had applied it and it was not called.
+
+        A statement that raises `StatementConflict` is run again from the token read on, so it may be called several times.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamContext:
+    """What the kinds of streams work with."""
+
+    session: SparkSession
+    """A session that nothing else writes with."""
+    log: DeltaTableLog
+    storage: str
+    """Root of checkpoints, request tables and dead letters, without a trailing slash."""
+    target: TableLocation
+    """Where the stream's table is, or will be."""
+    neighbours: tuple[StreamSpec, ...]
+    """Every stream of the pipeline on this table, this one included, in the order written."""
+    clock: Clock
+    events: EventSink
+
+    def requests_of(self, stream: StreamSpec) -> TableLocation:
+        """Where the request table of a `mutate` or `erase` stream is."""
+        return TableLocation(f"{self.storage}/requests/{stream.name}")
+
+    def dead_letters_of(self, stream: StreamSpec) -> TableLocation:
+        """Where the records of a stream are kept that do not parse or fit."""
+        return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What one micro-batch, or one sweep, did. Counts of rows."""
+
+    rows_in: int | None = None
+    """Records of the source; None where counting them would have cost a pass of its own."""
+    rows_written: int = 0
+    """Appended; or, for requests, changed and deleted in the table."""
+    requests_matched: int = 0
+    requests_waiting: int = 0
+    dead_letters: int = 0
+    was_applied_before: bool = False
+    """An earlier run had written the batch; nothing was written now."""
+
+
+class StreamKind(Protocol):
+    """One kind of stream: `append`, `mutate` or `erase`."""
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        """Every table that a turn reads or writes, the target first."""
+        ...
+
+    def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
+        """Writes one micro-batch; idempotent under the turn's tokens."""
+        ...
+
+    def has_sweep_work(self) -> bool:
+        """Whether kept requests have not been tested against rows that came since; from the logs alone."""
+        ...
+
+    def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
+        """Tests kept requests against the rows that they have not seen."""
+        ...
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        """The version of the target up to which nothing is left to do."""
+        ...

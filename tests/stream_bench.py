@@ -1,0 +1,222 @@
+"""A place to run kinds of streams by hand: batches made in memory, turns with real tokens and no coordinator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.ids import Epoch, TableLocation, TokenId
+from headgate.core.spec import (
+    Append,
+    Erase,
+    FilesSource,
+    Mutate,
+    StreamSpec,
+    TableSpec,
+    Unmatched,
+)
+from headgate.core.turns.order import NoRule
+from headgate.core.turns.tokens import Applied, NotApplied, Token, read_token
+from headgate.delta.log import DeltaTableLog
+from headgate.events import Event
+from headgate.ports import StatementConflict, WriteToken
+from headgate.streams.append import AppendStream
+from headgate.streams.steps import StreamContext
+
+DAY_MS = 86_400_000
+
+
+class Crash(Exception):
+    """The process dies here."""
+
+
+@dataclass
+class HandClock:
+    """Stands still until it is moved."""
+
+    now_ms: int = 1_000_000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
+
+
+@dataclass
+class Gathered:
+    """Keeps events."""
+
+    events: list[Event] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@dataclass
+class HandTurn:
+    """A turn over real tokens. `crash_after`: names of steps after whose commit the process dies."""
+
+    log: DeltaTableLog
+    job: str
+    epoch: int
+    batch: int
+    crash_after: frozenset[str] = frozenset()
+    crash_before: frozenset[str] = frozenset()
+    is_sweep: bool = False
+    written: list[str] = field(default_factory=list)
+    before: Callable[[str], None] = lambda name: None
+
+    def enter(self, table: TableLocation) -> None:
+        pass
+
+    def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
+        if name in self.crash_before:
+            raise Crash(name)
+        self.before(name)
+        token_id = TokenId(f"headgate/{self.job}" + ("/sweep" if self.is_sweep else ""))
+        token = Token(epoch=Epoch(self.epoch), batch=self.batch, step=step)
+        for _ in range(20):
+            reading = read_token(self.log.read_tokens(table).tokens.get(token_id), token)
+            if isinstance(reading, Applied):
+                return False
+            assert isinstance(reading, NotApplied), reading
+            metadata = {"headgate": 1, "job": self.job, "epoch": self.epoch, "batch": self.batch, "step": name}
+            try:
+                statement(WriteToken(token_id=token_id, number=token.pack(), user_metadata=json.dumps(metadata)))
+            except StatementConflict:
+                continue
+            self.written.append(name)
+            if name in self.crash_after:
+                raise Crash(name)
+            return True
+        raise AssertionError("conflicts did not end")
+
+
+@dataclass
+class Bench:
+    """One table, its streams, and a counter of epochs."""
+
+    session: SparkSession
+    root: str
+    streams: tuple[StreamSpec, ...]
+    table: TableSpec
+    clock: HandClock = field(default_factory=HandClock)
+    gathered: Gathered = field(default_factory=Gathered)
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.log = DeltaTableLog(self.session)
+
+    @property
+    def target(self) -> TableLocation:
+        return TableLocation(f"{self.root}/table")
+
+    def context(self) -> StreamContext:
+        return StreamContext(
+            session=self.session,
+            log=self.log,
+            storage=f"{self.root}/_headgate",
+            target=self.target,
+            neighbours=self.streams,
+            clock=self.clock,
+            events=self.gathered,
+        )
+
+    def stream(self, name: str) -> Any:
+        """The kind of that name, new: nothing is remembered between turns but what is in tables."""
+        spec = next(stream for stream in self.streams if stream.name == name)
+        match spec.kind:
+            case Append():
+                return AppendStream(spec, self.table, self.context())
+            case Mutate():
+                from headgate.streams.mutate import MutateStream
+
+                return MutateStream(spec, self.table, self.context())
+            case Erase():
+                from headgate.streams.erase import EraseStream
+
+                return EraseStream(spec, self.table, self.context())
+
+    def turn(self, name: str, batch: int, **more: Any) -> HandTurn:
+        self.epoch += 1
+        return HandTurn(self.log, name, self.epoch, batch, **more)
+
+    def run(self, name: str, rows: Sequence[tuple[Any, ...]], schema: str, batch: int, **more: Any) -> Any:
+        return self.stream(name).run_batch(self.turn(name, batch, **more), self.batch(rows, schema, batch), batch)
+
+    def sweep(self, name: str, batch: int, **more: Any) -> Any:
+        return self.stream(name).run_sweep(self.turn(name, batch, is_sweep=True, **more), batch)
+
+    def batch(self, rows: Sequence[tuple[Any, ...]], schema: str, batch: int) -> DataFrame:
+        """A micro-batch as spark/sources.py makes it, in the order of `rows`; a row `("!", text)` did not parse."""
+        good = [(*row, i, None, None) for i, row in enumerate(rows) if row[:1] != ("!",)]
+        width = len(schema.split(","))
+        bad = [
+            (*([None] * width), i, "is not a JSON record of the stated schema", row[1])
+            for i, row in enumerate(rows)
+            if row[:1] == ("!",)
+        ]
+        frame = self.session.createDataFrame(good + bad, f"{schema}, _hg_n int, _hg_bad string, _hg_raw string")
+        order = F.struct(F.lit(f"file{batch}").alias("file"), F.col("_hg_n").alias("row"))
+        place = F.concat(F.lit(f"file{batch}#"), F.col("_hg_n").cast("string"))
+        return frame.withColumn("_hg_order", order).withColumn("_hg_position", place).drop("_hg_n")
+
+    def rows(self, *columns: str, version: int | None = None) -> list[tuple[Any, ...]]:
+        """The table's rows, sorted."""
+        frame = self.log.read_at(self.session, self.target, self.log.head(self.target) if version is None else version)
+        return sorted((tuple(row) for row in frame.select(*columns).collect()), key=repr)
+
+    def requests(self, name: str) -> dict[str, tuple[str, str | None]]:
+        """Position of each request in the source → its state and reason."""
+        frame = self.session.read.format("delta").load(f"{self.root}/_headgate/requests/{name}")
+        return {row.source_position: (row.state, row.reason) for row in frame.collect()}
+
+    def states(self, name: str) -> dict[str, str]:
+        return {position: state for position, (state, _) in sorted(self.requests(name).items())}
+
+
+def stream(name: str, kind: Append | Mutate | Erase, **more: Any) -> StreamSpec:
+    given: dict[str, Any] = {
+        "every_ms": None,
+        "order": NoRule(),
+        "absent_after_ms": DAY_MS,
+        "source": FilesSource(path="/nowhere", format="json", schema="a STRING"),
+        "max_rows_per_batch": 1_000_000,
+        "turn_limit_batches": 10,
+        "on_bad_record": "fail",
+        "on_new_column": "ignore",
+        "checkpoint": "/nowhere",
+        **more,
+    }
+    return StreamSpec(name=name, table="t", kind=kind, **given)
+
+
+def mutate(
+    *,
+    match: Mapping[str, str],
+    set_: Mapping[str, str],
+    applies_to: str = "arrived_and_later",
+    delete_when: str | None = None,
+    sequence_by: str | None = None,
+    stand_for_ms: int | None = None,
+    retry_for_ms: int = 30 * DAY_MS,
+) -> Mutate:
+    return Mutate(
+        match=match,
+        set=set_,
+        delete_when=delete_when,
+        sequence_by=sequence_by,
+        applies_to=applies_to,  # type: ignore[arg-type]
+        stand_for_ms=stand_for_ms,
+        unmatched=Unmatched(retry_for_ms=retry_for_ms, then="dead_letter"),
+    )
+
+
+def table(columns: str | None, **more: Any) -> TableSpec:
+    return TableSpec(name="t", path="/nowhere", catalog_name=None, lock="L", columns=columns, **more)
