@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headgate.errors import Corrupt, InvalidRequest
+from headgate.events import TurnEnded
 from headgate.report import Outcome, TurnRow
+from headgate.sinks.ledger import to_line
 from tests.report.sample import BEGIN_MS, JOBS, ledger_line, sample
 
 TURN = sample(1).turns[0]
@@ -16,6 +18,32 @@ def test_a_line_of_the_ledger_gives_the_turn_that_was_written() -> None:
     turns = sample(5, turns=300, unusual_share=0.5).turns
     assert {turn.outcome for turn in turns} == set(Outcome)
     assert [TurnRow.from_ledger(ledger_line(turn)) for turn in turns] == list(turns)
+
+
+def test_a_row_that_the_ledger_wrote_gives_the_turn_that_ended() -> None:
+    """Writer and reader of the ledger's lines agree, field by field."""
+    event = TurnEnded(
+        lock="L",
+        job="A",
+        epoch=3,
+        query_id="q",
+        run="r",
+        batches=(4, 6),
+        predecessor="B",
+        asked_at_ms=1,
+        granted_at_ms=2,
+        first_write_at_ms=3,
+        commit_log_at_ms=4,
+        released_at_ms=5,
+        versions={"engagement": (7, 8)},
+        outcome="swept",
+        reason="why",
+    )
+    turn = TurnRow.from_event(event)
+    assert turn == TurnRow.from_ledger(to_line(event))
+    assert {name: getattr(turn, name) for name in event.__slots__} == {
+        name: getattr(event, name) for name in event.__slots__
+    }
 
 
 def test_a_key_of_a_later_writer_is_passed_over() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from headgate.errors import Corrupt, InvalidRequest
+from headgate.events import TurnEnded
 
 LEDGER_FORMAT = 1
 
@@ -65,6 +66,27 @@ class TurnRow:
         if self.granted_at_ms is None or self.released_at_ms is None:
             return None
         return max(0, self.released_at_ms - self.granted_at_ms)
+
+    @classmethod
+    def from_event(cls, event: TurnEnded) -> TurnRow:
+        """The turn that an event tells of."""
+        return cls(
+            lock=event.lock,
+            job=event.job,
+            epoch=event.epoch,
+            query_id=event.query_id,
+            run=event.run,
+            batches=event.batches,
+            predecessor=event.predecessor,
+            asked_at_ms=event.asked_at_ms,
+            granted_at_ms=event.granted_at_ms,
+            first_write_at_ms=event.first_write_at_ms,
+            commit_log_at_ms=event.commit_log_at_ms,
+            released_at_ms=event.released_at_ms,
+            versions=event.versions,
+            outcome=Outcome(event.outcome),
+            reason=event.reason,
+        )
 
     @classmethod
     def from_ledger(cls, line: str) -> TurnRow:

@@ -255,11 +255,10 @@
     } else {
       drawing.chart.setOption({ series: drawing.option.series.map(({ id: name }) => ({ id: name })) });
     }
-    // A chart leaves items outside the view out of its numbering: ask it for the place, by the item's own number.
-    const at = drawing.chart.getModel().getSeriesByIndex(series).getData().indexOfRawIndex(drawing.picked);
+    const item = { seriesIndex: series, dataIndex: drawing.picked };
     drawing.chart.dispatchAction({ type: 'downplay', seriesIndex: series });
-    drawing.chart.dispatchAction({ type: 'highlight', seriesIndex: series, dataIndex: at });
-    drawing.chart.dispatchAction({ type: 'showTip', seriesIndex: series, dataIndex: at });
+    drawing.chart.dispatchAction({ type: 'highlight', ...item });
+    drawing.chart.dispatchAction({ type: 'showTip', ...item });
     const { table, cells } = rowOf(drawing, id, value);
     document.getElementById('spoken').textContent = heading(table, cells);
   };
@@ -282,6 +281,9 @@
       const { start, end } = event.batch ? event.batch[0] : event;
       drawing.seen = [start, end];
     });
+    // ECharts swallows every turn of the wheel over a chart that can zoom, also those that it does not act upon.
+    const passOver = (event) => { if (!event.ctrlKey) event.stopPropagation(); };
+    for (const name of ['wheel', 'mousewheel']) element.addEventListener(name, passOver, { capture: true, passive: true });
     element.addEventListener('keydown', (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || !Object.hasOwn(keys, event.key)) return;
       event.preventDefault();
