@@ -14,7 +14,7 @@ from headgate.spark.java import JavaSources, find_java
 from headgate.spark.session import LOG_STORE
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 VERSIONS = 10_000
 LINES = 50
