@@ -1,5 +1,45 @@
-"""Headgate: many Spark writers, one Delta table, in a stated order."""
+"""Headgate: many Spark writers, one Delta table, in a stated order.
+
+Importing this needs nothing but Python; each name below brings what it needs when it is first used.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headgate.api import JobCoordinator, Pipeline, coordinated, session, supervise
+    from headgate.core.spec.build import files, files_json, kafka
+    from headgate.streams.supervisor import RunReport
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "JobCoordinator": "headgate.api",
+    "Pipeline": "headgate.api",
+    "RunReport": "headgate.streams.supervisor",
+    "coordinated": "headgate.api",
+    "files": "headgate.core.spec.build",
+    "files_json": "headgate.core.spec.build",
+    "kafka": "headgate.core.spec.build",
+    "session": "headgate.api",
+    "supervise": "headgate.api",
+}
+__all__ = [
+    "JobCoordinator",
+    "Pipeline",
+    "RunReport",
+    "coordinated",
+    "files",
+    "files_json",
+    "kafka",
+    "session",
+    "supervise",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headgate' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -15,16 +16,24 @@ from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.core.ids import JobName, TableLocation
+from headgate.core.spec import KafkaSource, StreamSpec, TableSpec
+from headgate.core.spec import Pipeline as PipelineSpec
+from headgate.core.spec.build import PipelineBuilder
+from headgate.core.spec.kinds import duration_ms
+from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
 from headgate.delta.log import DeltaTableLog
-from headgate.errors import HeadgateError, InvalidRequest
-from headgate.events import Noticed
+from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
+from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink, TurnStore
 from headgate.sinks.ledger import LedgerSink, read_ledger
 from headgate.sinks.tee import Tee
 from headgate.spark import jars
 from headgate.spark import session as spark_session
+from headgate.streams.identity import checkpoint_check
 from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
+from headgate.streams.steps import StreamContext
+from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
 
 
@@ -129,6 +138,21 @@ class Site:
             on_lost=on_lost,
         )
 
+    def say(self, error: HeadgateError) -> None:
+        """Tells the watchers of something that went wrong and will be tried again."""
+        self.events.emit(Noticed(job=None, text=str(error)))
+
+
+TURN_LIMIT_BATCHES = 10
+"""Micro-batches per turn for jobs without a `turn_limit` of their own."""
+
+
+def _pace_ms(every: str | None) -> int | None:
+    pace_ms = None if every is None else duration_ms(every)
+    if every is not None and pace_ms is None:
+        raise InvalidRequest(faults=[Fault(where="every", what=repr(every), expected="a duration, as 15m or 1h")])
+    return pace_ms
+
 
 class JobCoordinator(Job):
     """A job's handle on its turns, from the keys `job.coordinator.*`."""
@@ -214,23 +238,36 @@ class JobCoordinator(Job):
         new_checkpoint: bool,
     ) -> RunReport:
         """See `headgate.supervise`."""
+        work = QueryWork(make_query, self, self._log)
         supervisor = Supervisor(
             self._spark,
             self._coordinator,
-            QueryWork(make_query, self, self._log),
+            work,
             self._log,
-            turn_limit_batches=10,
+            turn_limit_batches=TURN_LIMIT_BATCHES,
             check_query_id=checkpoint_check(
-                self._site, self._coordinator.lock, JobName(self.name), is_new_allowed=new_checkpoint
+                read_ledger(self._site.storage),
+                job=self.name,
+                location=work.checkpoint,
+                is_new_allowed=new_checkpoint,
             ),
         )
         self._supervisor = supervisor
         try:
-            run_supervisor(supervisor, self._site.events, every=every, once=once, until_idle=until_idle)
+            if once:
+                supervisor.run_once()
+            elif until_idle:
+                supervisor.run_until(lambda: self._is_idle(work), on_waiting=self._site.say)
+            else:
+                supervisor.run_paced(_pace_ms(every), on_waiting=self._site.say)
         finally:
             self._supervisor = None
             self.attach(None)
         return supervisor.report
+
+    def _is_idle(self, work: QueryWork) -> bool:
+        record = self._coordinator.record()
+        return record is not None and moves.is_settled(record, {JobName(self.name): work.idle_at()})
 
 
 def coordinated(function: BatchFunction, job: Job) -> Callable[[DataFrame, int], None]:
@@ -240,3 +277,233 @@ def coordinated(function: BatchFunction, job: Job) -> Callable[[DataFrame, int],
     `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `headgate.supervise`.
     """
     return Coordinated(function, job)
+
+
+def supervise(
+    make_query: Callable[[], DataStreamWriter],
+    job: JobCoordinator,
+    *,
+    every: str | None = None,
+    once: bool = False,
+    until_idle: bool = False,
+    new_checkpoint: bool = False,
+) -> RunReport:
+    """Runs a coordinated query in turns: the loop behind `headgate run`, for a query of your own.
+
+    Each run makes the query anew with `trigger(availableNow=True)`; its first micro-batch takes the turn, which is given back
+    when the query has ended with its commit log written. A source without data takes no turn.
+
+    Args:
+        make_query: Gives a `DataStreamWriter` with `foreachBatch(coordinated(function, job))` and a `checkpointLocation`.
+        job: The job.
+        every: The pace, as `1h`; None: again as soon as it ended.
+        once: One turn on what the source has now.
+        until_idle: Again until nothing is left to do.
+        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+
+    Raises:
+        TurnNotGranted: with `once`, or when nobody else is alive who could let this job in.
+        CheckpointMismatch: the checkpoint and the table disagree.
+        HeadgateError: see its class.
+    """
+    return job.supervise(make_query, every=every, once=once, until_idle=until_idle, new_checkpoint=new_checkpoint)
+
+
+# ------------------------------------------------------------------------------------------------- pipelines
+
+Pace = Literal["once", "until_idle", "paced"]
+
+
+class PipelineRun:
+    """Streams of one pipeline in this driver: one after another by their turns, a thread for each."""
+
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        names: Sequence[str] = (),
+        *,
+        among: Sequence[str] = (),
+        new_checkpoints: Collection[str] = (),
+        watchers: Sequence[EventSink] = (),
+        spark: SparkSession | None = None,
+        progress: jars.Progress | None = None,
+    ) -> None:
+        """Makes everything ready; nothing runs yet.
+
+        Args:
+            pipeline: What the file, or Python, says.
+            names: Streams to run here; all by default.
+            among: Streams that must be idle before a run until idle ends; those of `names` by default.
+            new_checkpoints: Jobs whose checkpoint is meant to be a new one.
+            watchers: Told of every event, after the ledger.
+            spark: A session to use; one is made by default.
+            progress: Told about each jar that is fetched.
+
+        Raises:
+            InvalidRequest: there is no such stream; or the session cannot be used.
+            Unavailable: the coordinator or the storage cannot be used.
+        """
+        self.pipeline = pipeline
+        self._specs = [_stream(pipeline, name) for name in names] or list(pipeline.streams)
+        self._among = [_stream(pipeline, name) for name in among] or self._specs
+        for name in new_checkpoints:
+            _stream(pipeline, name)
+        if spark is None:
+            needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
+            spark = session(f"headgate {pipeline.name}", conf=pipeline.spark, kafka=needs_kafka, progress=progress)
+        self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
+        rows = read_ledger(pipeline.storage)
+        self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
+        self._supervisors = {
+            spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints) for spec in self._specs
+        }
+        self._errors: dict[str, BaseException] = {}
+
+    def _supervisor(self, spec: StreamSpec, rows: list[TurnEnded], *, is_new_allowed: bool) -> Supervisor:
+        site, pipeline = self.site, self.pipeline
+        lock = pipeline.lock_of(spec)
+        coordinator = site.coordinator(
+            lock=lock,
+            job=spec.name,
+            order=Order(rule=spec.order, absent_after_ms=spec.absent_after_ms),
+            lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
+            on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
+        )
+        context = StreamContext(
+            session=site.spark.newSession(),
+            log=site.log,
+            storage=pipeline.storage,
+            target=self._targets[spec.name],
+            neighbours=tuple(one for one in pipeline.streams if one.table == spec.table),
+            clock=MachineClock(),
+            events=site.events,
+        )
+        work = StreamWork(spec, pipeline.table_of(spec), context, coordinator_id=site.store.coordinator_id())
+        return Supervisor(
+            site.spark,
+            coordinator,
+            work,
+            site.log,
+            turn_limit_batches=spec.turn_limit_batches,
+            check_query_id=checkpoint_check(
+                rows, job=spec.name, location=spec.checkpoint, is_new_allowed=is_new_allowed
+            ),
+        )
+
+    def run(self, pace: Pace) -> dict[str, RunReport]:
+        """Runs the streams, and returns when they have ended. One that fails stops the others after their turn.
+
+        Raises:
+            HeadgateError: the first by `EXIT_CODE_PRECEDENCE` of what the streams ended with.
+        """
+        if len(self._specs) == 1:
+            self._run_one(self._specs[0], pace)
+        else:
+            threads = [
+                threading.Thread(target=self._run_one, args=(spec, pace), name=f"headgate-{spec.name}")
+                for spec in self._specs
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if self._errors:
+            codes = [exit_code_of(error) for error in self._errors.values()]
+            worst = combined_exit_code(codes)
+            raise next(error for error in self._errors.values() if exit_code_of(error) == worst)
+        return {name: supervisor.report for name, supervisor in self._supervisors.items()}
+
+    def stop(self) -> None:
+        """Ends every stream after the turn that it has. Safe from a signal handler."""
+        for supervisor in self._supervisors.values():
+            supervisor.stop()
+
+    def _run_one(self, spec: StreamSpec, pace: Pace) -> None:
+        supervisor = self._supervisors[spec.name]
+        try:
+            match pace:
+                case "once":
+                    supervisor.run_once()
+                case "until_idle":
+                    supervisor.run_until(self._is_settled, on_waiting=self.site.say)
+                case "paced":
+                    supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
+        except BaseException as error:
+            self._errors[spec.name] = error
+            self.stop()
+        finally:
+            supervisor.close()
+
+    def _is_settled(self) -> bool:
+        heads = {table: self.site.log.head(table) for table in set(self._targets.values())}
+        for lock in {self.pipeline.lock_of(spec) for spec in self._among}:
+            record = self.site.store.read(lock).record
+            jobs = {
+                JobName(spec.name): {self._targets[spec.name]: heads[self._targets[spec.name]]}
+                for spec in self._among
+                if self.pipeline.lock_of(spec) == lock
+            }
+            if record is None or not moves.is_settled(record, jobs):
+                return False
+        return True
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The command's exit status for an error."""
+    if isinstance(error, HeadgateError):
+        return error.exit_code
+    return INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
+
+
+def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
+    """Where a table is.
+
+    Raises:
+        InvalidRequest: the catalog has no Delta table of that name.
+    """
+    if table.path is not None:
+        return TableLocation(table.path)
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {table.catalog_name}").first()
+    except AnalysisException as error:
+        raise InvalidRequest(
+            f"the catalog has no Delta table {table.catalog_name}; nothing was run",
+            advice="Make it first, or give the table a `path`",
+        ) from error
+    assert detail is not None
+    return TableLocation(str(detail["location"]).removeprefix("file:").rstrip("/"))
+
+
+def _stream(pipeline: PipelineSpec, name: str) -> StreamSpec:
+    try:
+        return pipeline.stream(name)
+    except KeyError:
+        known = ", ".join(spec.name for spec in pipeline.streams)
+        raise InvalidRequest(
+            f"there is no stream {name!r}; nothing was run", advice=f"The streams are: {known}"
+        ) from None
+
+
+class Pipeline(PipelineBuilder):
+    """A pipeline written in Python: the keys of `headgate.yml`, and the same meaning."""
+
+    def run(
+        self,
+        *streams: str,
+        until_idle: bool = False,
+        once: bool = False,
+        new_checkpoints: Collection[str] = (),
+        spark: SparkSession | None = None,
+    ) -> dict[str, RunReport]:
+        """Runs the streams in this driver: at their pace, once, or until nothing is left to do.
+
+        Returns:
+            Stream → what it did.
+
+        Raises:
+            InvalidRequest: every fault of the pipeline.
+            HeadgateError: see its class; what was not written comes again.
+        """
+        spec = self.build(base_dir=settings.working_directory())
+        run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, spark=spark)
+        return run.run("once" if once else "until_idle" if until_idle else "paced")

@@ -71,6 +71,11 @@ def java_sources() -> java.JavaSources:
     return java.java_sources(environment())
 
 
+def working_directory() -> str:
+    """What relative paths of a pipeline written in Python are relative to."""
+    return os.path.abspath(os.getcwd())
+
+
 def is_submitted() -> bool:
     """Whether spark-submit started this process, with a JVM and settings of its own."""
     return "PYSPARK_GATEWAY_PORT" in environment()
@@ -168,6 +173,7 @@ def resolve_job(
     environ: Mapping[str, str] | None = None,
     cwd: str | None = None,
     pipeline: Pipeline | None = None,
+    cli_origin: str = "command line",
 ) -> JobSettings:
     """What a job says of itself with the keys `job.coordinator.*`.
 
@@ -176,13 +182,14 @@ def resolve_job(
         cli: Options of the command by their key without the prefix: `{"lock.name": …, "name": …}`.
         environ: The environment, `HEADGATE_JOB_COORDINATOR_LOCK_NAME` and its like.
         cwd: What relative paths are relative to.
+        cli_origin: What messages call `cli`, when the values are arguments of a call.
         pipeline: A file that stands behind; a job with the name of one of its streams takes that stream's order.
 
     Raises:
         InvalidRequest: every fault: a key missing, unknown, given twice differently, or of a wrong form.
     """
     environ = environment() if environ is None else environ
-    layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {})
+    layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {}, cli_origin=cli_origin)
     faults = Faults()
     reader = Reader(base_dir=os.path.abspath(cwd or os.getcwd()), faults=faults)
     name = _read(layers, "name", keys.NAME.kind, reader)
@@ -244,14 +251,21 @@ class _Given:
 class _Layers:
     """What was given, by job key: command line before environment before Spark conf, and what is put behind them."""
 
-    def __init__(self, *, cli: Mapping[str, str], environ: Mapping[str, str], conf: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        *,
+        cli: Mapping[str, str],
+        environ: Mapping[str, str],
+        conf: Mapping[str, str],
+        cli_origin: str = "command line",
+    ) -> None:
         self.faults: list[Fault] = []
         self.notes: list[str] = []
         self._given: dict[str, _Given] = {}
         for key, text in cli.items():
             if key not in _JOB_KEYS:
                 raise ValueError(f"not a job key: {key}")
-            self._given[key] = _Given(text=text, origin="command line")
+            self._given[key] = _Given(text=text, origin=cli_origin)
         self.put_behind(self._of_environment(environ))
         self.put_behind(self._of_conf(conf))
 

@@ -112,7 +112,8 @@ class HeldTurn:
             case protocol.Entered(version=version):
                 if version is not None:
                     self._committed(table, version)
-                self._entered.add(table)
+                if self._driver.seen[table].version >= 0:  # one that does not exist yet is entered once it does
+                    self._entered.add(table)
             case FencedBy(epoch=epoch):
                 raise Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
             case protocol.NotHolder():

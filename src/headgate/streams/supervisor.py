@@ -98,6 +98,10 @@ class Supervisor:
             self._error = self._error or LostTurn(f"the turn was lost: {reason}; nothing more was written")
             query.stop()
 
+    def close(self) -> None:
+        """Ends this run of the job."""
+        self._coordinator.close()
+
     @property
     def is_stopping(self) -> bool:
         """Whether `stop` was called."""

@@ -172,6 +172,19 @@ def go_idle(
     return replace(record, jobs=_with(record, job, idle))
 
 
+def is_settled(record: LockRecord, heads: Mapping[JobName, Mapping[TableLocation, Version]]) -> bool:
+    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables.
+
+    `heads`: job → the versions that its idle note must name.
+    """
+    if record.holder is not None or record.tickets:
+        return False
+    return all(
+        record.job(job).idle_since_ms is not None and dict(record.job(job).idle_at) == dict(versions)
+        for job, versions in heads.items()
+    )
+
+
 def _held(record: LockRecord) -> Holder:
     if record.holder is None:
         raise ValueError("nobody holds the turn")

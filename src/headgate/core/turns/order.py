@@ -33,6 +33,9 @@ class Strict:
 
 OrderRule = NoRule | After | Strict
 
+CYCLES_MAX = 20
+"""How many cycles lint names: jobs that all wait for each other have more than anybody could read."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
@@ -196,20 +199,30 @@ def lint(rules: Mapping[str, OrderRule], every_ms: Mapping[str, int | None]) -> 
 
 
 def _cycles(needs: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
-    """Each cycle of the relation once, beginning with its smallest name."""
+    """The cycles of the relation, each once and beginning with its smallest name; at most `CYCLES_MAX`."""
     found: set[tuple[str, ...]] = set()
+    clear: set[str] = set()
 
-    def walk(path: tuple[str, ...]) -> None:
+    def walk(path: tuple[str, ...]) -> bool:
+        """Whether no cycle can be reached; a job found clear once is clear on every path."""
+        is_clear = True
         for name in needs.get(path[-1], ()):
+            if len(found) >= CYCLES_MAX:
+                return False
             if name in path:
                 cycle = path[path.index(name) :]
                 first = cycle.index(min(cycle))
                 found.add(cycle[first:] + cycle[:first])
-            else:
-                walk((*path, name))
+                is_clear = False
+            elif name not in clear:
+                is_clear = walk((*path, name)) and is_clear
+        if is_clear:
+            clear.add(path[-1])
+        return is_clear
 
     for job in needs:
-        walk((job,))
+        if job not in clear:
+            walk((job,))
     return sorted(found)
 
 

@@ -1,0 +1,119 @@
+"""A stream of `headgate.yml` as work for the supervisor: its source, its kind, its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from headgate.streams.erase import EraseStream
+from headgate.streams.mutate import MutateStream
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import TableLocation, Version
+from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
+from headgate.core.turns.tokens import PREFIX, lock_token
+from headgate.delta import governed
+from headgate.errors import InvalidRequest
+from headgate.events import Noticed
+from headgate.spark.sources import read_stream
+from headgate.streams.append import AppendStream
+from headgate.streams.steps import StreamContext, StreamKind
+
+LOG_STORE = "link"
+"""What `log_store: auto` is on a file system of this machine."""
+
+
+class StreamWork:
+    """One stream's work; see `streams.work.Work`."""
+
+    def __init__(self, spec: StreamSpec, table: TableSpec, context: StreamContext, *, coordinator_id: str) -> None:
+        self._spec, self._table, self._context, self._coordinator_id = spec, table, context, coordinator_id
+        self._kind = kind_of(spec, table, context)
+        self._is_governed = False
+
+    @property
+    def checkpoint(self) -> str:
+        return self._spec.checkpoint
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        return self._kind.tables()
+
+    def prepare(self) -> None:
+        """Compares the table's note with this pipeline's lock; changes nothing.
+
+        Raises:
+            InvalidRequest: the table belongs to another lock, or is written with another store of commits.
+            UnsupportedTable: Delta is told to forget tokens on it.
+        """
+        if self._is_governed:
+            return
+        target, log = self._context.target, self._context.log
+        reading = log.read_tokens(target)
+        if reading.version < 0:
+            return
+        governed.refuse_forgetting(target, log.metadata(target).properties)
+        note = governed.read_governed(self._context.session, target)
+        if note is not None:
+            said = governed.compare(target, note, self._table.lock, self._coordinator_id, LOG_STORE)
+            if said is not None:
+                self._notice(said)
+            self._is_governed = True
+            return
+        locks = {token_id for token_id in reading.tokens if token_id.startswith(f"{PREFIX}lock/")}
+        others = locks - {lock_token(self._table.lock)}
+        if others:
+            raise InvalidRequest(
+                "the table is written under another lock; nothing was written",
+                advice="Name the same lock in every pipeline that writes to this table",
+                table=target,
+                lock=min(others).removeprefix(f"{PREFIX}lock/"),
+                wanted=self._table.lock,
+            )
+        if reading.version > 0 and not reading.tokens:
+            self._notice(
+                f"{target} was made without Headgate and is not governed: other pipelines are not told to which lock it "
+                f"belongs. Make it governed with: headgate adopt {target} --lock {self._table.lock}"
+            )
+            self._is_governed = True
+            return
+        self._govern()
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        frame = read_stream(self._context.session, self._spec.source, max_rows_per_batch=self._spec.max_rows_per_batch)
+        writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
+        return writer.option("checkpointLocation", self._spec.checkpoint)
+
+    def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
+        result = self._kind.run_batch(turn, batch, batch_id)
+        if not self._is_governed and self._context.log.head(self._context.target) >= 0:
+            self._govern()
+        return result.rows_written
+
+    def has_sweep_work(self) -> bool:
+        return self._kind.has_sweep_work()
+
+    def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
+        self._kind.run_sweep(turn, batch_id)
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        return self._kind.idle_at()
+
+    def _govern(self) -> None:
+        """Marks a table that Headgate made; a driver that died before it could is made up for by the next one."""
+        governed.adopt(self._context.session, self._context.target, self._table.lock, self._coordinator_id, LOG_STORE)
+        self._is_governed = True
+
+    def _notice(self, text: str) -> None:
+        self._context.events.emit(Noticed(job=self._spec.name, text=text))
+
+
+def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> StreamKind:
+    """The stream's kind, ready to work."""
+    match spec.kind:
+        case Append():
+            return AppendStream(spec, table, context)
+        case Mutate():
+            return MutateStream(spec, table, context)
+        case Erase():
+            return EraseStream(spec, table, context)
