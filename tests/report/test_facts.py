@@ -67,6 +67,12 @@ def test_a_turn_that_others_ended_is_drawn_up_to_the_next_grant_and_counts_as_no
     assert facts.hold_ms(held[0].turn) is None
 
 
+def test_a_turn_that_was_granted_while_another_held_the_lock_overlaps_it_even_if_others_ended_it() -> None:
+    """Only its end is uncertain; that it began too early is not."""
+    held = facts.holds([turn("A", 1, 0, 0, 50), turn("B", 2, 0, 20, 60, Outcome.LOST)])
+    assert len(facts.overlapping(held)) == 1
+
+
 def test_a_turn_without_a_noted_end_lasts_to_the_last_instant_known() -> None:
     """A killed process notes nothing."""
     held = facts.holds([turn("A", 1, 0, 5, None, Outcome.LOST), turn("B", 0, 90, None, 95, Outcome.GAVE_UP)])
@@ -79,7 +85,7 @@ def test_a_job_waits_for_those_who_held_the_lock_meanwhile_in_their_order() -> N
         turn("A", 1, 0, 0, 10),
         turn("B", 2, 0, 10, 30),
         turn("C", 3, 0, 30, 40),
-        turn("D", 4, 12, 40, 50),
+        turn("D", 4, 10, 40, 50),
         turn("E", 5, 12, 50, 60),
     ]
     held = facts.holds(turns)

@@ -42,6 +42,7 @@ def report_data(html: str) -> dict[str, Any]:
     """The JSON that the page draws from."""
     found = re.search(r'<script type="application/json" id="report-data">(.*?)</script>', html, re.DOTALL)
     assert found
+    assert not set("<>&") & set(found[1])
     data: dict[str, Any] = json.loads(found[1])
     return data
 
@@ -83,6 +84,14 @@ def test_the_content_policy_admits_exactly_the_scripts_of_the_page() -> None:
     assert policy
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     assert policy[1].split() == [f"'sha256-{each}'" for each in hashes]
+    whole = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert whole
+    assert [part.strip() for part in whole[1].split(";") if "script-src" not in part] == [
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        "img-src data:",
+        "base-uri 'none'",
+    ]
 
 
 def test_the_page_has_every_turn_and_every_commit() -> None:

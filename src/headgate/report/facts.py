@@ -97,13 +97,12 @@ def holds(turns: Sequence[TurnRow]) -> list[Hold]:
 def overlapping(held: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     """Pairs of holds that were on at the same time; ending in the millisecond in which the next begins is none.
 
-    Holds that were cut off take no part: what their holder wrote after that was refused by the table.
+    A hold that was cut off ends at the next grant, and so never overlaps what follows it: the table refused what its
+    holder wrote after that. It does overlap one before it that had not ended.
     """
     pairs: list[tuple[Hold, Hold]] = []
     going_on: list[tuple[int, int, Hold]] = []
     for place, hold in enumerate(held):
-        if hold.is_cut_off:
-            continue
         while going_on and going_on[0][0] <= hold.from_ms:
             heapq.heappop(going_on)
         pairs.extend((other, hold) for _, _, other in going_on)
