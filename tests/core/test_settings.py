@@ -240,6 +240,12 @@ class TestJobSettings:
             job(HEADGATE_JOB_COORDINATOR_URL="postgres://me:hunter2@h/db")
         assert "hunter2" not in str(raised.value)
 
+    def test_arguments_of_a_call_are_not_called_a_command_line(self) -> None:
+        """Who wrote the value is told truly."""
+        with pytest.raises(InvalidRequest) as raised:
+            resolve_job(cli={"name": "J", "lock.name": "a/b"}, environ={}, cwd="/work", cli_origin="JobCoordinator")
+        assert [fault.where for fault in raised.value.faults] == ["JobCoordinator"]
+
     def test_empty_predecessor_is_none(self) -> None:
         """The article's way to say that a job follows nobody."""
         assert job({"spark.job.coordinator.predecessor": ""}).order == NoRule()

@@ -385,6 +385,18 @@ def test_stream_with_a_wrong_table_is_not_also_unknown() -> None:
     assert "there is no table 'nope'" in only_fault(text)
 
 
+def test_many_streams_with_many_orders_are_read_at_once() -> None:
+    """Neither a long chain in which each waits for all before it, nor a crowd in which all wait for all, takes for ever."""
+    names = [f"S{i}" for i in range(40)]
+    head = "name: p\ntables: {t: {path: ./t}}\nstreams:\n"
+    rest = "source: {files: ./in}, append: {}}"
+    chain = [f"  {name}: {{table: t, after: {{all: [{', '.join(names[:i])}]}}, {rest}" for i, name in enumerate(names)]
+    chain[0] = f"  S0: {{table: t, {rest}"
+    assert len(read(head + "\n".join(chain) + "\n").streams) == 40
+    crowd = [f"  {name}: {{table: t, after: {{all: [{', '.join(set(names) - {name})}]}}, {rest}" for name in names]
+    assert faults_of(head + "\n".join(crowd) + "\n")
+
+
 def test_price_of_strict_is_a_note() -> None:
     """What lint warns of is allowed, and said."""
     text = with_stream("    every: 1h\n    strict: Other")
@@ -462,6 +474,7 @@ SOURCES = {
     "servers of files": ("{files: ./in, servers: h}", "source.servers: not a key of files"),
     "a topic option": ("{kafka: t, servers: h, schema: a INT, options: {subscribePattern: x}}", "not for you to set"),
     "a rate option": ("{files: ./in, options: {maxFilesPerTrigger: 1}}", "expected max_rows_per_batch"),
+    "an option of bad records": ("{files: ./in, options: {mode: FAILFAST}}", "expected on_bad_record"),
     "other format": ("{files: ./in, format: csv}", "'csv' is not known"),
     "other value": ("{kafka: t, servers: h, schema: a INT, value: avro}", "'avro' is not known"),
     "a text": ("./in", "streams.One.source: not a mapping"),
@@ -472,6 +485,14 @@ SOURCES = {
 def test_sources_that_cannot_be(source: str, told: str) -> None:
     """Each rule between the keys of a source gives one fault."""
     assert told in only_fault(with_stream("", source=source))
+
+
+def test_stream_needs_a_source_unless_it_maintains() -> None:
+    """Upkeep has no records, and is refused for what it is: of a later version."""
+    text = "name: p\ntables: {t: {path: ./t}}\nstreams:\n  One: {table: t, append: {}}\n"
+    assert "streams.One.source: missing; expected where its records come from" in only_fault(text)
+    upkeep = text.replace("append: {}", "maintain: {optimize: true}")
+    assert only_fault(upkeep) == "headgate.yml:4: streams.One.maintain: not in this version"
 
 
 def test_topics_in_one_text_or_in_a_list() -> None:

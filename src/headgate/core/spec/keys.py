@@ -307,7 +307,11 @@ PRIORITY = Key(
 AGING = Key(
     name="aging", kind=Duration(), meaning="Waiting so long raises the priority by one.", example="5m", is_later=True
 )
-SOURCE = Key(name="source", kind=SOURCE_SECTION, meaning="Where its records come from.", is_required=True)
+SOURCE = Key(
+    name="source",
+    kind=SOURCE_SECTION,
+    meaning="Where its records come from; required, but with `maintain`.",
+)
 APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Bring rows. One of `append`, `mutate`, `erase`.")
 MUTATE = Key(name="mutate", kind=MUTATE_SECTION, meaning="Change rows. One of `append`, `mutate`, `erase`.")
 ERASE = Key(name="erase", kind=ERASE_SECTION, meaning="Delete rows for good. One of `append`, `mutate`, `erase`.")

@@ -25,6 +25,8 @@ _FILES_OPTIONS_TAKEN: Final[Mapping[str, str]] = {
     "maxfilespertrigger": "max_rows_per_batch",
     "maxbytespertrigger": "max_rows_per_batch",
     "cleansource": "nothing: files stay where they are",
+    "mode": "on_bad_record",
+    "columnnameofcorruptrecord": "on_bad_record",
 }
 _PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
 """Forgetting transaction ids would forget which batches were written (rule 7 of turns)."""
@@ -104,6 +106,8 @@ def _check_stream(stream: Fields, tables: Mapping[str, Fields], faults: Faults, 
     if stream.has(keys.AFTER) and stream.has(keys.STRICT):
         faults.add(stream.mark_of(keys.STRICT), stream.at, "after and strict together", "one of them")
     _exactly_one(stream, (keys.APPEND, keys.MUTATE, keys.ERASE, keys.MAINTAIN), faults)
+    if not stream.has(keys.SOURCE) and not stream.has(keys.MAINTAIN):
+        faults.add(stream.mark, stream.path_of(keys.SOURCE), "missing", "where its records come from: files or kafka")
     if (source := stream.get(keys.SOURCE)) is not None:
         _check_source(source, faults)
     if (append := stream.get(keys.APPEND)) is not None:
