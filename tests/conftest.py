@@ -1,6 +1,6 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
-A test says what it needs by marker (`spark`, `kafka`, `browser`, `data`, `jdk`); where that is missing, the test is
+A test says what it needs by marker (`spark`, `kafka`, `browser`, `data`, `jdk`, `wheel`); where that is missing, the test is
 skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
 HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
@@ -56,6 +56,7 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "kafka": _lacks_java,
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
+    "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
     "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
 }
 NEEDED_BY_FIXTURE = {"spark": "spark", "session": "spark", "kafka_servers": "kafka", "engagement_data": "data"}

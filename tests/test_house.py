@@ -1,0 +1,210 @@
+"""The house itself: what is committed, what is locked, what is built, and that the wheel works on its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+
+import headgate
+from headgate.spark.jars import OWN_JAR
+from tests.conftest import ROOT
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCK_FILES = ("requirements.lock", "src/headgate/spark/jars.lock")
+# Put together here, so that this file does not carry them either.
+INDEX_HOSTS = ("pypi" + ".org", "python" + "hosted", "maven" + ".org", "maven" + "-central", "npm" + "js.")
+
+
+def committed() -> list[Path]:
+    """Every file that git tracks here."""
+    answer = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if answer.returncode != 0:
+        pytest.skip("not a git clone")
+    return [ROOT / name for name in answer.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def locked_versions() -> dict[str, str]:
+    """Name → version of requirements.lock; of two for different Pythons, the last."""
+    lock = (ROOT / "requirements.lock").read_text()
+    return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", lock, flags=re.MULTILINE))
+
+
+def test_no_committed_file_names_a_package_index() -> None:
+    """Locks are the same behind any mirror: no host of an index or of a Maven repository stands in any committed file."""
+    found = [
+        f"{path.relative_to(ROOT)}: {host}"
+        for path in committed()
+        for host in INDEX_HOSTS
+        if host.encode() in path.read_bytes()
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", LOCK_FILES)
+def test_lock_files_carry_no_address(name: str) -> None:
+    """Versions and hashes, no URL and no file path of any kind."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if re.search(r"://|@|--(extra-)?index|--find-links", line)] == []
+
+
+def test_every_locked_package_has_a_hash() -> None:
+    """`--require-hashes` has something to check for each of them."""
+    entries = re.split(r"^(?=[a-z])", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) > 40
+    assert [entry.split("==")[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_the_lock_holds_what_the_project_asks_for() -> None:
+    """Each dependency, extra and test tool is in the lock, and Spark and Delta at the version that the tests run on."""
+    project = PYPROJECT["project"]
+    asked = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+        *PYPROJECT["dependency-groups"]["test"],
+    ]
+    names = {re.split(r"[\[<>=~!;, ]", requirement)[0].lower().replace("_", "-") for requirement in asked}
+    versions = locked_versions()
+    assert names - versions.keys() == set()
+    pins = dict(pin.split("==") for pin in PYPROJECT["tool"]["uv"]["constraint-dependencies"])
+    assert {name: versions[name] for name in pins} == pins
+
+
+def test_the_version_is_one() -> None:
+    """The package and its metadata agree."""
+    assert headgate.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_importing_headgate_needs_nothing_but_python() -> None:
+    """`import headgate` brings in the standard library alone; what a name needs comes when it is used."""
+    script = (
+        "import sys; before = set(sys.modules); import headgate; headgate.__version__\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names)))"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "['headgate']"
+
+
+def reads_environment(tree: ast.AST) -> bool:
+    """Whether a module reads the environment: setting a variable for a child process is not reading it."""
+    written = {
+        id(target.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Subscript)
+    }
+    return any(
+        (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and (node.value.id, node.attr) in (("os", "environ"), ("os", "getenv"), ("os", "environb"))
+            and id(node) not in written
+        )
+        or (isinstance(node, ast.ImportFrom) and node.module == "os")
+        for node in ast.walk(tree)
+    )
+
+
+def test_only_settings_reads_the_environment() -> None:
+    """Every value has an origin that `config show --origin` can name."""
+    package = ROOT / "src" / "headgate"
+    readers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "testing" not in path.parts and reads_environment(ast.parse(path.read_text()))
+    }
+    assert readers == {"settings.py"}
+
+
+def test_continuous_integration_installs_what_the_readme_says() -> None:
+    """The README's one line for the full set of tests names the packages that `.ci/run` installs."""
+    (line,) = re.findall(
+        r"apt-get install --yes --no-install-recommends ([a-z0-9. -]+)`", (ROOT / "README.md").read_text()
+    )
+    (packages,) = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
+    assert packages.split() == line.split()
+
+
+def test_every_target_of_the_makefile_is_told_by_its_help() -> None:
+    """`make` alone lists what can be made."""
+    makefile = (ROOT / "Makefile").read_text()
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
+    told = re.findall(r"@echo 'make ([a-z-]+)", makefile)
+    assert set(told) == set(phony.split()) - {"help"}
+
+
+@pytest.mark.jdk
+def test_the_jar_that_is_installed_is_the_one_that_the_sources_give(tmp_path: Path) -> None:
+    """Compiling is reproducible, byte for byte, and nobody forgot to compile after the last change."""
+    from hatch_build import JAR, compile_jar
+
+    jars = []
+    for name in ("one", "two"):
+        (tmp_path / name / JAR).parent.mkdir(parents=True)
+        (tmp_path / name / "java").symlink_to(ROOT / "java")
+        jars.append(compile_jar(tmp_path / name).read_bytes())
+    assert jars[0] == jars[1]
+    assert OWN_JAR.read_bytes() == jars[0], "stale: run make env"
+    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "java" / "io").rglob("*.java")) < 700
+
+
+@pytest.mark.jdk
+def test_without_a_jdk_the_build_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No traceback: the apt and the brew line."""
+    from hatch_build import compile_jar
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(SystemExit, match=r"apt-get install openjdk-17-jdk-headless\n.*brew install"):
+        compile_jar(ROOT)
+
+
+IN_THE_WHEEL = """
+import sys
+import headgate
+spark = headgate.session("wheel", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.databricks.delta.snapshotPartitions": "1"})
+spark.range(3).write.format("delta").save(sys.argv[1])
+print("rows", spark.read.format("delta").load(sys.argv[1]).count(), headgate.__file__)
+"""
+
+
+@pytest.mark.wheel
+@pytest.mark.jdk
+@pytest.mark.spark
+@pytest.mark.timeout(1500)
+def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
+    """Built, installed by plain pip, and used: version, jars, and a Delta table written through `headgate.session`."""
+
+    def run(*command: str | Path) -> str:
+        answer = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text(
+        "\n".join(f"{name}=={version}" for name, version in locked_versions().items() if name != "numpy")
+    )
+    venv.create(tmp_path / "venv", with_pip=True)
+    bin_dir = tmp_path / "venv" / "bin"
+    run(bin_dir / "python", "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel)
+
+    assert run(bin_dir / "headgate", "--version") == f"headgate {headgate.__version__}\n"
+    own, *others = run(bin_dir / "headgate", "jars", "path").strip().split(",")
+    assert own.startswith(str(tmp_path))
+    assert len(others) == 8
+    (tmp_path / "use.py").write_text(IN_THE_WHEEL)
+    told = run(bin_dir / "python", tmp_path / "use.py", tmp_path / "table")
+    assert told.startswith("rows 3 ")
+    assert str(tmp_path / "venv") in told
