@@ -30,7 +30,7 @@ class Output(StrEnum):
     JSONL = "jsonl"
 
 
-COMMANDS = ("jars",)
+COMMANDS = ("run", "jars")
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
 
 

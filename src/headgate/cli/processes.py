@@ -1,0 +1,124 @@
+"""Several streams, one process each: started together, watched, started again when killed, and stopped together."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+RESTARTS_MAX = 5
+"""How often a stream that was killed is started again; its batch is written once all the same."""
+
+
+@dataclass
+class _Child:
+    """One stream's process."""
+
+    name: str
+    command: list[str]
+    process: subprocess.Popen[str] | None = None
+    restarts: int = 0
+    reports: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Processes:
+    """A process for each stream. Each ends by itself, and after its turn when this one stops it or dies."""
+
+    def __init__(self, commands: dict[str, list[str]], *, show: Callable[[dict[str, Any]], None]) -> None:
+        """See the class.
+
+        Args:
+            commands: Stream → arguments of `headgate` that run it and print its events as JSON lines.
+            show: Told of every event.
+        """
+        self._children = [
+            _Child(name, [sys.executable, "-m", "headgate", *arguments]) for name, arguments in commands.items()
+        ]
+        self._show = show
+        self._is_stopping = False
+        self._signals: list[int] = []
+        self._codes: dict[str, int] = {}
+
+    def run(self) -> tuple[list[int], list[dict[str, Any]]]:
+        """Runs them all to their end: their exit codes, and what each reports."""
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in before:
+            signal.signal(number, self._on_signal)
+        try:
+            threads = [threading.Thread(target=self._watch, args=(child,), name=child.name) for child in self._children]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.2)  # with a limit, so that signals are handled in between
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return [self._codes[child.name] for child in self._children], [
+            r for child in self._children for r in child.reports
+        ]
+
+    def _watch(self, child: _Child) -> None:
+        while True:
+            code = self._run_once(child)
+            is_killed = code < 0 and not self._is_stopping
+            if not is_killed or child.restarts >= RESTARTS_MAX:
+                break
+            child.restarts += 1
+            name = signal.Signals(-code).name
+            text = f"its process was ended by {name}; started again ({child.restarts} of {RESTARTS_MAX})"
+            self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
+        self._codes[child.name] = code if code >= 0 else (130 if -code == signal.SIGINT else 1)
+        if code != 0 and not self._is_stopping:
+            text = f"ended with exit status {self._codes[child.name]}; the others end after their turn"
+            self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
+            self.stop()
+
+    def _run_once(self, child: _Child) -> int:
+        # A group of its own: a Ctrl-C in the terminal reaches this process, which then stops the children in order. Its
+        # input is our end of a pipe: when we die, however suddenly, the child reads the end of it and stops.
+        with subprocess.Popen(
+            child.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as process:
+            child.process = process
+            if self._is_stopping:
+                process.terminate()
+            assert process.stdout is not None
+            for line in process.stdout:
+                self._take(child, line)
+        return process.returncode
+
+    def _take(self, child: _Child, line: str) -> None:
+        try:
+            data = json.loads(line)
+        except ValueError:
+            sys.stderr.write(line)  # not ours: something the JVM, or user code, printed
+            return
+        if data.get("event") == "RunReport":
+            child.reports.append(data)
+        elif "event" in data:
+            self._show(data)
+
+    def stop(self) -> None:
+        """Asks every process to end after its turn; asks once."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        self._terminate()
+
+    def _terminate(self) -> None:
+        for child in self._children:
+            if child.process is not None and child.process.poll() is None:
+                child.process.terminate()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
+        if self._is_stopping:
+            self._terminate()  # the second time a stream ends at once, and its batch comes again
+        self.stop()

@@ -1,0 +1,302 @@
+"""The coordinator's runtime, on a store whose leases end on demand and tables that are lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.driver import Ports, Process
+from headgate.coordinator.heartbeat import SELF_FENCE
+from headgate.core.ids import JobName, TableLocation
+from headgate.core.turns.effects import CasReply, StepMark
+from headgate.core.turns.order import After, NoRule, OrderRule
+from headgate.core.turns.protocol import CheckpointView, Order
+from headgate.core.turns.record import LockRecord
+from headgate.core.turns.tokens import query_token, unpack
+from headgate.errors import CheckpointMismatch, Fenced, LostTurn, TurnNotGranted, Unavailable
+from headgate.events import TurnEnded, TurnWaits
+from headgate.ports import StatementConflict, TurnStore, WriteToken
+from headgate.stores.memory import MemoryTurnStore
+from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+
+T, U = TableLocation("/t"), TableLocation("/u")
+LEASE_S = 10.0
+
+
+class Bench:
+    """A store, two tables, a clock, and coordinators on them."""
+
+    def __init__(self, *, lease_s: float | None = LEASE_S) -> None:
+        self.clock, self.log, self.seen, self.ids = FakeClock(), FakeTableLog(), Recorder(), CountingIds()
+        self.store: TurnStore = MemoryTurnStore(lease_s=lease_s, monotonic_s=self.clock.monotonic_s)
+        self.lost: list[str] = []
+        self.running: set[tuple[int, int]] = set()
+
+    def job(self, name: str, rule: OrderRule | None = None, *, jvm: int = 1, timeout_s: float = 0.0) -> Coordinator:
+        ports = Ports(store=self.store, log=self.log, clock=self.clock, randomness=self.ids, events=self.seen)
+        process = Process(
+            host="h",
+            boot_id="b",
+            pid=jvm,
+            pid_start=1,
+            jvm_pid=jvm,
+            jvm_start=1,
+            is_running=lambda pid, start: (pid, start) in self.running,
+        )
+        order = Order(rule=rule or NoRule(), absent_after_ms=None)
+        return Coordinator(
+            ports, lock="L", job=name, order=order, process=process, lock_timeout_s=timeout_s, on_lost=self.lost.append
+        )
+
+    def put(self, token: WriteToken, table: TableLocation = T) -> None:
+        """What a stock statement does with its token."""
+        said = json.loads(token.user_metadata)
+        self.log.put(table, token.token_id, token.number, StepMark(name=said["step"], offsets_sha256=said["offsets"]))
+
+    def rows(self) -> list[TurnEnded]:
+        return [event for event in self.seen.events if isinstance(event, TurnEnded)]
+
+
+def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d", is_replay: bool = False):  # type: ignore[no-untyped-def]
+    """A turn on T, entered, at `batch`."""
+    turn = coordinator.take(token_id=query_token(query), query_id=query, batch=batch, tables=(T,))
+    turn.next_batch(batch, digest, is_replay=is_replay)
+    turn.enter(T)
+    return turn
+
+
+def test_a_turn_writes_once_and_says_so() -> None:
+    """One data commit under the turn's token; the ledger's row names batches, versions and outcome."""
+    bench = Bench()
+    turn = take(bench.job("A"), "q", 0)
+    assert turn.write(T, step=0, name="append", statement=bench.put)
+    assert not turn.write(T, step=0, name="append", statement=bench.put), "the second time it is there already"
+    turn.complete()
+    row = bench.rows()[-1]
+    assert (row.outcome, row.batches, row.versions) == ("replayed", (0, 0), {T: (0,)})
+    assert len(bench.log.tables[T]) == 1
+
+
+def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> None:
+    """At 0.8 of the lease since the sending of the last answered heartbeat nothing is written any more."""
+    bench = Bench()
+    first = bench.job("A")
+    turn = take(first, "q", 0)
+    bench.clock.advance(SELF_FENCE * LEASE_S - 0.01)
+    turn.check()
+    bench.clock.advance(0.02)
+    with pytest.raises(LostTurn, match="heartbeat"):
+        turn.write(T, step=0, name="append", statement=bench.put)
+    assert bench.lost, "whoever runs the query is told, so that it can be stopped"
+    assert T not in bench.log.tables
+    with pytest.raises(TurnNotGranted):
+        bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
+    bench.clock.advance(0.2 * LEASE_S)
+    assert bench.job("C", jvm=3).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,)).epoch > turn.epoch
+
+
+def test_a_lease_once_lost_stays_lost() -> None:
+    """An answer that comes late belongs to a session that others may have closed."""
+    bench = Bench()
+    first = bench.job("A")
+    turn = take(first, "q", 0)
+    bench.clock.advance(SELF_FENCE * LEASE_S)
+    with pytest.raises(LostTurn):
+        turn.check()
+    bench.clock.advance(-LEASE_S)
+    with pytest.raises(LostTurn):
+        turn.check()
+
+
+def test_a_zombie_is_fenced_by_its_successor() -> None:
+    """Even where every clock fails: the successor's entry commit makes the table refuse the old turn."""
+    bench = Bench(lease_s=None)
+    old = bench.job("A")
+    turn = take(old, "q", 0)
+    turn.write(T, step=0, name="append", statement=bench.put)
+    turn.next_batch(1, "e", is_replay=False)
+    assert old._session is not None
+    bench.store._end(old._session)  # type: ignore[attr-defined]  # the store forgets it, the process goes on
+    new = bench.job("B", jvm=2)
+    successor = take(new, "r", 0)
+    turn._driver.check = lambda: None  # the zombie does not notice by itself
+    with pytest.raises((Fenced, LostTurn)):
+        turn.write(T, step=0, name="append", statement=bench.put)
+    assert unpack(bench.log.read_tokens(T).tokens[query_token("q")]).epoch == successor.epoch
+    assert sum(commit.mark is not None for commit in bench.log.tables[T]) == 1
+
+
+def test_giving_up_leaves_no_ticket() -> None:
+    """The next in line is served at once, and the one that gave up is told who has the turn."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A")
+    turn = take(first, "q", 0)
+    second = bench.job("B", jvm=2)
+    with pytest.raises(TurnNotGranted, match="A has the turn"):
+        second.take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
+    assert bench.rows()[-1].outcome == "gave_up"
+    record = second.record()
+    assert record is not None
+    assert record.tickets == ()
+    turn.complete()
+    take(second, "r", 0).complete()
+    assert any(isinstance(event, TurnWaits) for event in bench.seen.events)
+
+
+def test_the_jvm_of_a_dead_holder_is_waited_for() -> None:
+    """Its Python is gone, its JVM may still commit: nobody else gets the turn before that process has ended."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A", jvm=7)
+    turn = take(first, "q", 0)
+    assert first._session is not None
+    bench.store._end(first._session)  # type: ignore[attr-defined]
+    bench.running.add((7, 1))
+    with pytest.raises(TurnNotGranted):
+        bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
+    bench.running.clear()
+    assert (
+        bench.job("C", jvm=3).take(token_id=query_token("s"), query_id="s", batch=0, tables=(T,)).epoch
+        == turn.epoch + 1
+    )
+
+
+def test_an_unclean_end_puts_the_id_in_doubt_until_the_next_entry_commit() -> None:
+    """A transaction of it may still be running; the next turn raises its number before it reads anything."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A")
+    turn = take(first, "q", 0)
+    turn.write(T, step=0, name="append", statement=bench.put)
+    turn.abandon(RuntimeError("cut off\nsecond line"))
+    record = first.record()
+    assert record is not None
+    assert record.doubts(T) == {query_token("q")}
+    assert record.job(JobName("A")).lost == (turn.epoch, 0)
+    assert (bench.rows()[-1].outcome, bench.rows()[-1].reason) == ("failed", "cut off")
+    after = take(bench.job("B", jvm=2), "r", 0)
+    record = first.record()
+    assert record is not None
+    assert record.doubts(T) == frozenset()
+    assert unpack(bench.log.read_tokens(T).tokens[query_token("q")]).epoch == after.epoch
+
+
+def test_a_job_finds_its_lost_turn_done_in_its_own_checkpoint() -> None:
+    """Only with the commit log written and no batch open; else the turn stays lost until the batch is done."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A")
+    turn = take(first, "q", 3)
+    turn.abandon(None)
+    for view, done in (
+        (CheckpointView(last_committed=2, is_batch_open=True), 0),
+        (CheckpointView(last_committed=3, is_batch_open=True), 0),
+        (CheckpointView(last_committed=3, is_batch_open=False), turn.epoch),
+    ):
+        record = first.begin(view)
+        assert record is not None
+        assert record.job(JobName("A")).done == done
+
+
+def test_a_checkpoint_that_went_back_halts() -> None:
+    """The table holds a later batch: nothing is skipped in silence, and nothing written."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A")
+    turn = take(first, "q", 5)
+    turn.write(T, step=0, name="append", statement=bench.put)
+    turn.complete()
+    turn = take(first, "q", 4, is_replay=True)
+    with pytest.raises(CheckpointMismatch, match="went back"):
+        turn.write(T, step=0, name="append", statement=bench.put)
+
+
+@pytest.mark.parametrize(("name", "digest"), [("append", "other"), ("merge", "d")])
+def test_other_offsets_or_another_step_under_a_written_token_halt(name: str, digest: str) -> None:
+    """A replay is skipped only if it is the same work."""
+    bench = Bench(lease_s=None)
+    first = bench.job("A")
+    turn = take(first, "q", 0)
+    turn.write(T, step=0, name="append", statement=bench.put)
+    turn.abandon(None)
+    turn = take(first, "q", 0, digest=digest, is_replay=True)
+    with pytest.raises(CheckpointMismatch, match="written to /t before"):
+        turn.write(T, step=0, name=name, statement=bench.put)
+
+
+def test_a_conflict_with_a_foreign_writer_repeats_the_statement_twenty_times() -> None:
+    """Then it is Unavailable, and nothing was written; a statement that gets through earlier counts as written."""
+    bench = Bench(lease_s=None)
+    turn = take(bench.job("A"), "q", 0)
+    calls: list[int] = []
+
+    def losing(token: WriteToken) -> None:
+        calls.append(1)
+        if len(calls) != 25:
+            raise StatementConflict("ConcurrentAppendException")
+        bench.put(token)
+
+    with pytest.raises(Unavailable, match="20 times"):
+        turn.write(T, step=0, name="append", statement=losing)
+    assert len(calls) == 20
+    assert turn.write(T, step=0, name="append", statement=losing)
+    assert len(calls) == 25
+
+
+def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
+    """And the reason to wait names it."""
+    bench = Bench(lease_s=None)
+    ingestion, mutation = bench.job("I"), bench.job("M", After(("I",)), jvm=2)
+    with pytest.raises(TurnNotGranted, match="waits for I"):
+        mutation.take(token_id=query_token("m"), query_id="m", batch=0, tables=(T,))
+    ingestion.announce_idle({})
+    take(mutation, "m", 0).complete()
+    turn = take(ingestion, "i", 0)
+    turn.complete()
+    assert take(mutation, "m", 1).predecessor == "I"
+
+
+def test_a_step_number_that_does_not_fit_is_refused_before_anything_is_written() -> None:
+    """128 steps in a batch are one too many."""
+    bench = Bench(lease_s=None)
+    turn = take(bench.job("A"), "q", 0)
+    with pytest.raises(ValueError, match="128"):
+        turn.write(T, step=128, name="x", statement=bench.put)
+    assert T not in bench.log.tables
+
+
+class LosingStore:
+    """A store that loses some replies of compare-and-set, and some requests, and says "unknown" of both."""
+
+    def __init__(self, inner: TurnStore, plan: Callable[[int], str]) -> None:
+        self._inner, self._plan, self._calls = inner, plan, 0
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        return getattr(self._inner, name)
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self._calls += 1
+        match self._plan(self._calls):
+            case "lose request":
+                return "unknown"
+            case "lose reply":
+                self._inner.compare_and_set(lock, record, version)
+                return "unknown"
+            case _:
+                return self._inner.compare_and_set(lock, record, version)
+
+
+@pytest.mark.parametrize("kind", ["lose request", "lose reply"])
+@pytest.mark.parametrize("at", range(1, 9))
+def test_a_lost_message_at_any_step_changes_nothing(kind: str, at: int) -> None:
+    """Every compare-and-set whose outcome is unknown is found out by reading again."""
+    bench = Bench(lease_s=None)
+    bench.store = LosingStore(bench.store, lambda call: kind if call == at else "")  # type: ignore[assignment]
+    for batch in range(2):
+        turn = take(bench.job("A"), "q", batch)
+        turn.write(T, step=0, name="append", statement=bench.put)
+        turn.complete()
+        assert bench.store.read("L").record is not None
+        bench.store._inner._sessions.clear()  # type: ignore[attr-defined]  # the run ends
+    record = bench.store.read("L").record
+    assert record is not None
+    assert (record.epoch, record.job(JobName("A")).turns, record.tickets, record.holder) == (1025, 2, (), None)
