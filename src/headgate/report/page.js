@@ -25,8 +25,9 @@
 
   // ---- shapes. Items that would cover the same pixels as one already drawn in this pass are left out, so that ten
   // thousand turns cost about as much as the screen has columns; `picked` is the item that the reader stands on.
+  const isPicked = (drawing, params) => drawing.picked === params.dataIndex && drawing.pickedSeries === params.seriesId;
   const isDrawn = (drawing, params, kind, pixel) => {
-    if (drawing.picked === params.dataIndex && drawing.pickedSeries === params.seriesId) return false;
+    if (isPicked(drawing, params)) return false;
     const place = kind * 65536 + pixel;
     params.context.drawn ??= new Set();
     if (params.context.drawn.has(place)) return true;
@@ -210,7 +211,15 @@
       textStyle: { color: colour('var(--ink)') },
       padding: [8, 12],
     };
-    drawn.series.forEach((series) => { series.renderItem = shapes[series.id](drawing); });
+    drawn.series.forEach((series) => {
+      const shape = shapes[series.id](drawing);
+      series.renderItem = (params, api) => {
+        const item = shape(params, api);
+        // The picked item lies on top: after drawing, ECharts asks again what is under the tooltip, and shows that.
+        if (item && isPicked(drawing, params)) for (const part of [item, ...(item.children ?? [])]) part.z2 = 10;
+        return item;
+      };
+    });
     if (drawing.ticks.length) {
       const nearest = (value) => drawing.ticks.reduce((best, tick) => (Math.abs(tick[0] - value) < Math.abs(best[0] - value) ? tick : best));
       drawn.xAxis.axisLabel.formatter = (value) => nearest(value)[1];
