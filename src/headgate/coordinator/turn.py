@@ -289,9 +289,11 @@ class HeldTurn:
         if self._is_over:
             return
         self._is_over = True
+        # Before it is given back: read afterwards, the clock could show the successor's turn as begun already.
+        released_at_ms = self._driver.ports.clock.wall_ms()
         is_mine = self._driver.run(protocol.complete(self._turn))
         outcome: Outcome = "swept" if self._is_sweep else "replayed" if self._is_replayed else "completed"
-        self._end(outcome if is_mine else "lost", None)
+        self._end(outcome if is_mine else "lost", None, released_at_ms)
         if not is_mine:
             raise LostTurn("the turn was closed by another run before it was completed; what was written stands")
 
@@ -300,6 +302,7 @@ class HeldTurn:
         if self._is_over:
             return
         self._is_over = True
+        released_at_ms = self._driver.ports.clock.wall_ms()
         try:
             self._driver.run(protocol.close_unclean(self._turn))
         except Unavailable:
@@ -308,12 +311,12 @@ class HeldTurn:
         outcome: Outcome = (
             "fenced" if isinstance(error, Fenced) else "lost" if isinstance(error, LostTurn) else "failed"
         )
-        self._end(outcome, None if error is None else str(error).splitlines()[0])
+        self._end(outcome, None if error is None else str(error).splitlines()[0], released_at_ms)
 
-    def _end(self, outcome: Outcome, reason: str | None) -> None:
+    def _end(self, outcome: Outcome, reason: str | None, released_at_ms: int) -> None:
         row = replace(
             self._row,
-            released_at_ms=self._driver.ports.clock.wall_ms(),
+            released_at_ms=released_at_ms,
             outcome=outcome,
             reason=reason,
             batches=(self._batches[0], self._batches[-1]) if self._batches and not self._is_sweep else None,

@@ -1,0 +1,138 @@
+"""A pipeline's files made by hand: logs, checkpoint and ledger as runs leave them, so that a test can spoil one of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headgate.checks.disk import LocalCheckpoint, LocalLog
+from headgate.checks.verify import Counted
+from headgate.core.ids import Epoch
+from headgate.core.turns.tokens import Token
+from headgate.events import TurnEnded
+from headgate.sinks.ledger import LedgerSink
+
+LOCK = "L"
+OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
+
+
+@dataclass
+class Lake:
+    """One append stream `In` on one table; `turn` adds a turn with some batches."""
+
+    root: Path
+    rows: list[TurnEnded] = field(default_factory=list)
+    now_ms: int = 1_000_000
+    epoch: int = 0
+    version: int = -1
+
+    @property
+    def table(self) -> Path:
+        return self.root / "table"
+
+    @property
+    def storage(self) -> Path:
+        return self.root / "_headgate"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.storage / "checkpoints" / "In"
+
+    @property
+    def log(self) -> Path:
+        return self.table / "_delta_log"
+
+    def commit(self, *actions: dict[str, Any], info: dict[str, Any] | None = None) -> int:
+        """The next version."""
+        self.version += 1
+        self.log.mkdir(parents=True, exist_ok=True)
+        lines = [{"commitInfo": {"timestamp": self.now_ms, "operation": "WRITE", **(info or {})}}, *actions]
+        self.commit_file(self.version).write_text("\n".join(json.dumps(line) for line in lines))
+        return self.version
+
+    def commit_file(self, version: int) -> Path:
+        return self.log / f"{version:020d}.json"
+
+    def batch(self, batch: int, *, epoch: int | None = None, digest: str | None = None, job: str = "In") -> int:
+        """The commit of one micro-batch."""
+        epoch = self.epoch if epoch is None else epoch
+        text = OFFSETS % batch
+        said = {
+            "headgate": 1,
+            "lock": LOCK,
+            "job": job,
+            "epoch": epoch,
+            "batch": batch,
+            "step": "append",
+            "offsets": digest or hashlib.sha256(text.encode()).hexdigest(),
+        }
+        number = Token(epoch=Epoch(epoch), batch=batch).pack()
+        return self.commit(
+            {"txn": {"appId": "headgate/q1", "version": number, "lastUpdated": self.now_ms}},
+            {"add": {"path": f"part-{self.version + 1}.parquet", "size": 1, "dataChange": True}},
+            info={"userMetadata": json.dumps(said)},
+        )
+
+    def spark_log(self, batch: int) -> None:
+        """Spark's own files of one micro-batch."""
+        for folder, text in (("offsets", OFFSETS % batch), ("commits", 'v1\n{"nextBatchWatermarkMs":0}')):
+            (self.checkpoint / folder).mkdir(parents=True, exist_ok=True)
+            (self.checkpoint / folder / str(batch)).write_text(text)
+        (self.checkpoint / "metadata").write_text('{"id":"q1"}')
+
+    def turn(self, *batches: int, job: str = "In", held_ms: int = 100) -> TurnEnded:
+        """A turn that wrote these batches."""
+        self.epoch += 1
+        granted_ms = self.now_ms
+        versions = []
+        for batch in batches:
+            versions.append(self.batch(batch))
+            self.spark_log(batch)
+        self.now_ms += held_ms
+        row = TurnEnded(
+            lock=LOCK,
+            job=job,
+            epoch=self.epoch,
+            query_id="q1",
+            run="r1",
+            batches=(batches[0], batches[-1]) if batches else None,
+            predecessor=None,
+            asked_at_ms=granted_ms - 5,
+            granted_at_ms=granted_ms,
+            first_write_at_ms=granted_ms + 1,
+            commit_log_at_ms=self.now_ms - 1,
+            released_at_ms=self.now_ms,
+            versions={str(self.table): tuple(versions)},
+            outcome="completed",
+        )
+        self.rows.append(row)
+        self.now_ms += 50
+        return row
+
+    def write_ledger(self) -> None:
+        """The ledger's files, as the rows are now."""
+        for row in self.rows:
+            LedgerSink(self.storage).emit(row)
+
+    def counted(self) -> list[Counted]:
+        """The stream, as `verify` wants it."""
+        checkpoint = LocalCheckpoint(self.checkpoint)
+        return [Counted(job="In", lock=LOCK, table=str(self.table), step="append", checkpoint=checkpoint)]
+
+    def logs(self) -> dict[str, LocalLog]:
+        """The table's log."""
+        return {str(self.table): LocalLog(self.table)}
+
+
+def healthy(root: Path) -> Lake:
+    """Three turns, four batches, and a commit by hand in between."""
+    lake = Lake(root)
+    lake.commit({"metaData": {"id": "t", "schemaString": '{"type":"struct","fields":[]}', "partitionColumns": []}})
+    lake.turn(0)
+    lake.turn(1, 2)
+    lake.commit({"add": {"path": "by-hand.parquet", "size": 1, "dataChange": False}}, info={"operation": "OPTIMIZE"})
+    lake.turn(3)
+    return lake

@@ -1,0 +1,142 @@
+"""`verify` finds what is broken, by planting it; and says nothing of a pipeline that is whole."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.checks.verify import Verified, verify
+from tests.checks.lake import Lake, healthy
+
+
+def of(lake: Lake) -> Verified:
+    return verify(lake.rows, lake.counted(), lake.logs())
+
+
+def test_a_whole_pipeline_has_no_violation(tmp_path: Path) -> None:
+    """Every turn, commit and batch is looked at, and nothing is found or left out."""
+    found = of(healthy(tmp_path))
+    assert (found.turns, found.commits, found.batches) == (3, 6, 4)
+    assert (found.violations, found.unchecked) == ([], [])
+
+
+def _lose_a_batch(lake: Lake) -> None:
+    """The commit of batch 2 is one without its token."""
+    file = lake.commit_file(3)
+    file.write_text("\n".join(line for line in file.read_text().split("\n") if '"userMetadata"' not in line))
+
+
+def _lose_the_last(lake: Lake) -> None:
+    lake.spark_log(4)
+
+
+def _double_a_batch(lake: Lake) -> None:
+    lake.batch(3)
+
+
+def _overlap(lake: Lake) -> None:
+    lake.rows[1] = dataclasses.replace(lake.rows[1], released_at_ms=lake.rows[1].released_at_ms + 1000)
+
+
+def _same_epoch(lake: Lake) -> None:
+    lake.rows.append(dataclasses.replace(lake.rows[1], job="Other", run="r2", versions={}))
+
+
+def _epochs_fall(lake: Lake) -> None:
+    lake.rows[0] = dataclasses.replace(lake.rows[0], granted_at_ms=9_000_000, released_at_ms=9_000_001)
+
+
+def _other_offsets(lake: Lake) -> None:
+    (lake.checkpoint / "offsets" / "1").write_text('v1\n{}\n{"logOffset":77}')
+
+
+def _gap(lake: Lake) -> None:
+    lake.commit_file(4).unlink()
+
+
+def _late_writer(lake: Lake) -> None:
+    lake.batch(4, epoch=2)
+    lake.spark_log(4)
+
+
+def _log_cut_off(lake: Lake) -> None:
+    lake.rows[-1] = dataclasses.replace(lake.rows[-1], versions={str(lake.table): (5, 6)})
+
+
+def _checkpoint_back(lake: Lake) -> None:
+    for folder in ("offsets", "commits"):
+        (lake.checkpoint / folder / "3").unlink()
+
+
+def _strange_job(lake: Lake) -> None:
+    lake.rows[-1] = dataclasses.replace(lake.rows[-1], job="Other")
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (_lose_a_batch, "batch 2 missing, though batch 3 is there"),
+        (_lose_the_last, "batch 4 in the checkpoint's commit log, and not in the table"),
+        (_double_a_batch, "batch 3 is there 2 times, in versions 5 and 6"),
+        (_overlap, "the turn of In (epoch 2) and the turn of In (epoch 3) overlap by 950 ms"),
+        (_same_epoch, "epoch 2 was given to In and to Other"),
+        (_epochs_fall, "epochs do not rise with time"),
+        (_other_offsets, "batch 1 (version 2) was written from other offsets"),
+        (_gap, "version 4 of the log missing, between 3 and 5"),
+        (_late_writer, "in epoch 2, after version 5 of epoch 3"),
+        (_log_cut_off, "wrote version 6, and the log ends before it"),
+        (_checkpoint_back, "the table holds batch 3, and the checkpoint ends with 2: it went back"),
+        (_strange_job, "written by In in epoch 3, which is a turn of Other"),
+    ],
+)
+def test_what_is_planted_is_found_and_nothing_else(tmp_path: Path, plant: Callable[[Lake], None], said: str) -> None:
+    """One spoiled file gives one violation that names it."""
+    lake = healthy(tmp_path)
+    plant(lake)
+    found = of(lake).violations
+    assert len(found) == 1, found
+    assert said in str(found[0])
+
+
+def test_what_was_cleaned_away_is_said_and_not_taken_for_lost(tmp_path: Path) -> None:
+    """A log cut at its beginning, and offsets that Spark removed, leave less to compare and no violation."""
+    lake = healthy(tmp_path)
+    for version in (0, 1):
+        lake.commit_file(version).unlink()
+    (lake.checkpoint / "offsets" / "1").unlink()
+    found = of(lake)
+    assert found.violations == []
+    said = "\n".join(found.unchecked)
+    assert "versions before 2 were cleaned away" in said
+    assert "batch 0: the log no longer reaches back" in said
+    assert "offsets of batch 1: Spark has cleaned them away" in said
+
+
+def test_a_turn_cut_off_by_another_may_have_noticed_late(tmp_path: Path) -> None:
+    """What a fenced holder notes of its end says nothing about who wrote: the table refused it."""
+    lake = healthy(tmp_path)
+    _overlap(lake)
+    lake.rows[1] = dataclasses.replace(lake.rows[1], outcome="fenced")
+    assert of(lake).violations == []
+
+
+def test_a_batch_that_is_written_and_not_in_the_commit_log_yet_is_no_violation(tmp_path: Path) -> None:
+    """A stream in the middle of a batch, or killed in it: the batch comes again and is known by its token."""
+    lake = healthy(tmp_path)
+    lake.turn(4)
+    (lake.checkpoint / "commits" / "4").unlink()
+    assert of(lake).violations == []
+
+
+def test_a_new_checkpoint_begins_a_new_count(tmp_path: Path) -> None:
+    """Batches of an earlier checkpoint are counted by themselves: the same number is another batch."""
+    lake = healthy(tmp_path)
+    for file in lake.log.glob("*.json"):
+        file.write_text(file.read_text().replace("headgate/q1", "headgate/q0"))
+    for file in [*lake.checkpoint.glob("*/*")]:
+        file.unlink()
+    lake.turn(0)
+    assert of(lake).violations == []
