@@ -34,8 +34,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{DELTA}.Snapshot": ("version/0", "transactions/0", "metadata/0", "protocol/0", "logSegment/0", "allFiles/0"),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
-    f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
-    f"{DELTA}.DeltaOperations$Update": (),
+    f"{DELTA}.OptimisticTransaction": ("commit/3", "commitIfNeeded/3", "txnId/0", "readWholeTable/0", "readTxn/0"),
+    f"{DELTA}.OptimisticTransaction$": ("setActive/1", "clearActive/0"),
+    f"{DELTA}.DeltaOptions": ("<init>/2",),
+    f"{DELTA}.DeltaOperations$Write": ("<init>/9",),
+    f"{DELTA}.commands.WriteIntoDelta": ("<init>/9", "writeAndReturnCommitData/4"),
+    f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0",),
     f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2", "write/4"),
@@ -58,10 +62,9 @@ def check_jvm(spark: SparkSession) -> None:
     lacking = []
     for name, methods in NEEDED.items():
         try:
-            found = {
-                f"{method.getName()}/{method.getParameterCount()}"
-                for method in jvm.java.lang.Class.forName(name, False, loader).getMethods()
-            }
+            found_class = jvm.java.lang.Class.forName(name, False, loader)
+            found = {f"{method.getName()}/{method.getParameterCount()}" for method in found_class.getMethods()}
+            found |= {f"<init>/{constructor.getParameterCount()}" for constructor in found_class.getConstructors()}
         except JVM_ERRORS as error:
             if name == f"{DELTA}.DeltaLog":
                 raise MissingExtra(
@@ -87,13 +90,13 @@ class Jvm:
         root: Any = spark._jvm
         self.root: Any = root
         self.jsession: Any = spark._jsparkSession
-        self.none: Any = _module(root, "scala.None$")
+        self.none: Any = scala_object(root, "scala.None$")
         self._converters: Any = root.scala.jdk.javaapi.CollectionConverters
         # Looked up once: each dotted name costs the JVM several searches.
         self._sessions: Any = getattr(root, SESSION)
         self._logs: Any = getattr(root, f"{DELTA}.DeltaLog")
         self._path: Any = root.org.apache.hadoop.fs.Path
-        self._actions: Any = _module(root, f"{DELTA}.actions.Action$")
+        self._actions: Any = scala_object(root, f"{DELTA}.actions.Action$")
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -185,7 +188,7 @@ class Jvm:
         return DataFrame(dataset, self.spark)
 
 
-def _module(root: Any, name: str) -> Any:
+def scala_object(root: Any, name: str) -> Any:
     """The one instance of a Scala object; `name` ends in `$`."""
     return getattr(getattr(root, name), "MODULE$")
 

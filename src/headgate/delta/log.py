@@ -276,7 +276,9 @@ class DeltaTableLog:
             log = jvm.delta_log(table)
             with jvm.active():
                 snapshot = log.getSnapshotAt(version, jvm.none, jvm.none, False)
-            adds = self._recently_added(log, version, paths) or self._live(snapshot, paths)
+            adds = self._recently_added(log, version, paths)
+            if adds is None:
+                adds = self._live(snapshot, paths)
             absent = sorted(set(paths) - {add["path"] for add in adds})
             if absent:
                 raise InvalidRequest(
@@ -317,23 +319,23 @@ class DeltaTableLog:
             features=_features(protocol),
         )
 
-    def _recently_added(self, log: Any, version: Version, paths: Collection[str]) -> list[dict[str, Any]]:
-        """The newest `add` action of each path from the commits up to `version`; empty if one is not among the last."""
+    def _recently_added(self, log: Any, version: Version, paths: Collection[str]) -> list[dict[str, Any]] | None:
+        """The newest `add` action of each path from the commits up to `version`; None if one is not among the last."""
         wanted, found = set(paths), []
         for number in range(version, max(-1, version - RECENT_MAX), -1):
+            if not wanted:
+                break
             text = self._read(log, Version(number))
             if text is None:
-                break
+                return None
             removed = {remove["path"] for remove in actions(text, "remove")}
             for add in actions(text, "add"):
                 if add["path"] in wanted:
                     wanted.discard(add["path"])
                     found.append(add)
-            if not wanted:
-                return found
             if wanted & removed:
-                break
-        return []
+                return None
+        return None if wanted else found
 
     def _live(self, snapshot: Any, paths: Collection[str]) -> list[dict[str, Any]]:
         """The `add` actions of those paths that are live in the snapshot; a Spark job over the table's state."""

@@ -19,7 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation
+from headgate.delta.appends import run_append
 from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
+from headgate.delta.log import DeltaTableLog
 from headgate.errors import InvalidRequest
 from headgate.ports import StatementConflict, WriteToken
 
@@ -48,13 +50,29 @@ TOKEN_WITHOUT_NUMBER = "DELTA_INVALID_IDEMPOTENT_WRITES_OPTIONS"
 
 
 def append(
-    df: DataFrame, location: TableLocation, token: WriteToken, *, options: Mapping[str, str] | None = None
+    df: DataFrame,
+    location: TableLocation,
+    token: WriteToken,
+    *,
+    options: Mapping[str, str] | None = None,
+    log: DeltaTableLog | None = None,
 ) -> None:
     """Append rows with Delta's own writer, the token in the same commit. Makes the table if there is none.
+
+    Args:
+        df: The rows.
+        location: The table.
+        token: What the commit carries; nothing is written where the stored number is as large.
+        options: Options of Delta's writer, as `mergeSchema`.
+        log: Tells the stored number at once; without it Delta finds it out, by a Spark job over the table's state.
 
     Raises:
         StatementConflict: Another writer changed the table's definition, or used this token, in the meantime.
     """
+    if log is not None:
+        with conflicts():
+            if run_append(df, location, token, options or {}, log):
+                return
     writer = df.write.format("delta").mode("append").options(**(options or {}))
     writer = writer.option("txnAppId", token.token_id).option("txnVersion", str(token.number))
     with conflicts():
@@ -79,7 +97,8 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
     """`tokened` for code that we do not know: a second write raises instead of being skipped silently.
 
     Delta takes the number out of the session's settings as it uses it, so a second write has an id without a number,
-    which it refuses before anything is written. A statement that finds nothing to do uses no number.
+    which it refuses before anything is written. A DELETE that finds nothing uses no number; an UPDATE or MERGE that
+    finds nothing does, in a commit without files.
 
     Raises:
         InvalidRequest: A second write was begun; the first one is in the table, and a repetition will know it.

@@ -1,0 +1,407 @@
+"""Tokens and commits in the logs of real Delta tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+
+from headgate.core.ids import Epoch, TableLocation, Version
+from headgate.core.turns.effects import StepMark
+from headgate.core.turns.tokens import Token, lock_token, query_token
+from headgate.delta import jvm as jvm_module
+from headgate.delta import log as log_module
+from headgate.delta.jvm import DELTA, Jvm, check_jvm
+from headgate.delta.log import DeltaTableLog, LogGone
+from headgate.delta.statements import append, tokened
+from headgate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
+from tests.spark.delta_tables import (
+    QUERY,
+    commit_paths,
+    foreign_commit,
+    ids,
+    make_table,
+    number,
+    rows,
+    txn,
+    write_token,
+)
+
+ENTRY = '{"headgate":1,"epoch":2,"batch":null,"step":"entry","offsets":null}'
+LOCK = lock_token("L")
+
+
+@pytest.fixture(scope="module")
+def log(session: SparkSession) -> DeltaTableLog:
+    """One reader for all tests: each has a table of its own."""
+    return DeltaTableLog(session)
+
+
+class Raced(DeltaTableLog):
+    """Another writer commits between the snapshot of an entry commit and the commit."""
+
+    winner: Callable[[], object]
+
+    def _commit(self, *args: Any) -> Any:
+        self.winner()
+        return super()._commit(*args)
+
+
+class FaultyLog(DeltaTableLog):
+    """The call of an entry commit fails: before it reaches Delta, or with its answer."""
+
+    is_made: bool
+    winner: Callable[[], object] | None = None
+
+    def _commit(self, table: TableLocation, log: Any, *rest: Any) -> Any:
+        outer = self
+
+        class Transaction:
+            def __init__(self, real: Any) -> None:
+                self.real = real
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.real, name)
+
+            def commit(self, *args: Any) -> Any:
+                if outer.winner is not None:
+                    outer.winner()
+                if outer.is_made:
+                    self.real.commit(*args)
+                raise Py4JNetworkError("the answer was lost")
+
+        class Log:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+            def startTransaction(self, *args: Any) -> Transaction:
+                return Transaction(log.startTransaction(*args))
+
+        return super()._commit(table, Log(), *rest)
+
+
+def raised(epoch: int, batch: int = -1) -> tuple[tuple[Any, int], ...]:
+    return ((QUERY, number(epoch, batch)), (LOCK, number(epoch, -1)))
+
+
+def test_where_there_is_no_table_the_version_is_minus_one(log: DeltaTableLog, tmp_path: Path) -> None:
+    """A path that does not exist and a folder without a log are no tables, and are not made one by looking."""
+    absent = TableLocation(str(tmp_path / "absent"))
+    for table in (absent, TableLocation(str(tmp_path))):
+        reading = log.read_tokens(table)
+        assert (reading.version, dict(reading.tokens)) == (-1, {})
+    assert not Path(absent).exists()
+
+
+def test_an_entry_commit_sets_all_numbers_and_nothing_else(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """One commit at exactly the next version, without files; ids of other writers are not among the tokens."""
+    table = make_table(session, tmp_path / "t")
+    foreign_commit(table, txn("stream-of-somebody", 7), txn("headgate/other", number(1, 3)))
+    assert log.commit_entry(table, Version(1), raised(2, 5), ENTRY) == "done"
+    reading = log.read_tokens(table)
+    assert reading.version == 2
+    assert dict(reading.tokens) == {"headgate/other": number(1, 3), **dict(raised(2, 5))}
+    (commit,) = log.commits(table, Version(1), Version(2))
+    assert (commit.added, commit.removed, dict(commit.tokens)) == ((), (), dict(raised(2, 5)))
+    assert commit.user_metadata == json.loads(ENTRY)
+
+
+def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
+    """Every reading is fresh, though nothing in this JVM made the commit."""
+    table = make_table(session, tmp_path / "t")
+    for batch in range(3):
+        foreign_commit(table, txn(QUERY, number(1, batch)))
+        reading = log.read_tokens(table)
+        assert (reading.version, reading.tokens[QUERY]) == (batch + 1, number(1, batch))
+
+
+@pytest.mark.parametrize("winner", ["token only", "append", "delete", "properties", "several"])
+def test_an_entry_commit_that_lost_its_version_leaves_nothing(
+    session: SparkSession, tmp_path: Path, winner: str
+) -> None:
+    """Whatever wins, the answer is "stale" and the winner's is the newest version: never rebased to a later one."""
+    table = make_table(session, tmp_path / "t")
+    append(rows(session, 1), table, write_token(1, 0))
+    path = f"delta.`{table}`"
+    winners: dict[str, Callable[[], object]] = {
+        "token only": lambda: foreign_commit(table, txn(QUERY, number(3, 0))),
+        "append": lambda: rows(session, 2).write.format("delta").mode("append").save(table),
+        "delete": lambda: session.sql(f"DELETE FROM {path}"),
+        "properties": lambda: session.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('a' = 'b')"),
+        "several": lambda: [foreign_commit(table, txn("x", i)) for i in range(3)],
+    }
+    raced = Raced(session)
+    raced.winner = winners[winner]
+    assert raced.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "stale"
+    assert raced.head(table) == (4 if winner == "several" else 2)
+    assert LOCK not in raced.read_tokens(table).tokens
+
+
+def test_an_entry_commit_for_an_old_version_is_stale(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
+    """A reading that others have overtaken is not committed on."""
+    table = make_table(session, tmp_path / "t")
+    foreign_commit(table, txn("x", 1))
+    assert log.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"
+    assert log.head(table) == 1
+
+
+def test_a_lost_answer_is_found_out(session: SparkSession, tmp_path: Path) -> None:
+    """The commit was made, only its answer was lost: our transaction's id at that version says so."""
+    table = make_table(session, tmp_path / "t")
+    faulty = FaultyLog(session)
+    faulty.is_made = True
+    assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "done"
+    assert faulty.read_tokens(table).tokens[QUERY] == number(2, -1)
+
+
+def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path) -> None:
+    """The commit was not made: another's at that version means stale, and none there is said to be a fault."""
+    table = make_table(session, tmp_path / "t")
+    faulty = FaultyLog(session)
+    faulty.is_made = False
+    with pytest.raises(Unavailable, match="entry commit failed"):
+        faulty.commit_entry(table, Version(0), raised(2), ENTRY)
+    faulty.winner = lambda: foreign_commit(table, txn("x", 1))
+    assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"
+
+
+def test_an_entry_commit_is_a_compare_and_set_in_every_thread(session: SparkSession, tmp_path: Path) -> None:
+    """A thread's own active session, whose settings would have the commit rebased, is not used, and stays active."""
+    table = make_table(session, tmp_path / "t")
+    raced = Raced(session)
+    raced.winner = lambda: foreign_commit(table, txn("x", 1))
+    sessions = Jvm(session).root.org.apache.spark.sql.classic.SparkSession
+    found: list[object] = []
+
+    def in_a_thread_without_a_session() -> None:
+        sessions.clearActiveSession()
+        found.append(raced.commit_entry(table, Version(0), raised(2), ENTRY))
+        found.append(sessions.getActiveSession().isDefined())
+
+    def in_a_thread_of_another_session() -> None:
+        sessions.setActiveSession(session._jsparkSession)
+        found.append(raced.commit_entry(table, Version(1), raised(2), ENTRY))
+        found.append(sessions.getActiveSession().get().equals(session._jsparkSession))
+
+    for work in (in_a_thread_without_a_session, in_a_thread_of_another_session):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found == ["stale", False, "stale", True]
+    assert raced.head(table) == 2
+
+
+def test_after_an_entry_commit_the_earlier_turn_writes_nothing(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """Delta skips, without a word, every statement of the turn before; the token read afterwards shows why."""
+    table = make_table(session, tmp_path / "t")
+    append(rows(session, 1, 2), table, write_token(1, 0))
+    assert log.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "done"
+    path = f"delta.`{table}`"
+    append(rows(session, 3), table, write_token(1, 1))
+    rows(session, 1, 4).createOrReplaceTempView("zombie_source")
+    for statement in (
+        f"DELETE FROM {path} WHERE id = 1",
+        f"UPDATE {path} SET v = 'z'",
+        f"MERGE INTO {path} t USING zombie_source s ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *",
+    ):
+        with tokened(session, write_token(1, 1)):
+            session.sql(statement)
+    assert log.head(table) == 2
+    assert log.read_tokens(table).tokens[QUERY] == number(2, 0)
+    append(rows(session, 5), table, write_token(2, 1))
+    assert ids(session, table) == [1, 2, 5]
+
+
+def test_commits_tell_what_each_operation_did(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
+    """Operation, token, metadata, files, and whether data changed, for every kind of statement."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    path = f"delta.`{table}`"
+    append(rows(session, 1, 2, 3), table, write_token(1, 0))
+    rows(session, 2, 9, v="m").createOrReplaceTempView("merge_source")
+    for batch, statement in enumerate(
+        (
+            f"UPDATE {path} SET v = 'u' WHERE id = 1",
+            f"DELETE FROM {path} WHERE id = 3",
+            f"MERGE INTO {path} t USING merge_source s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        ),
+        start=1,
+    ):
+        with tokened(session, write_token(1, batch)):
+            session.sql(statement)
+    session.sql(f"OPTIMIZE {path}")
+    session.sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('a' = 'b')")
+    commits = log.commits(table, Version(-1), log.head(table))
+    assert [commit.version for commit in commits] == list(range(7))
+    create, write, update, delete, merge, optimize, alter = commits
+    assert [commit.operation for commit in commits] == [
+        *("CREATE TABLE", "WRITE", "UPDATE", "DELETE", "MERGE", "OPTIMIZE", "SET TBLPROPERTIES")
+    ]
+    for batch, commit in enumerate((write, update, delete, merge)):
+        assert dict(commit.tokens) == {QUERY: number(1, batch)}
+        assert commit.is_headgate
+        assert commit.user_metadata == json.loads(write_token(1, batch).user_metadata)
+        assert all(file.is_data_change for file in (*commit.added, *commit.removed))
+    assert not any(commit.is_headgate or commit.tokens for commit in (create, optimize, alter))
+    assert [commit.is_metadata_change for commit in commits] == [True, *[False] * 5, True]
+    assert write.timestamp_ms > 0
+    assert write.metrics["numOutputRows"] == "3"
+    (added,) = write.added
+    assert (added.records, added.deleted_records) == (3, 0)
+    (marked,) = delete.added
+    assert marked.path == added.path
+    assert marked.deleted_records == 2
+    assert [file.path for file in delete.removed] == [added.path]
+    assert optimize.added
+    assert not any(file.is_data_change for file in (*optimize.added, *optimize.removed))
+
+
+def test_tokens_survive_checkpoints_and_the_cleaning_of_the_log(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """A reader that starts afresh, and one whose remembered version is gone, both find every token."""
+    table = make_table(session, tmp_path / "t", checkpointInterval="2")
+    append(rows(session, 1), table, write_token(1, 0))
+    behind = DeltaTableLog(session)
+    assert behind.read_tokens(table).version == 1
+    other = query_token("other")
+    for batch in range(3):
+        append(rows(session, batch), table, write_token(1, batch, token_id=other))
+    for path in commit_paths(table)[:4]:
+        path.unlink()
+        path.with_suffix(".crc").unlink(missing_ok=True)
+    assert [path.stem for path in commit_paths(table)] == [f"{4:020d}"]
+    for reader in (behind, DeltaTableLog(session), log):
+        reading = reader.read_tokens(table)
+        assert reading.version == 4
+        assert dict(reading.tokens) == {QUERY: number(1, 0), other: number(1, 2)}
+    with pytest.raises(LogGone):
+        log.commits(table, Version(1), Version(4))
+    assert log.find_mark(table, QUERY, Token(epoch=Epoch(9), batch=0)) is None
+
+
+@pytest.mark.parametrize("versions", [1, 3])
+def test_a_table_made_anew_has_none_of_the_old_tokens(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path, versions: int
+) -> None:
+    """Dropped and made again at the same path, whether it has reached the remembered version again or not."""
+    table = make_table(session, tmp_path / "t")
+    foreign_commit(table, txn(QUERY, number(1, 0)))
+    assert log.read_tokens(table).tokens
+    shutil.rmtree(table)
+    assert log.head(table) == -1
+    make_table(session, tmp_path / "t")
+    foreign_commit(table, txn(QUERY, number(1, 0)))
+    assert log.read_tokens(table).version == 1
+    shutil.rmtree(table)
+    make_table(session, tmp_path / "t")
+    for _ in range(versions):
+        foreign_commit(table, txn("x", 1))
+    reading = log.read_tokens(table)
+    assert (reading.version, dict(reading.tokens)) == (versions, {})
+
+
+def test_all_of_it_holds_on_a_table_with_every_feature_and_an_odd_path(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """Column mapping, in-commit timestamps, row tracking, change feed, deletion vectors; blanks and `%` in the path."""
+    table = make_table(
+        session,
+        tmp_path / "sp ace%20é'q" / "t",
+        checkpointInterval="2",
+        enableDeletionVectors="true",
+        enableChangeDataFeed="true",
+        enableRowTracking="true",
+        enableInCommitTimestamps="true",
+        **{"columnMapping.mode": "name"},
+    )
+    append(rows(session, 1, 2), table, write_token(1, 0))
+    assert log.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "done"
+    with tokened(session, write_token(2, 1)):
+        session.sql(f"DELETE FROM delta.`{table}` WHERE id = 1")
+    reading = DeltaTableLog(session).read_tokens(table)
+    assert (reading.version, reading.tokens[QUERY]) == (3, number(2, 1))
+    commits = log.commits(table, Version(0), Version(3))
+    stamps = [
+        json.loads(path.read_text().split("\n")[0])["commitInfo"]["inCommitTimestamp"] for path in commit_paths(table)
+    ]
+    assert [commit.timestamp_ms for commit in commits] == stamps[1:]
+    paths = [file.path for file in commits[0].added]
+    assert [row.id for row in log.read_at(session, table, Version(3), paths).collect()] == [2]
+    assert sorted(row.id for row in log.read_at(session, table, Version(2), paths).collect()) == [1, 2]
+    metadata = log.metadata(table)
+    assert metadata.schema.fieldNames() == ["id", "v"]
+    assert metadata.properties["delta.columnMapping.mode"] == "name"
+    assert {"columnMapping", "deletionVectors", "inCommitTimestamp", "rowTracking"} <= metadata.features
+
+
+def test_rows_are_read_from_the_files_that_are_asked_for(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pinned to a version, deletion vectors applied, by the last commits or by the whole state; absent files are refused."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    append(rows(session, 1, 2), table, write_token(1, 0))
+    append(rows(session, 3), table, write_token(1, 1))
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 2")
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    first, second = (commit.added[0].path for commit in log.commits(table, Version(0), Version(2)))
+    for recent_max in (log_module.RECENT_MAX, 0):
+        monkeypatch.setattr(log_module, "RECENT_MAX", recent_max)
+        assert [row.id for row in log.read_at(session, table, Version(4), [first]).collect()] == [1]
+        with pytest.raises(InvalidRequest, match="does not have"):
+            log.read_at(session, table, Version(4), [first, second])
+    assert sorted(row.id for row in log.read_at(session, table, Version(2)).collect()) == [1, 2, 3]
+
+
+def test_a_step_is_found_by_its_mark_at_any_epoch(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
+    """Entry commits, which repeat batch and step at a higher epoch, are passed over; what is not there is not invented."""
+    table = make_table(session, tmp_path / "t")
+    for batch, step, name in ((0, 0, "store"), (0, 2, "settle"), (1, 0, "store")):
+        token = write_token(1, batch, step, name=name)
+        foreign_commit(table, txn(QUERY, token.number), user_metadata=token.user_metadata)
+    foreign_commit(table, txn(QUERY, number(2, 1)), user_metadata=ENTRY)
+    foreign_commit(table, txn("headgate/other", number(2, 1)), user_metadata=write_token(2, 1).user_metadata)
+
+    def mark(batch: int, step: int) -> StepMark | None:
+        return log.find_mark(table, QUERY, Token(epoch=Epoch(5), batch=batch, step=step))
+
+    assert mark(1, 0) == StepMark(name="store", offsets_sha256="sha-1")
+    assert mark(0, 2) == StepMark(name="settle", offsets_sha256="sha-0")
+    assert mark(0, 0) == StepMark(name="store", offsets_sha256="sha-0")
+    assert mark(0, 1) is None
+    assert mark(2, 0) is None
+
+
+def test_a_table_whose_commits_a_catalog_makes_is_refused(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """Its log's folder may lack commits, so a token read from there could be old."""
+    table = make_table(session, tmp_path / "t")
+    assert log.head(table) == 0
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["catalogManaged"]}
+    foreign_commit(table, {"protocol": {**protocol, "writerFeatures": ["catalogManaged"]}})
+    with pytest.raises(UnsupportedTable, match="catalogManaged"):
+        log.read_tokens(table)
+
+
+def test_another_delta_is_noticed_at_the_start(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Headgate calls is looked up by name and number of parameters; no Delta at all is said to be just that."""
+    check_jvm(session)
+    monkeypatch.setattr(jvm_module, "NEEDED", {f"{DELTA}.DeltaLog": ("update/17",), "no.such.Class": ()})
+    with pytest.raises(UnsupportedTable, match=r"DeltaLog\.update/17, no\.such\.Class"):
+        check_jvm(session)
+    monkeypatch.setattr(jvm_module, "DELTA", "nowhere")
+    monkeypatch.setattr(jvm_module, "NEEDED", {"nowhere.DeltaLog": ()})
+    with pytest.raises(MissingExtra, match="without Delta"):
+        check_jvm(session)
