@@ -88,7 +88,10 @@ class Coordinator:
 
     def announce_idle(self, idle_at: Mapping[TableLocation, Version]) -> None:
         """Says that nothing is left to do up to these table versions."""
-        self._driver.run(protocol.announce_idle(self.lock, self.job, self.order, idle_at))
+        self.open()
+        assert self._session is not None
+        if not self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at)):
+            return  # another run of the job may be at work: the word of this one counts no more
         shown = {str(table): int(version) for table, version in idle_at.items()}
         self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
 

@@ -197,6 +197,8 @@ class LocalStates:
             return generator.send(self._answer(asked, answer)), None
         except StopIteration as end:
             return None, end.value
+        except LostTurn:
+            return None, "died"
 
     def _replay(self, number: int) -> Running:
         way = []

@@ -17,8 +17,9 @@ from headgate.core.turns.protocol import (
     CheckpointView,
     Entered,
     Granted,
-    OtherWork,
+    NoTable,
     Order,
+    OtherWork,
     SessionLost,
     Turn,
     Written,
@@ -94,6 +95,13 @@ class PlanBatch(Effect[Batch | None]):
 
 
 @dataclass(frozen=True, slots=True)
+class CreateTable(Effect[None]):
+    """Make the table, empty, if it does not exist."""
+
+    table: TableLocation
+
+
+@dataclass(frozen=True, slots=True)
 class NoteStep(Effect[None]):
     """The job takes this write as done. For the simulator's checks; nothing happens in the world."""
 
@@ -139,7 +147,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
         yield from begin(job.name, checkpoint.view)
         batch = yield from perform(PlanBatch())
         if batch is None:
-            yield from announce_idle(LOCK, job.name, _order(job), dict.fromkeys(job.tables, Version(0)))
+            yield from announce_idle(LOCK, job.name, session, _order(job), dict.fromkeys(job.tables, Version(0)))
             return "idle"
         is_asking = True
         taken = yield from take(job, session, nonce, checkpoint.token_id, batch)
@@ -202,6 +210,9 @@ def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLoca
         table, step = job.writes[at]
         if table not in here:
             opened = yield from enter_table(turn, table, is_replay=batch.is_replay, is_written=table in entered)
+            if isinstance(opened, NoTable):
+                yield from perform(CreateTable(table))
+                continue
             if not isinstance(opened, Entered):
                 return "again"
             here |= {table}

@@ -89,8 +89,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("batches-crash", BATCHES, rows=2, crash=1),
     _scenario("batches-expire", BATCHES, rows=2, expire=1),
     _scenario("batches-raises", BATCHES, rows=2, fail=1),
-    _scenario("batches-entered-each", tuple(replace(job, has_many_batches=True, enters_each_batch=True) for job in (A, B)),
-              rows=2, crash=1),
+    _scenario(
+        "batches-entered-each",
+        tuple(replace(job, has_many_batches=True, enters_each_batch=True) for job in (A, B)),
+        rows=2,
+        crash=1,
+    ),
     _scenario("any-rows", (A,), rows=2, takes_any_rows=True, crash=1, expire=1),
     # Three jobs.
     _scenario("three", (A, B, C)),
@@ -101,7 +105,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("after-crash", AFTER, arrivals=1, crash=1),
     _scenario("after-expire", AFTER, arrivals=1, expire=1),
     _scenario("after-expire-crash", AFTER, expire=1, crash=1),
-    _scenario("after-zombie-says-idle", AFTER, arrivals=1, expire=1, crash=1),
+    _scenario("after-idle", AFTER, is_first_dry=True, arrivals=1, crash=1),
+    _scenario("after-idle-zombie", AFTER, is_first_dry=True, arrivals=1, crash=1, expire=1),
     _scenario("after-batches", (replace(AFTER[0], has_many_batches=True), AFTER[1]), rows=2, crash=1),
     _scenario("after-steps", (replace(A, writes=TWO_STEPS), AFTER[1], C), crash=1),
     _scenario("after-lost", AFTER, lost=1),
@@ -115,7 +120,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("strict-ring", RING, rows=2),
     _scenario("strict-ring-crash", RING, rows=2, crash=1),
     _scenario("strict-ring-expire", RING, rows=2, expire=1),
-    _scenario("strict-ring-three", (_ruled(A, Strict(("C",))), _ruled(B, Strict(("A",))), _ruled(C, Strict(("B",)))), crash=1),
+    _scenario(
+        "strict-ring-three", (_ruled(A, Strict(("C",))), _ruled(B, Strict(("A",))), _ruled(C, Strict(("B",)))), crash=1
+    ),
     _scenario("absent", ABSENT, crash=1),
     _scenario("absent-twice", ABSENT, crash=2),
     _scenario("absent-raises", ABSENT, fail=1, crash=1),

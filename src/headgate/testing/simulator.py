@@ -20,7 +20,7 @@ from typing import Any
 
 from headgate.core.turns.record import LockRecord
 from headgate.testing.transitions import Label, Transitions
-from headgate.testing.worlds import Scenario, State, Violation, completed_by, granted_to
+from headgate.testing.worlds import Scenario, State, Violation, completed_by
 
 STATES_MAX = 4_000_000
 
@@ -150,8 +150,8 @@ def _change(before: LockRecord | None, after: LockRecord) -> str:
     """What a move has done to the record."""
     if before is None:
         return f"creates the record, epoch {after.epoch}"
-    if (granted := granted_to(before, after)) is not None:
-        return f"is granted epoch {after.epoch} ({granted})"
+    if after.holder is not None and not before.is_held_by(after.holder.nonce):
+        return f"is granted epoch {after.epoch}"
     if (completed := completed_by(before, after)) is not None:
         return f"completes the turn of {completed}"
     if before.holder is not None and after.holder is None:

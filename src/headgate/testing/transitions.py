@@ -10,7 +10,8 @@ Rules for editors, for what is merged into one transition (`Scenario.is_fine` me
   readings where no record is ever lost, because then no table is above the record, and what is read changes nothing.
 - Waiting is staying at the top of the loop; reading that the own turn has ended, which it then has for good, is done
   when it ends.
-- The checkpoint of a job with one process is read and planned at the instant of the reading before.
+- The checkpoint of a job that has one process, and can get no other before that is dead, is read and planned at the
+  instant of the reading beside it.
 - A zombie that is about to read that its session or its turn is gone, for good, is gone itself, and so is one that would begin another run (unless
   `Scenario.zombies_go_on`).
 - A crashed or expired process is replaced at once (it may stay unscheduled for any time), except where a rule looks at who
@@ -42,7 +43,17 @@ from headgate.core.turns.moves import Sessions
 from headgate.core.turns.protocol import CheckpointView
 from headgate.testing import worlds
 from headgate.testing.frames import RAISED, LocalStates, Records
-from headgate.testing.jobs import Batch, Checkpoint, NoteStep, PlanBatch, ReadCheckpoint, Sleep, WriteCommitLog, work
+from headgate.testing.jobs import (
+    Batch,
+    Checkpoint,
+    CreateTable,
+    NoteStep,
+    PlanBatch,
+    ReadCheckpoint,
+    Sleep,
+    WriteCommitLog,
+    work,
+)
 from headgate.testing.worlds import FAULTS, Fault, Ghost, Process, Scenario, Source, State, Transaction, Violation
 
 Label = tuple[str, str | tuple[int, int]]
@@ -55,6 +66,7 @@ _NEEDS_NO_TURN = frozenset({"begin", "announce_idle"})
 """Where a process may still change the record although its session is gone and the turn is not its own."""
 
 
+_EXPIRE, _WIPE = FAULTS.index("expire"), FAULTS.index("wipe")
 _ENDS_TURN = frozenset({"complete", "close_unclean"})
 
 
@@ -81,6 +93,7 @@ class Transitions:
             CommitEntry: self._on_commit_entry,
             FindMark: self._on_find_mark,
             Execute: self._on_execute,
+            CreateTable: self._on_create_table,
             ReadCheckpoint: self._on_read_checkpoint,
             PlanBatch: self._on_plan,
             WriteCommitLog: self._on_write_commit_log,
@@ -99,7 +112,10 @@ class Transitions:
             record=0 if record is None else self.records.number(record),
             live=frozenset(),
             tables=worlds.first_tables(self.scenario),
-            sources=tuple(Source(0, (), 0, self.scenario.rows) for _ in jobs),
+            sources=tuple(
+                Source(0, (), 0, 0 if self.scenario.is_first_dry and place == 0 else self.scenario.rows)
+                for place in range(len(jobs))
+            ),
             processes=(),
             orphans=frozenset(),
             budgets=(*(self.scenario.faults.get(fault, 0) for fault in FAULTS), self.scenario.arrivals),
@@ -241,9 +257,7 @@ class Transitions:
     def _die(self, state: State, i: int) -> State:
         """The process is gone; what it has in flight goes on in the JVM."""
         process = state.processes[i]
-        state = state._replace(processes=state.processes[:i] + state.processes[i + 1 :])
-        if process.flight is not None and process.flight.effects and not process.flight.is_beaten:
-            state = state._replace(orphans=state.orphans | {process.flight})
+        state = _left_behind(state._replace(processes=state.processes[:i] + state.processes[i + 1 :]), process)
         return state if self._looks_at_absence else self._expire(state, process.session)
 
     def _expire(self, state: State, session: SessionId) -> State:
@@ -254,9 +268,11 @@ class Transitions:
         state = state._replace(processes=gone)
         return state if self._looks_at_absence else self._run(state, self._job_of[session])
 
-    def _is_alone(self, state: State, session: SessionId) -> bool:
+    def _is_only(self, state: State, session: SessionId) -> bool:
+        if self.scenario.is_fine or state.budgets[_EXPIRE] or state.budgets[_WIPE]:
+            return False
         place = self._job_of[session]
-        return not self.scenario.is_fine and sum(self._job_of[p.session] == place for p in state.processes) == 1
+        return sum(self._job_of[p.session] == place for p in state.processes) == 1
 
     def _step(self, state: State, i: int) -> Iterator[Step]:
         process = state.processes[i]
@@ -291,12 +307,16 @@ class Transitions:
         sought = (effect.token_id, effect.token.batch, effect.token.step)
         marks = state.tables[self._table[effect.table]].marks
         found = next((mark[3] for mark in marks if mark[:3] == sought), None)
-        yield (process.session, "looks up the mark"), self._move(state, i, self.locals.after(process.local, found)), False
+        yield (
+            (process.session, "looks up the mark"),
+            self._move(state, i, self.locals.after(process.local, found)),
+            False,
+        )
 
     def _on_read_checkpoint(self, state: State, i: int, process: Process, _: ReadCheckpoint) -> Iterator[Step]:
         who = process.session
         after = self.locals.after(process.local, self._checkpoint(state, who))
-        if self._is_alone(state, who) and isinstance(self._effect(after), ReadRecord):
+        if self._is_only(state, who) and isinstance(self._effect(after), ReadRecord):
             yield from self._read_record(state, i, self.locals.after(after, state.record))
         else:
             yield (who, "reads its checkpoint"), self._move(state, i, after), False
@@ -306,7 +326,11 @@ class Transitions:
 
     def _on_sleep(self, state: State, i: int, process: Process, _: Sleep) -> Iterator[Step]:
         if not state.sources[self._job_of[process.session]].is_finished:
-            yield (process.session, "sees new data"), self._move(state, i, self.locals.after(process.local, None)), False
+            yield (
+                (process.session, "sees new data"),
+                self._move(state, i, self.locals.after(process.local, None)),
+                False,
+            )
 
     def _read_record(self, state: State, i: int, local: int) -> Iterator[Step]:
         """The record has been read; goes on to what may not be merged with that."""
@@ -339,7 +363,7 @@ class Transitions:
                 yield (who, "waits"), self._move(state, i, top), False
             if (spent := _spend(state, "giveup")) is not None:
                 yield (who, "gives up"), self._move(spent, i, go(local, "timeout")), True
-        elif isinstance(effect, PlanBatch) and self._is_alone(state, who):
+        elif isinstance(effect, PlanBatch) and self._is_only(state, who):
             yield from self._plan(state, i, local)
         else:
             yield (who, "reads the record"), self._move(state, i, local), False
@@ -444,28 +468,35 @@ class Transitions:
             moved = process._replace(flight=begun, watched=None if begun.effects else (place, False))
             what = f"JVM begins a transaction on {effect.table} v{state.tables[place].version}"
             yield (who, what), state._replace(processes=_put(state.processes, i, moved)), False
-        elif flight.is_beaten:
-            yield (who, "conflict"), self._move(state, i, go(process.local, "conflict")), False
         elif not flight.effects:
             done = self._move(state, i, go(process.local, "done"), watched=process.watched)
             yield (who, "statement matches nothing, no commit"), done, False
+        elif flight.is_beaten:
+            yield (who, "conflict"), self._move(state, i, go(process.local, "conflict")), False
         else:
             what = f"commits batch {effect.token.batch} step {effect.token.step} epoch {effect.token.epoch}"
             self.doing = (who, f"{what} to {effect.table}")
-            landed = worlds.commit(state._replace(processes=_put(state.processes, i, process._replace(flight=None))), flight)
+            landed = worlds.commit(
+                state._replace(processes=_put(state.processes, i, process._replace(flight=None))), flight
+            )
             yield self.doing, self._move(landed, i, go(process.local, "done")), False
             if (spent := _spend(state, "lost")) is not None:
                 lost = landed._replace(budgets=spent.budgets)
                 yield (who, f"{what}, reply lost"), self._move(lost, i, go(process.local, "conflict")), True
+
+    def _on_create_table(self, state: State, i: int, process: Process, effect: CreateTable) -> Iterator[Step]:
+        place, local = self._table[effect.table], self.locals.after(process.local, None)
+        table = state.tables[place]
+        if table.version < 0:
+            state = worlds.publish(state, place, table._replace(version=0), frozenset(), data_of=None)
+        yield (process.session, f"makes {effect.table}, empty, if it is not there"), self._move(state, i, local), False
 
     # ----------------------------------------------------------------------------------------------- checkpoint
 
     def _checkpoint(self, state: State, session: SessionId) -> Checkpoint:
         place = self._job_of[session]
         source = state.sources[place]
-        view = CheckpointView(
-            last_committed=source.committed - 1, is_batch_open=len(source.offsets) > source.committed
-        )
+        view = CheckpointView(last_committed=source.committed - 1, is_batch_open=len(source.offsets) > source.committed)
         return Checkpoint(worlds.token_of(self.scenario.jobs[place].name, source.query), view)
 
     def _plan(self, state: State, i: int, local: int) -> Iterator[Step]:
@@ -499,7 +530,11 @@ class Transitions:
         who, place = process.session, self._job_of[process.session]
         job, source = self.scenario.jobs[place], state.sources[place]
         if source.committed > batch.number or token_id != worlds.token_of(job.name, source.query):
-            yield (who, "commit log is there already, query fails"), self._move(state, i, go(process.local, "exists")), False
+            yield (
+                (who, "commit log is there already, query fails"),
+                self._move(state, i, go(process.local, "exists")),
+                False,
+            )
             return
         self.doing = (who, f"commit log of batch {batch.number}")
         worlds.check_commit_log(state, self.scenario, job, source.query, batch)
@@ -507,7 +542,9 @@ class Transitions:
         ghost = state.ghost._replace(
             opened=_put(state.ghost.opened, place, False), finished_since=state.ghost.finished_since | finished
         )
-        logged = state._replace(sources=_put(state.sources, place, source._replace(committed=batch.number + 1)), ghost=ghost)
+        logged = state._replace(
+            sources=_put(state.sources, place, source._replace(committed=batch.number + 1)), ghost=ghost
+        )
         yield self.doing, self._move(logged, i, go(process.local, "done")), False
 
     # ----------------------------------------------------------------------------------------------- faults
@@ -515,7 +552,9 @@ class Transitions:
     def _faults_of(self, state: State, i: int, process: Process) -> Iterator[Step]:
         who = process.session
         effect = self._effect(process.local)
-        is_quiet = isinstance(effect, ReadCheckpoint | Sleep) and "write_batch" not in self.locals[process.local].functions
+        is_quiet = (
+            isinstance(effect, ReadCheckpoint | Sleep) and "write_batch" not in self.locals[process.local].functions
+        )
         if effect is None or is_quiet:
             return
         if who in state.live:
@@ -525,8 +564,7 @@ class Transitions:
                 yield (who, "SESSION EXPIRES, the process lives"), self._expire(spent, who), True
         if (spent := _spend(state, "fail")) is not None:
             self.doing = (who, "RAISES")
-            orphans = spent.orphans | ({process.flight} if process.flight and process.flight.effects else set())
-            failed = self._move(spent._replace(orphans=orphans), i, self.locals.after(process.local, RAISED))
+            failed = self._move(_left_behind(spent, process), i, self.locals.after(process.local, RAISED))
             yield (who, "RAISES, what is in flight goes on in the JVM"), failed, True
         if process.flight is not None and (spent := _spend(state, "foreign")) is not None:
             yield ("foreign writer", "commits"), worlds.commit_foreign(spent, process.flight.table), True
@@ -576,6 +614,14 @@ class Transitions:
 
 def _put(values: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
     return (*values[:at], value, *values[at + 1 :])
+
+
+def _left_behind(state: State, process: Process) -> State:
+    """The world with what the process has in flight as a transaction of nobody, if it may still commit."""
+    flight = process.flight
+    if flight is None or flight.is_beaten or not flight.effects:
+        return state
+    return state._replace(orphans=state.orphans | {flight})
 
 
 def _spend(state: State, fault: Fault) -> State | None:

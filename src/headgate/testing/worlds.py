@@ -34,6 +34,8 @@ class Scenario:
     faults: Mapping[Fault, int] = field(default_factory=dict)
     rows: int = 1
     """Rows that wait for each job at the start; a batch takes one."""
+    is_first_dry: bool = False
+    """The first job has no rows at the start."""
     arrivals: int = 0
     """Rows that arrive for the first job later."""
     start: Literal["known", "new"] = "known"
@@ -229,9 +231,7 @@ def commit_foreign(state: State, place: int) -> State:
     return publish(state, place, table._replace(version=table.version + 1), ids, data_of=None)
 
 
-def publish(
-    state: State, place: int, after: Table, ids: frozenset[TokenId], *, data_of: SessionId | None
-) -> State:
+def publish(state: State, place: int, after: Table, ids: frozenset[TokenId], *, data_of: SessionId | None) -> State:
     """The table gets its next version; transactions in flight learn whether it beats them."""
 
     def seen(transaction: Transaction) -> Transaction:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headgate.core.ids import Epoch, JobName, Nonce, TableLocation, TokenId, Version
+from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns import moves
 from headgate.core.turns.effects import (
     Attempt,
@@ -231,9 +231,18 @@ class Entered:
     version: Version | None
 
 
+@dataclass(frozen=True, slots=True)
+class NoTable:
+    """The table does not exist: make it, empty, and enter it then.
+
+    A first write that makes the table itself cannot be fenced: an earlier turn may make the table just before, and that
+    write then lands on top, of the same batch too (scenario `missing-table-crash` of the simulator).
+    """
+
+
 def enter_table(
     turn: Turn, table: TableLocation, *, is_replay: bool, is_written: bool
-) -> Protocol[Entered | FencedBy | NotHolder]:
+) -> Protocol[Entered | NoTable | FencedBy | NotHolder]:
     """Makes the table refuse every earlier turn, before this one reads or writes it.
 
     Args:
@@ -252,7 +261,7 @@ def enter_table(
             continue
         reading = yield from perform(ReadTokens(table))
         if reading.version < 0:
-            return Entered(version=None)
+            return NoTable()
         is_known = table in record.tables
         raised = plan_entry(
             reading.tokens,
@@ -387,8 +396,14 @@ def close_unclean(turn: Turn) -> Protocol[None]:
         yield from perform(CompareAndSet(moves.close(record), stored.version))
 
 
-def announce_idle(lock: str, job: JobName, order: Order, idle_at: Mapping[TableLocation, Version]) -> Protocol[None]:
-    """Says that the job has nothing left to do up to these versions. Creates the record if there is none."""
+def announce_idle(
+    lock: str, job: JobName, session: SessionId, order: Order, idle_at: Mapping[TableLocation, Version]
+) -> Protocol[bool]:
+    """Says that the job has nothing left to do up to these versions. Creates the record if there is none.
+
+    False, and nothing said, if `session` is lost: another run of the job may have found work, and be in the middle of it
+    (scenario `after-idle-zombie` of the simulator).
+    """
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
@@ -398,7 +413,10 @@ def announce_idle(lock: str, job: JobName, order: Order, idle_at: Mapping[TableL
             continue
         state = record.job(job)
         if state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at):
-            return
+            return True
+        live = yield from perform(LiveSessions(record.holder))
+        if session not in live.ids:
+            return False
         now_ms = yield from perform(WallClock())
         idle = moves.go_idle(record, job, idle_at, order.rule, order.absent_after_ms, now_ms=now_ms)
         yield from perform(CompareAndSet(idle, stored.version))

@@ -1,0 +1,310 @@
+"""Each rule of the turn protocol, left out once: the simulator finds the hole, with a shortest way to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from headgate.core.ids import Epoch
+from headgate.core.turns import moves, order, protocol, tokens
+from headgate.core.turns.effects import (
+    CommitEntry,
+    CompareAndSet,
+    LiveSessions,
+    Protocol,
+    ReadRecord,
+    ReadTokens,
+    WaitForChange,
+    perform,
+)
+from headgate.core.turns.record import LockRecord, Ticket
+from headgate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
+from headgate.testing import jobs
+from headgate.testing.jobs import Batch, BatchEnd, Job, PlanBatch, WriteCommitLog
+from headgate.testing.scenarios import SCENARIOS
+from headgate.testing.simulator import explore, planted
+
+real_plan_entry, real_ask, real_close, real_grant = tokens.plan_entry, moves.ask, moves.close, moves.grant
+real_enter_table = protocol.enter_table
+real_check_fence = protocol.check_fence
+real_reason_to_wait = moves.reason_to_wait
+
+
+def one_integer(stored: int | None, mine: Token) -> TokenReading:
+    """A zombie takes the fence of its successor for its own success."""
+    return Applied() if stored is not None and stored >= mine.pack() else NotApplied()
+
+
+def entry_spares_own_id(found: Any, *, mine: Any, in_doubt: Any, is_replay: bool, **rest: Any) -> Any:
+    """Only others are fenced; the job's own earlier run is not, in doubt or replayed."""
+    return real_plan_entry(found, mine=mine, in_doubt=in_doubt - {mine}, is_replay=False, **rest)
+
+
+def entry_trusts_new_tables(found: Any, *, is_known: bool, is_replay: bool, **rest: Any) -> Any:
+    """A record made from nothing is taken to know who may still be writing."""
+    return real_plan_entry(found, is_known=True, is_replay=False, **rest)
+
+
+def cleared(stored: int | None, epoch: Epoch) -> int:
+    """The entry commit forgets which batch the table holds."""
+    return Token(epoch=epoch, batch=-1).pack()
+
+
+def no_fence_seen(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy | None]:
+    """The token is not read again after the statement."""
+    yield from ()
+    return None
+
+
+def no_fence_seen_by_a(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy | None]:
+    """Job A does not read the token again after the statement."""
+    fence = None
+    if not token_id.startswith("headgate/A"):
+        fence = yield from real_check_fence(table, token_id, epoch)
+    return fence
+
+
+def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+    """A compare-and-set whose reply is lost counts as not made."""
+    me, nonce = attempt.holder, attempt.nonce
+    while True:
+        stored = yield from perform(ReadRecord())
+        record = stored.record
+        live = yield from perform(LiveSessions(record.holder))
+        if me.session not in live.ids:
+            return protocol.SessionLost()
+        if record.ticket(nonce) is None:
+            ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
+            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            yield from perform(CompareAndSet(asked, stored.version))
+            continue
+        if record.holder is not None and record.holder.session not in live.ids:
+            yield from perform(CompareAndSet(moves.close(record), stored.version))
+            continue
+        if moves.reason_to_wait(record, nonce, live, 0) is not None:
+            yield from perform(WaitForChange(stored.version, ""))
+            continue
+        granted = moves.grant(record, me, Epoch(0))
+        reply = yield from perform(CompareAndSet(granted, stored.version))
+        if reply == "done":
+            return protocol.Granted(epoch=granted.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
+        if reply == "unknown":
+            return protocol.Refused(reason="", holder=None)
+
+
+def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+    """The turn of a dead holder is closed only by the job that is let in next."""
+    me, nonce = attempt.holder, attempt.nonce
+    while True:
+        stored = yield from perform(ReadRecord())
+        record = stored.record
+        if record.is_held_by(nonce):
+            return protocol.Granted(epoch=record.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
+        live = yield from perform(LiveSessions(record.holder))
+        if me.session not in live.ids:
+            return protocol.SessionLost()
+        if record.ticket(nonce) is None:
+            ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
+            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            yield from perform(CompareAndSet(asked, stored.version))
+            continue
+        is_dead = record.holder is not None and record.holder.session not in live.ids
+        free = moves.close(record) if is_dead else record
+        if moves.reason_to_wait(free, nonce, live, 0) is not None:
+            yield from perform(WaitForChange(stored.version, ""))
+            continue
+        yield from perform(CompareAndSet(moves.grant(free, me, Epoch(0)), stored.version))
+
+
+def begins_without_looking(job: Any, checkpoint: Any) -> Protocol[LockRecord | None]:
+    """A job does not clear up what its earlier run left."""
+    stored = yield from perform(ReadRecord())
+    return stored.record
+
+
+def releases_before_the_commit_log(job: Job, turn: Any, batch: Batch) -> Protocol[BatchEnd]:
+    """The turn is completed when the function returns."""
+    end = yield from jobs.write_batch(job, turn, batch, frozenset())
+    if end != "written":
+        return end
+    yield from protocol.complete(turn)
+    yield from perform(WriteCommitLog(turn.token_id, batch))
+    return "written"
+
+
+def gives_up_by_returning(job: Job, session: Any, nonce: Any, token_id: Any, batch: Batch) -> Protocol[Any]:
+    """A turn that is not granted ends the function as if the batch were written."""
+    granted = yield from jobs.take_turn(
+        jobs.LOCK, jobs._attempt(job, session, nonce, token_id, batch), jobs._order(job)
+    )
+    if isinstance(granted, protocol.Granted):
+        return protocol.Turn(lock=jobs.LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
+    if isinstance(granted, protocol.Refused):
+        yield from perform(WriteCommitLog(token_id, batch))
+    return None
+
+
+def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Protocol[Any]:
+    """The entry commit is not made at the version that it was planned from, but at whatever comes next."""
+    stored = yield from perform(ReadRecord())
+    record = stored.record
+    if record is None or not record.is_held_by(turn.nonce):
+        return protocol.NotHolder()
+    reading = yield from perform(ReadTokens(table))
+    raised = real_plan_entry(
+        reading.tokens,
+        lock=turn.lock,
+        epoch=turn.epoch,
+        mine=turn.token_id,
+        in_doubt=record.doubts(table),
+        is_known=table in record.tables,
+        is_replay=is_replay,
+        is_written=is_written,
+    )
+    while not isinstance(raised, FencedBy) and raised:
+        head = yield from perform(ReadTokens(table))
+        committed = yield from perform(CommitEntry(table, head.version, tuple(raised.items())))
+        if committed == "done":
+            break
+    return raised if isinstance(raised, FencedBy) else protocol.Entered(version=None)
+
+
+def first_write_makes_the_table(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Protocol[Any]:
+    """A table that does not exist is taken to need no entry."""
+    opened = yield from real_enter_table(turn, table, is_replay=is_replay, is_written=is_written)
+    return protocol.Entered(version=None) if isinstance(opened, protocol.NoTable) else opened
+
+
+def keeps_idle(record: LockRecord, ticket: Ticket, rule: Any, absent_after_ms: int | None) -> LockRecord:
+    """Asking does not take the idle note back."""
+    before, after = record.job(ticket.job), real_ask(record, ticket, rule, absent_after_ms)
+    state = replace(after.job(ticket.job), idle_since_ms=before.idle_since_ms)
+    return replace(after, jobs={**after.jobs, ticket.job: state})
+
+
+class OfAZombie:
+    """A run whose session is lost may still say that its job is idle."""
+
+    @staticmethod
+    def announce_idle(lock: str, job: Any, session: Any, rule: Any, idle_at: Any) -> Protocol[bool]:
+        while True:
+            stored = yield from perform(ReadRecord())
+            record = stored.record
+            if record.job(job).idle_since_ms is not None:
+                return True
+            idle = moves.go_idle(record, job, idle_at, rule.rule, rule.absent_after_ms, now_ms=0)
+            yield from perform(CompareAndSet(idle, stored.version))
+
+
+def absent_is_absent(name: str, view: Any, mine: int, **_: Any) -> str | None:
+    """Who is not running holds nobody up, even over an unfinished batch."""
+    return name if view is None or (view.done <= mine and view.idle_since_ms is None and view.is_live) else None
+
+
+def leaves_no_doubt(record: LockRecord) -> LockRecord:
+    """An unclean end is taken to have stopped the JVM."""
+    return replace(real_close(record), in_doubt=record.in_doubt)
+
+
+def same_epoch(record: LockRecord, holder: Any, tables_epoch: Epoch) -> LockRecord:
+    """A grant does not count up."""
+    return replace(real_grant(record, holder, tables_epoch), epoch=record.epoch)
+
+
+def last_come_first_served(record: LockRecord, nonce: Any, live: Any, now_ms: int) -> Any:
+    """The queue is served from its end."""
+    return real_reason_to_wait(replace(record, tickets=record.tickets[::-1]), nonce, live, now_ms)
+
+
+def holder_is_no_reason(record: LockRecord, nonce: Any, live: Any, now_ms: int) -> Any:
+    """A turn is granted while another is on."""
+    return real_reason_to_wait(replace(record, holder=None), nonce, live, now_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plant:
+    """A bug, where it is found, and what is said then."""
+
+    patches: tuple[tuple[Any, str, Any], ...]
+    scenario: str
+    says: str
+
+
+TWICE, NOT_THERE, ISOLATION, ORDER = "applied twice", "not in the table", "turn isolation", "order:"
+PLANTS: dict[str, Plant] = {
+    "packed number compared as one integer": Plant(
+        patches=((protocol, "read_token", one_integer),), scenario="expire", says=NOT_THERE
+    ),
+    "own id is not fenced on a replay": Plant(
+        patches=((protocol, "plan_entry", entry_spares_own_id),), scenario="expire", says=TWICE
+    ),
+    "fence clears the low bits": Plant(patches=((tokens, "_with_epoch", cleared),), scenario="expire", says=TWICE),
+    "fence is no compare-and-set": Plant(
+        patches=((jobs, "enter_table", enters_in_two_breaths),), scenario="expire", says=TWICE
+    ),
+    "first write makes the table, own orphan": Plant(
+        patches=((jobs, "enter_table", first_write_makes_the_table),), scenario="missing-table-crash", says=TWICE
+    ),
+    "first write makes the table, zombie": Plant(
+        patches=((jobs, "enter_table", first_write_makes_the_table),), scenario="missing-table-expire", says=ISOLATION
+    ),
+    "no reading after the statement": Plant(
+        patches=((protocol, "check_fence", no_fence_seen),), scenario="expire", says=NOT_THERE
+    ),
+    "no reading after a statement that wrote nothing": Plant(
+        patches=((protocol, "check_fence", no_fence_seen_by_a),), scenario="nothing-expire", says="matched nothing"
+    ),
+    "lost reply of a grant taken as no": Plant(
+        patches=((jobs, "take_turn", grant_taken_as_refused),), scenario="lost", says="deadlock"
+    ),
+    "turn released before the commit log": Plant(
+        patches=((jobs, "work_in_turn", releases_before_the_commit_log),), scenario="after-crash", says=ORDER
+    ),
+    "giving up returns": Plant(patches=((jobs, "take", gives_up_by_returning),), scenario="give-up", says=NOT_THERE),
+    "epoch + 1 on a new record": Plant(patches=((moves, "JUMP", 1),), scenario="wipe", says=ISOLATION),
+    "new record trusts the tables": Plant(
+        patches=((protocol, "plan_entry", entry_trusts_new_tables),), scenario="wipe", says=ISOLATION
+    ),
+    "asking keeps the idle note": Plant(patches=((moves, "ask", keeps_idle),), scenario="after-idle", says=ORDER),
+    "a zombie says idle": Plant(
+        patches=((jobs, "announce_idle", OfAZombie.announce_idle),), scenario="after-idle-zombie", says=ORDER
+    ),
+    "absent over an unfinished batch": Plant(
+        patches=((order, "_not_yet", absent_is_absent),), scenario="absent", says=ORDER
+    ),
+    "closing a dead turn needs a grant": Plant(
+        patches=((jobs, "take_turn", dead_turns_need_a_grant), (jobs, "begin", begins_without_looking)),
+        scenario="strict-ring-crash",
+        says="deadlock",
+    ),
+    "a lost turn is never found to be done": Plant(
+        patches=((jobs, "begin", begins_without_looking),), scenario="strict-ring-crash", says="deadlock"
+    ),
+    "an exception leaves no doubt": Plant(
+        patches=((moves, "close", leaves_no_doubt),), scenario="raises", says=ISOLATION
+    ),
+    "epoch does not rise": Plant(patches=((moves, "grant", same_epoch),), scenario="plain", says="granted after epoch"),
+    "last come first served": Plant(
+        patches=((moves, "reason_to_wait", last_come_first_served),), scenario="bound", says="bound:"
+    ),
+    "holder is no reason to wait": Plant(
+        patches=((moves, "reason_to_wait", holder_is_no_reason),), scenario="plain", says="two live holders"
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTS)
+def test_the_simulator_finds_a_planted_bug(bug: str) -> None:
+    """Leaving a rule out breaks the invariant that the rule is there for, and the way to it can be shown."""
+    plant = PLANTS[bug]
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == plant.scenario)
+    with ExitStack() as bugs:
+        for module, name, value in plant.patches:
+            bugs.enter_context(planted(module, name, value))
+        found = explore(scenario)
+    assert plant.says in found.violation, found
+    assert found.trace
