@@ -1,0 +1,13 @@
+"""All measurements, each in a process of its own: `make bench`, or `python -m benchmarks turns` for one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+ALL = ("turns", "microbatch", "streams")
+
+for name in sys.argv[1:] or ALL:
+    if name not in ALL:
+        sys.exit(f"there is no measurement {name!r}; there are: {', '.join(ALL)}")
+    subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
