@@ -174,8 +174,11 @@ class Bench:
 
     def requests(self, name: str) -> dict[str, tuple[str, str | None]]:
         """Position of each request in the source → its state and reason."""
-        frame = self.session.read.format("delta").load(f"{self.root}/_headgate/requests/{name}")
-        return {row.source_position: (row.state, row.reason) for row in frame.collect()}
+        return {row.source_position: (row.state, row.reason) for row in self.request_rows(name)}
+
+    def request_rows(self, name: str) -> list[Any]:
+        """The rows of the request table."""
+        return self.session.read.format("delta").load(f"{self.root}/_headgate/requests/{name}").collect()
 
     def states(self, name: str) -> dict[str, str]:
         return {position: state for position, (state, _) in sorted(self.requests(name).items())}

@@ -75,6 +75,21 @@ def layout(match: StructType, set_: StructType | None, sequence: DataType | None
     )
 
 
+def ddl(layout: StructType) -> str:
+    """The columns as SQL, for CREATE TABLE."""
+    return ", ".join(f"{_name(field.name)} {_type(field.dataType)}" for field in layout.fields)
+
+
+def _type(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_name(field.name)}: {_type(field.dataType)}' for field in kind.fields)}>"
+    return kind.simpleString()
+
+
+def _name(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
 class RequestTable:
     """One request table, read pinned to its head."""
 

@@ -58,10 +58,9 @@ class AppendStream:
             InvalidRequest: a record does not parse or fit and `on_bad_record` is `fail`, or the source lacks a column;
                 nothing was written.
         """
-        for table in self.tables():
-            turn.enter(table)
         target, log = self._context.target, self._context.log
         if log.head(target) < 0 and self._table.columns is not None:
+            # Version 0 is CREATE, and the entry commit comes after it.
             create_table(
                 self._context.session,
                 target,
@@ -70,8 +69,8 @@ class AppendStream:
                 self._table.cluster_by,
                 self._table.properties,
             )
-            # The table was not there when the turn entered it: version 0 is CREATE, the entry commit comes after it.
-            turn.enter(target)
+        for table in self.tables():
+            turn.enter(table)
         metadata = log.metadata(target) if log.head(target) >= 0 else None
         rows = self._prepared(transformed(self._spec, batch), metadata)
         cached: list[DataFrame] = []

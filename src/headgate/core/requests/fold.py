@@ -106,7 +106,9 @@ class Path:
     @property
     def ends_at(self) -> str | None:
         """The key that the rows have afterwards; None if they are deleted."""
-        return None if self.last.deletes else self.last.moves_to or self.last.key
+        if self.last.deletes:
+            return None
+        return self.last.key if self.last.moves_to is None else self.last.moves_to
 
     def requests(self) -> Iterator[Request]:
         """The last first."""

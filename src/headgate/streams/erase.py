@@ -1,0 +1,96 @@
+"""A stream that erases persons: their rows now and later, and what other streams keep about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headgate.core.ids import TableLocation
+from headgate.core.requests.fold import Admitted
+from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
+from headgate.delta.requests import RequestTable
+from headgate.delta.statements import conflicts, tokened
+from headgate.ports import WriteToken
+from headgate.streams.records import quoted
+from headgate.streams.requests import Held, RequestStream
+from headgate.streams.steps import FORGET, BatchTurn, StreamContext
+from headgate.streams.target import locations
+
+FORGOTTEN_STATES = ("waiting", "dead")
+"""What an erasure removes from other streams' requests. A standing mutation stays: it names the person's rows for what
+they are, so that rows that come late are dropped."""
+
+
+class EraseStream(RequestStream):
+    """Erasures by request (rules E1 to E4 of docs/explanation/requests.md)."""
+
+    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+        if not isinstance(spec.kind, Erase):
+            raise TypeError(f"{spec.name} is not an erase stream")
+        super().__init__(spec, table_spec, context)
+        self._columns = list(spec.kind.match)
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        """Also the other streams' requests and dead letters, from which the erased persons go."""
+        return locations(*super().tables(), *self._others(), *self._letters())
+
+    def _others(self) -> list[TableLocation]:
+        context = self._context
+        return [context.requests_of(stream) for stream in context.neighbours if isinstance(stream.kind, Mutate)]
+
+    def _letters(self) -> list[TableLocation]:
+        """Not the stream's own: there, a record that could not be read would be the erasure itself."""
+        context = self._context
+        return [
+            context.dead_letters_of(stream)
+            for stream in context.neighbours
+            if stream.on_bad_record == "dead_letter" and stream.name != self._spec.name
+        ]
+
+    def _forget(self, turn: BatchTurn, held: Held, admitted: Admitted) -> None:
+        erased = {request.key: request.id for request in admitted.in_order if request.op == "erase"}
+        if not erased:
+            return
+        rows: pa.Table = held.taken(list(erased.values())).select(["key"])
+        persons = self._context.session.createDataFrame(rows)
+        for location in self._others():
+            found = RequestTable(self._context.session, self._context.log, location).rows(FORGOTTEN_STATES)
+            if found is not None:
+                states = ", ".join(f"'{state}'" for state in FORGOTTEN_STATES)
+                said = [
+                    " AND ".join(f"t.{part}.{quoted(name)} = s.key.{quoted(name)}" for name in self._columns)
+                    for part in ("key", "set")
+                    if self._is_named_in(found, part)
+                ]
+                if said:
+                    named = f"t.state IN ({states}) AND ({' OR '.join(f'({one})' for one in said)})"
+                    self._delete(turn, location, found, persons, named)
+        for location in self._letters():
+            version = self._context.log.head(location)
+            if version >= 0:
+                # Records that did not parse have no columns: the person is looked for as a JSON string.
+                said = [f"instr(t.raw, concat('\"', s.key.{quoted(name)}, '\"')) > 0" for name in self._columns]
+                letters = self._context.log.read_at(self._context.session, location, version)
+                self._delete(turn, location, letters, persons, " AND ".join(said))
+
+    def _is_named_in(self, requests: DataFrame, part: str) -> bool:
+        names: Sequence[str] = requests.schema[part].dataType.names  # type: ignore[attr-defined]
+        return {name.lower() for name in self._columns} <= {name.lower() for name in names}
+
+    def _delete(self, turn: BatchTurn, location: TableLocation, rows: DataFrame, persons: DataFrame, on: str) -> None:
+        """Deletes the rows that name a person; no commit where there are none."""
+        session = self._context.session
+        condition: Column = F.expr(on)
+
+        def statement(token: WriteToken) -> None:
+            if rows.alias("t").join(F.broadcast(persons.alias("s")), condition).isEmpty():
+                return
+            merge = DeltaTable.forPath(session, location).alias("t").merge(persons.alias("s"), on)
+            with tokened(session, token), conflicts():
+                merge.whenMatchedDelete().execute()
+
+        turn.write(location, step=FORGET, name="forget", statement=statement)

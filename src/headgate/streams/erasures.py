@@ -1,0 +1,88 @@
+"""Erased persons, as a `mutate` stream meets them: it must not move a row into one (rule E1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headgate.core.spec import Erase, Mutate
+from headgate.delta.requests import RequestTable
+from headgate.streams.records import column, quoted
+from headgate.streams.steps import StreamContext
+
+
+@dataclass(frozen=True, slots=True)
+class _Erased:
+    """One erase stream of the table: its keys, and the columns that name a person there."""
+
+    keys: DataFrame
+    columns: tuple[str, ...]
+
+    def is_named(self, names: Sequence[str]) -> bool:
+        """Whether these columns alone name a person."""
+        return {name.lower() for name in self.columns} <= {name.lower() for name in names}
+
+
+class Erasures:
+    """The standing erasures that a stream's updates may lead into."""
+
+    def __init__(self, context: StreamContext, mutate: Mutate) -> None:
+        self._mutate = mutate
+        self._set = list(mutate.set)
+        self._erased: list[_Erased] = []
+        assigned = {name.lower() for name in self._set}
+        for stream in context.neighbours:
+            if isinstance(stream.kind, Erase) and not assigned.isdisjoint(name.lower() for name in stream.kind.match):
+                table = RequestTable(context.session, context.log, context.requests_of(stream))
+                keys = table.erased()
+                if keys is not None:
+                    self._erased.append(_Erased(keys, tuple(stream.kind.match)))
+
+    @property
+    def other_columns(self) -> tuple[str, ...]:
+        """Columns of the table that name a person together with those that are set, and that are not match columns."""
+        known = {name.lower() for name in (*self._set, *self._mutate.match)}
+        others = {name.lower(): name for erased in self._erased for name in erased.columns if name.lower() not in known}
+        return tuple(others[name] for name in sorted(others))
+
+    def with_doom(self, requests: DataFrame) -> DataFrame:
+        """`is_doomed` on each request: its own values lead into an erased person.
+
+        Args:
+            requests: With `op` and `set`.
+        """
+        is_doomed: Column = F.lit(False)
+        for i, erased in enumerate(self._erased):
+            if not erased.is_named(self._set):
+                continue
+            mark = f"_hg_erased{i}"
+            keys = erased.keys.withColumn(mark, F.lit(True))
+            same = [F.col(f"set.{quoted(name)}") == keys[quoted(name)] for name in erased.columns]
+            requests = requests.join(keys, same, "left").drop(*[keys[quoted(name)] for name in erased.columns])
+            is_doomed |= F.col(mark).isNotNull()
+        marked = requests.withColumn("is_doomed", is_doomed & (F.col("op") == "update"))
+        return marked.drop(*[f"_hg_erased{i}" for i in range(len(self._erased))])
+
+    def doomed_rows(self, changes: DataFrame) -> DataFrame:
+        """The changes that lead a row into an erased person whom `set` alone does not name.
+
+        Args:
+            changes: `key` and `set` of an update, and `other_columns` of the rows that it meets.
+        """
+        assigned = {name.lower() for name in self._set}
+        match = {name.lower() for name in self._mutate.match}
+        found = changes.limit(0)
+        for erased in self._erased:
+            if erased.is_named(self._set):
+                continue
+            keys = erased.keys.toDF(*[f"_hg_e{i}" for i in range(len(erased.columns))])
+            same = []
+            for i, name in enumerate(erased.columns):
+                container = "set." if name.lower() in assigned else "key." if name.lower() in match else ""
+                value = F.col(f"{container}{quoted(name)}") if container else column(name)
+                same.append(value == F.col(f"_hg_e{i}"))
+            found = found.unionByName(changes.join(keys, same, "left_semi"))
+        return found

@@ -1,0 +1,175 @@
+"""The target table under a stream's requests: which rows they meet, and the one MERGE that changes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import MapType, StructType
+
+from headgate.core.ids import TableLocation, Version
+from headgate.core.spec import Erase, Mutate
+from headgate.delta.statements import conflicts, tokened
+from headgate.ports import WriteToken
+from headgate.streams.erasures import Erasures
+from headgate.streams.records import column, quoted
+from headgate.streams.steps import StreamContext
+
+NO_RULES = pa.schema([("key_hash", pa.string())])
+
+
+def noted(token: WriteToken, **facts: object) -> WriteToken:
+    """The token, with facts of a stream under `user` in its commit's `userMetadata`."""
+    said: dict[str, object] = json.loads(token.user_metadata)
+    return replace(token, user_metadata=json.dumps({**said, "user": facts}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """Which rows the rules met."""
+
+    version: Version
+    rows: pa.Table
+    """`key_hash`, the erasures' other columns, and `count`."""
+
+    def counts(self) -> dict[str, int]:
+        """Key → rows."""
+        counts: dict[str, int] = {}
+        for key, count in zip(self.rows["key_hash"].to_pylist(), self.rows["count"].to_pylist(), strict=True):
+            counts[key] = counts.get(key, 0) + count
+        return counts
+
+
+class TargetRows:
+    """The rows of the target that requests of one stream may change.
+
+    Rules come as Arrow tables of `key_hash`, `key`, `op`, `set`, one a key, which become local relations: Spark knows
+    their size, and sends the small side of every join.
+    """
+
+    def __init__(self, context: StreamContext, kind: Mutate | Erase, erasures: Erasures | None) -> None:
+        self._context, self._kind, self._erasures = context, kind, erasures
+        self._match = list(kind.match)
+        self._set = list(kind.set) if isinstance(kind, Mutate) else []
+        self._others = list(erasures.other_columns) if erasures else []
+
+    def at(self, version: Version, paths: Collection[str] | None = None) -> DataFrame:
+        """The table's rows, or those in these files only."""
+        return self._context.log.read_at(self._context.session, self._context.target, version, paths)
+
+    def meet(self, rules: pa.Table, version: Version, paths: Collection[str] | None = None) -> Met:
+        """The rows that have a rule's key at `version`."""
+        keys = self._frame(rules.select(["key_hash", "key"]))
+        rows = self.at(version, paths).select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
+        joined = rows.join(F.broadcast(keys), self._same("key"))
+        counted = joined.groupBy("key_hash", *[column(name) for name in self._others]).count()
+        return Met(version=version, rows=counted.toArrow())
+
+    def change(self, rules: pa.Table, steps: pa.Table, met: Met, token: WriteToken) -> None:
+        """Apply each rule to the rows of its key, in one commit; rows that hold the values already are left alone.
+
+        Args:
+            rules: What happens to the rows of each key.
+            steps: `key_hash`, `key`, `set` of every update on the way there, for erased persons on the way.
+            met: What `meet` found for these rules; keys without rows are left out.
+            token: Goes into the commit, with the version that was tested.
+        """
+        source = self._frame(_of_keys(rules, met.rows["key_hash"]))
+        condition = self._sql_same("s.key")
+        if self._others:
+            found = self._frame(met.rows.drop_columns(["count"]))
+            ways = self._frame(_of_keys(steps, met.rows["key_hash"])).join(found, "key_hash")
+            assert self._erasures is not None
+            ids = ["key_hash", *self._others]
+            doomed = self._erasures.doomed_rows(ways).select(*[column(name) for name in ids]).distinct()
+            doomed = doomed.toDF(*[f"_hg_d{i}" for i in range(len(ids))])
+            source = source.join(found, "key_hash")
+            same = [column(name).eqNullSafe(F.col(f"_hg_d{i}")) for i, name in enumerate(ids)]
+            op = F.when(F.col("_hg_d0").isNotNull(), F.lit("delete")).otherwise(F.col("op"))
+            source = source.join(doomed, same, "left").withColumn("op", op)
+            condition += "".join(f" AND t.{quoted(name)} <=> s.{quoted(name)}" for name in self._others)
+        self._merge(source, condition, noted(token, tested=met.version))
+
+    def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str], token: WriteToken) -> None:
+        """Apply each rule to the rows of its key in these files only, where other rows of the key are not meant.
+
+        MERGE cannot be told files, so a row is known by all its values.
+        """
+        rows = self.at(version, paths)
+        plain = [field.name for field in rows.schema.fields if not isinstance(field.dataType, MapType)]
+        source = rows.select(*[column(name) for name in plain]).distinct()
+        rule = self._frame(rules).select("key", "op", "set")
+        source = source.join(F.broadcast(rule), self._same("key"))
+        source = source.select(F.struct(*[column(name) for name in plain]).alias("_hg_row"), "op", "set")
+        condition = " AND ".join(f"t.{quoted(name)} <=> s._hg_row.{quoted(name)}" for name in plain)
+        self._merge(source, condition, noted(token, tested=version))
+
+    def out_of_line(self, standing: DataFrame, version: Version, paths: Collection[str] | None) -> pa.Table:
+        """The standing rules that rows in these files do not follow yet.
+
+        Args:
+            standing: `key_hash`, `key`, `op`, `set`, one a key.
+            version: The target's.
+            paths: Files; None for all.
+        """
+        rows = self.at(version, paths)
+        rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._set, *self._others])])
+        differs = F.lit(True)
+        if self._set:
+            held = F.lit(True)
+            for name in self._set:
+                held &= column(name).eqNullSafe(F.col(f"_hg_rule.set.{quoted(name)}"))
+            differs = (F.col("_hg_rule.op") != "update") | ~held
+        rules = standing.select(F.struct("key_hash", "key", "op", "set").alias("_hg_rule"))
+        met = rows.join(rules, self._same("_hg_rule.key")).where((F.col("_hg_rule.op") != "lift") & differs)
+        hashes = met.select(F.col("_hg_rule.key_hash").alias("key_hash")).distinct()
+        return standing.select("key_hash", "key", "op", "set").join(hashes, "key_hash", "left_semi").toArrow()
+
+    def _merge(self, source: DataFrame, condition: str, token: WriteToken) -> None:
+        session, target = self._context.session, self._context.target
+        merge = DeltaTable.forPath(session, target).alias("t").merge(source.alias("s"), condition)
+        merge = merge.whenMatchedDelete("s.op IN ('delete', 'erase')")
+        if self._set:
+            holds = " AND ".join(f"t.{quoted(name)} <=> s.set.{quoted(name)}" for name in self._set)
+            values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
+            merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
+        with tokened(session, token), conflicts():
+            merge.execute()
+
+    def _same(self, key: str) -> list[Any]:
+        return [column(name) == F.col(f"{key}.{quoted(name)}") for name in self._match]
+
+    def _sql_same(self, key: str) -> str:
+        return " AND ".join(f"t.{quoted(name)} = {key}.{quoted(name)}" for name in self._match)
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        return self._context.session.createDataFrame(rows)
+
+
+def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.is_in(rows["key_hash"], value_set=keys.combine_chunks()))
+
+
+def target_schema(context: StreamContext) -> StructType | None:
+    """The target's columns; None where there is no table yet."""
+    if context.log.head(context.target) < 0:
+        return None
+    return context.log.metadata(context.target).schema
+
+
+def lacking(schema: StructType, names: Sequence[str]) -> list[str]:
+    """The names that are no columns of the table."""
+    there = {name.lower() for name in schema.names}
+    return [name for name in names if name.lower() not in there]
+
+
+def locations(*tables: TableLocation) -> tuple[TableLocation, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(tables))

@@ -1,0 +1,267 @@
+"""Mutate streams on real Delta tables: each case that real data does not contain, and a crash at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.core.spec import Append, Erase
+from headgate.errors import InvalidRequest
+from tests.replay import Change, Mutations, Replay
+from tests.stream_bench import DAY_MS, Bench, Crash, mutate, stream, table
+
+RECORD = "id string, alias string"
+COLUMNS = "id STRING, alias STRING, person STRING"
+REQUEST = "n int, alias string, person string, op string"
+SET_PERSON = {"match": {"alias": "alias"}, "set_": {"person": "person"}, "delete_when": "op = 'delete'"}
+MOVE = {"match": {"person": "alias"}, "set_": {"person": "person"}, "delete_when": "op = 'delete'"}
+ERASE = Erase(match={"person": "person"}, lift_when="op = 'lift'")
+
+
+def bench(session: SparkSession, root: Path, columns: str = COLUMNS, **kind: Any) -> Bench:
+    """Ingestion, one mutate stream and one erase stream on one table."""
+    streams = (
+        stream("In", Append(columns={"person": "alias"})),
+        stream("Mut", mutate(**{**SET_PERSON, **kind})),
+        stream("TTL", ERASE),
+    )
+    return Bench(session, str(root), streams, table(columns))
+
+
+def records(*rows: str) -> list[tuple[str, str]]:
+    """`"1:a"` is record 1 of alias a."""
+    return [(row.split(":")[0], row.split(":")[1]) for row in rows]
+
+
+def requests(*said: str) -> list[tuple[int, str | None, str | None, str]]:
+    """`"a>p"` sets, `"a-"` deletes, `">p"` has no key."""
+    found: list[tuple[int, str | None, str | None, str]] = []
+    for n, text in enumerate(said):
+        alias, _, person = text.rstrip("-").partition(">")
+        found.append((n, alias or None, person or None, "delete" if text.endswith("-") else "set"))
+    return found
+
+
+def foreign(b: Bench, *rows: tuple[str, str, str]) -> None:
+    """A writer that takes no turns appends rows."""
+    b.session.createDataFrame(list(rows), COLUMNS).write.format("delta").mode("append").save(b.target)
+
+
+def persons(b: Bench) -> dict[str, str]:
+    return dict(b.rows("id", "person"))
+
+
+def test_standing_requests_change_what_is_there_and_what_comes(session: SparkSession, tmp_path: Path) -> None:
+    """`arrived_and_later`: the last request of a key decides on later rows; no match is no error."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    result = b.run("Mut", requests("a>p", "c>q", "a>r"), REQUEST, 0)
+    assert (result.rows_in, result.rows_written) == (3, 1)
+    b.run("In", records("3:a", "4:c", "5:b"), RECORD, 1)
+    assert persons(b) == {"1": "r", "2": "b", "3": "r", "4": "q", "5": "b"}
+    assert b.states("Mut") == {"file0#0": "superseded", "file0#1": "applied", "file0#2": "applied"}
+    assert not b.stream("Mut").has_sweep_work()
+    assert b.stream("Mut").idle_at() == {b.target: b.log.head(b.target)}
+
+
+@pytest.mark.parametrize("cut", [(["a-", "a>p"],), (["a-"], ["a>p"])])
+def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path, cut: tuple[list[str], ...]) -> None:
+    """In one batch as in two: rows that are there are deleted, later rows follow the update."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    for batch, said in enumerate(cut):
+        b.run("Mut", requests(*said), REQUEST, batch)
+    b.run("In", records("3:a"), RECORD, 1)
+    assert persons(b) == {"2": "b", "3": "p"}
+
+
+def test_null_keys_and_late_sequences(session: SparkSession, tmp_path: Path) -> None:
+    """No key, no sequence: dead with a reason. A lower sequence: superseded, in this batch or a later one, never applied."""
+    b = bench(session, tmp_path, sequence_by="CASE WHEN n < 90 THEN n END")
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    first = [(5, "a", "p5", "set"), (3, "a", "p3", "set"), (1, None, "x", "set"), (99, "b", "x", "set")]
+    b.run("Mut", first, REQUEST, 0)
+    assert b.states("Mut") == {
+        "file0#0": "applied",
+        "file0#1": "superseded",
+        "file0#2": "dead",
+        "file0#3": "dead",
+    }
+    b.run("Mut", [(4, "a", "p4", "set"), (5, "a", "again", "set")], REQUEST, 1)
+    assert b.requests("Mut")["file1#0"][0] == "superseded"
+    b.run("In", records("3:a"), RECORD, 1)
+    assert persons(b) == {"1": "again", "2": "b", "3": "again"}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["L>C", "C>D"], {"1": "D", "2": "D", "3": "D", "4": "D"}),
+        (["L>C", "C>L"], {"1": "L", "2": "L", "3": "L", "4": "L"}),
+        (["C>D", "L>C"], {"1": "C", "2": "D", "3": "C", "4": "D"}),
+        (["L>C", "C-"], {}),
+    ],
+)
+def test_moved_keys_compose_in_source_order(
+    session: SparkSession, tmp_path: Path, said: list[str], expected: dict[str, str]
+) -> None:
+    """A lead that becomes a contact that becomes another: rows there and later rows go the whole way, in two batches too."""
+    b = bench(session, tmp_path, **MOVE)
+    b.run("In", records("1:L", "2:C"), RECORD, 0)
+    for batch, one in enumerate(said):
+        b.run("Mut", requests(one), REQUEST, batch)
+    b.run("In", records("3:L", "4:C"), RECORD, 1)
+    assert persons(b) == expected
+
+
+def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path: Path) -> None:
+    """`arrived`: a silent topic's kept requests meet rows that come later, in order, once; and the job says it has work."""
+    b = bench(session, tmp_path, applies_to="arrived")
+    b.run("In", records("1:a"), RECORD, 0)
+    result = b.run("Mut", requests("a>p", "c-", "c>q"), REQUEST, 0)
+    assert (result.requests_matched, result.requests_waiting) == (1, 2)
+    assert not b.stream("Mut").has_sweep_work()
+    b.run("In", records("2:a", "3:c"), RECORD, 1)
+    assert b.stream("Mut").has_sweep_work()
+    assert b.sweep("Mut", 0).requests_matched == 1
+    assert persons(b) == {"1": "p", "2": "a"}
+    assert b.states("Mut") == {"file0#0": "applied", "file0#1": "applied", "file0#2": "waiting"}
+    assert not b.stream("Mut").has_sweep_work()
+    b.run("In", records("4:c"), RECORD, 2)
+    b.session.sql(f"OPTIMIZE delta.`{b.target}`").collect()  # mixes rows that were tested with one that was not
+    assert b.stream("Mut").has_sweep_work()
+    b.sweep("Mut", 1)
+    assert persons(b) == {"1": "p", "2": "a", "4": "q"}
+    b.run("In", records("5:c"), RECORD, 3)
+    assert not b.stream("Mut").has_sweep_work()
+    assert persons(b)["5"] == "c"
+
+
+def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_path: Path) -> None:
+    """`unmatched`: after `retry_for` a request that never matched is a dead letter; one that was replayed waits again."""
+    from headgate.streams.operations import drop, replay
+
+    b = bench(session, tmp_path, applies_to="arrived")
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("c>q", "d>q"), REQUEST, 0)
+    b.clock.now_ms += 31 * DAY_MS
+    assert b.stream("Mut").has_sweep_work()
+    b.sweep("Mut", 0)
+    assert b.requests("Mut")["file0#0"] == ("dead", "no row has matched within 30d")
+    assert not b.stream("Mut").has_sweep_work()
+    b.run("In", records("2:c"), RECORD, 1)
+    ids = {row.source_position: row.request_id for row in b.request_rows("Mut")}
+    spec = b.streams[1]
+    assert replay(b.turn("ops", 0), b.context(), spec, [ids["file0#0"]]) == 1
+    assert drop(b.turn("ops", 1), b.context(), spec, [ids["file0#1"]], reason="asked for twice") == 1
+    assert b.stream("Mut").has_sweep_work()
+    b.sweep("Mut", 1)
+    assert persons(b) == {"1": "a", "2": "q"}
+    assert b.states("Mut") == {"file0#0": "applied"}
+
+
+def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: Path) -> None:
+    """`stand_for`: later rows meet the request until its time is over."""
+    b = bench(session, tmp_path, stand_for_ms=DAY_MS)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("a>p"), REQUEST, 0)
+    b.run("In", records("2:a"), RECORD, 1)
+    b.clock.now_ms += 2 * DAY_MS
+    b.run("In", records("3:a"), RECORD, 2)
+    assert persons(b) == {"1": "p", "2": "p", "3": "a"}
+
+
+def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
+    """Rows that a writer without turns appends meet what stands when the stream sweeps; then the stream is idle."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("a>p", "b-"), REQUEST, 0)
+    foreign(b, ("8", "a", "a"), ("9", "b", "b"))
+    assert b.stream("Mut").has_sweep_work()
+    b.sweep("Mut", 0)
+    assert persons(b) == {"1": "p", "8": "p"}
+    assert not b.stream("Mut").has_sweep_work()
+
+
+def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -> None:
+    """Where keys move, a sweep moves the new rows of a key and not those that were moved there on purpose."""
+    b = bench(session, tmp_path, **MOVE)
+    b.run("In", records("1:L"), RECORD, 0)
+    b.run("Mut", requests("C>D", "L>C"), REQUEST, 0)
+    foreign(b, ("8", "C", "C"), ("9", "L", "L"))
+    b.sweep("Mut", 0)
+    assert persons(b) == {"1": "C", "8": "D", "9": "C"}
+    assert not b.stream("Mut").has_sweep_work()
+
+
+STEPS = ["store", "apply", "settle"]
+
+
+@pytest.mark.parametrize("applies_to", ["arrived", "arrived_and_later"])
+@pytest.mark.parametrize("step", STEPS)
+def test_crash_after_each_step_repeats_the_rest_only(
+    session: SparkSession, tmp_path: Path, step: str, applies_to: str
+) -> None:
+    """What is stored is what is applied and settled, though other streams had turns between the crash and the repetition."""
+    b = bench(session, tmp_path, applies_to=applies_to)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    said = requests("b-", "b>p", "a>q", "c>r")
+    with pytest.raises(Crash):
+        b.run("Mut", said, REQUEST, 0, crash_after=frozenset({step}))
+    b.run("In", records("3:b"), RECORD, 1)
+    again = b.turn("Mut", 0)
+    b.stream("Mut").run_batch(again, b.batch(said, REQUEST, 0), 0)
+    assert again.written == STEPS[STEPS.index(step) + 1 :]
+    states = b.states("Mut")
+    if applies_to == "arrived_and_later":
+        assert states == {"file0#0": "superseded", "file0#1": "applied", "file0#2": "applied", "file0#3": "applied"}
+    else:
+        assert states == {"file0#0": "applied", "file0#1": "waiting", "file0#2": "applied", "file0#3": "waiting"}
+        if b.stream("Mut").has_sweep_work():
+            b.sweep("Mut", 0)
+    assert persons(b)["1"] == "q"
+    # Was the deletion applied before the crash, then the row that came after it is a later one, and stays.
+    assert ("3" in persons(b)) == (step != "store")
+
+
+def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_path: Path) -> None:
+    """Where the source is cut into batches changes nothing: chains, deletions, erased persons, later rows."""
+    said = ["a>b", "b>c", "x>E", "c-", "d>a", "x>y", "b>d", "e>e", "d>e", "f>E", "a>f", "y>z"]
+    changes = [
+        Change(key={"person": alias}, set=None if op == "delete" else {"person": person})
+        for _, alias, person, op in requests(*said)
+    ]
+    replay = Replay(mutations={"Mut": Mutations(is_standing=True, moves_rows=True)})
+    rows = [f"{i}:{alias}" for i, alias in enumerate("abcdefxyzE")]
+    for step in (
+        lambda: replay.append([{"id": i, "person": a} for i, a in records(*rows)]),
+        lambda: replay.erase(["E"]),
+        lambda: replay.mutate("Mut", changes),
+        lambda: replay.append([{"id": f"late{i}", "person": a} for i, a in records(*rows)]),
+    ):
+        step()
+    expected = {str(row["id"]): row["person"] for row in replay.rows}
+    for cut in range(len(said)):
+        b = bench(session, tmp_path / str(cut), **MOVE)
+        b.run("In", records(*rows), RECORD, 0)
+        b.run("TTL", [("E", "erase")], "person string, op string", 0)
+        for batch, part in enumerate([said[:cut], said[cut:]]):
+            if part:
+                b.run("Mut", requests(*part), REQUEST, batch)
+        b.run("In", [(f"late{i}", a) for i, a in records(*rows)], RECORD, 1)
+        assert persons(b) == expected, f"cut before request {cut}"
+
+
+def test_a_changed_match_is_refused(session: SparkSession, tmp_path: Path) -> None:
+    """Requests that were stored for other columns are not mixed with new ones; a column that is not there is named."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("a>p"), REQUEST, 0)
+    other = bench(session, tmp_path, match={"id": "alias"})
+    with pytest.raises(InvalidRequest, match="stored for other columns"):
+        other.run("Mut", requests("a>p"), REQUEST, 1)
+    with pytest.raises(InvalidRequest, match=r"Mut\.mutate\.match\.nobody"):
+        bench(session, tmp_path, match={"nobody": "alias"}).run("Mut", requests("a>p"), REQUEST, 1)
