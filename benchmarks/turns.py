@@ -6,6 +6,7 @@ Baseline in the same run: an `flock` taken and freed on the same disk, which ord
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def handover(folder: Path, contenders: int) -> dict[str, object]:
     assert [row[0] for row in rows] == list(range(rows[0][0], rows[0][0] + len(rows))), "an epoch is missing or doubled"
     # Beginning and end are not contended by all.
     inner = rows[len(rows) // 5 : -len(rows) // 5]
-    gaps = [(after[1] - before[2]) * 1000 for before, after in zip(inner, inner[1:], strict=False)]
+    gaps = [(after[1] - before[2]) * 1000 for before, after in itertools.pairwise(inner)]
     return {"contenders": contenders, "handover_ms": figures(gaps)}
 
 

@@ -93,31 +93,43 @@ class HeldTurn:
         self._batch, self._offsets_sha256, self._is_replay = batch, offsets_sha256, is_replay
         self._batches.append(batch)
 
-    def enter(self, table: TableLocation, *, is_replay: bool = False) -> None:
+    def enter(self, table: TableLocation, *, is_replay: bool = False) -> bool:
         """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent.
 
-        `is_replay`: somebody may have tried this batch before, though the checkpoint does not tell.
+        Args:
+            table: Where it is.
+            is_replay: Somebody may have tried this batch before, though the checkpoint does not tell.
+
+        Returns:
+            False if there is no such table: make it, empty, and enter it then. A first write that makes the table itself could
+            not be fenced.
 
         Raises:
             Fenced: a later turn has been there.
             LostTurn: the record no longer names this turn.
         """
         if table in self._entered:
-            return
+            return True
         self.check()
         entered = self._driver.run(
-            protocol.enter_table(self._turn, table, is_replay=self._is_replay, is_written=table in self._written)
+            protocol.enter_table(
+                self._turn, table, is_replay=is_replay or self._is_replay, is_written=table in self._written
+            )
         )
         match entered:
             case protocol.Entered(version=version):
                 if version is not None:
                     self._committed(table, version)
-                if self._driver.seen[table].version >= 0:  # one that does not exist yet is entered once it does
-                    self._entered.add(table)
+                self._entered.add(table)
+                return True
+            case protocol.NoTable():
+                return False
             case FencedBy(epoch=epoch):
                 raise Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
             case protocol.NotHolder():
                 raise LostTurn("the coordinator gave the turn to another run; nothing more was written", table=table)
+            case _:
+                assert_never(entered)
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Statement) -> bool:
         """Runs `statement` once under the token of this step; False if an earlier run had applied it.

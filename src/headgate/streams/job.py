@@ -162,9 +162,8 @@ class Job:
             token_id=token_id, query_id=None, batch=batch_id, tables=self._tables, timeout_s=timeout
         )
         try:
-            for table in self._tables:
-                # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
-                held.enter(table, is_replay=True)
+            # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
+            self._enter(held, is_replay=True)
             number = self._next_batch(token_id) if batch_id is None else batch_id
             held.next_batch(number, None, is_replay=False)
             self._own_turn = Turn(held, self._spark, self._tables)
@@ -210,6 +209,14 @@ class Job:
         """Ends this run of the job."""
         self._coordinator.close()
 
+    def _enter(self, held: HeldTurn, *, is_replay: bool = False) -> None:
+        for table in self._tables:
+            if not held.enter(table, is_replay=is_replay):
+                raise InvalidRequest(
+                    f"{table} does not exist, and a first write that makes it could not be fenced; nothing was done",
+                    advice="Make it first, empty: CREATE TABLE delta.`PATH` (…) USING delta",
+                )
+
     def _need_tables(self) -> None:
         if not self._tables:
             raise InvalidRequest(
@@ -243,8 +250,7 @@ class Job:
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn."""
         assert self._function is not None
-        for table in self._tables:
-            held.enter(table)
+        self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
             self._batch_turn.run(self._function, batch, batch_id)
