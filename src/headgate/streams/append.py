@@ -11,8 +11,8 @@ from pyspark.sql.types import AtomicType, DataType, StructField
 from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.log import TableMetadata
-from headgate.delta.requests import RequestTable
-from headgate.delta.statements import append, conflicts, create_table
+from headgate.delta.requests import RequestTable, ddl
+from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
@@ -59,20 +59,23 @@ class AppendStream:
                 nothing was written.
         """
         target, log = self._context.target, self._context.log
-        if log.head(target) < 0 and self._table.columns is not None:
-            # Version 0 is CREATE, and the entry commit comes after it.
+        batch = self._with_columns(transformed(self._spec, batch))
+        if log.head(target) < 0:
+            # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
+            # fenced, and might land on top of an earlier run's.
+            columns = self._table.columns or ddl(batch.drop(*SOURCE_COLUMNS).schema)
             create_table(
                 self._context.session,
                 target,
-                self._table.columns,
+                columns,
                 self._table.partition_by,
                 self._table.cluster_by,
                 self._table.properties,
             )
         for table in self.tables():
             turn.enter(table)
-        metadata = log.metadata(target) if log.head(target) >= 0 else None
-        rows = self._prepared(transformed(self._spec, batch), metadata)
+        metadata = log.metadata(target)
+        rows = self._prepared(batch, metadata)
         cached: list[DataFrame] = []
         letters = 0
         try:
@@ -87,14 +90,14 @@ class AppendStream:
                 rows = rows.where(F.col(BAD).isNull())
             rows = self._without_erased(self._with_standing(rows))
             if self._append.on_duplicate == "keep_first":
-                rows = self._first_of_key(rows, metadata, cached)
+                rows = self._first_of_key(rows, cached)
             rows = rows.drop(*SOURCE_COLUMNS)
             before = log.head(target)
             tokens: list[WriteToken] = []
 
             def statement(token: WriteToken) -> None:
                 tokens.append(token)
-                self._write(rows, metadata, token)
+                self._write(rows, token)
 
             with refusals(self._spec):
                 is_new = turn.write(target, step=APPEND, name="append", statement=statement)
@@ -104,20 +107,9 @@ class AppendStream:
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
-    def _write(self, rows: DataFrame, metadata: TableMetadata | None, token: WriteToken) -> None:
-        target = self._context.target
-        if metadata is not None:
-            options = {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
-            append(rows, target, token, options=options)
-            return
-        writer = rows.write.format("delta").mode("append").options(**self._table.properties)
-        if self._table.partition_by:
-            writer = writer.partitionBy(*self._table.partition_by)
-        if self._table.cluster_by:
-            writer = writer.clusterBy(*self._table.cluster_by)
-        writer = writer.option("txnAppId", token.token_id).option("txnVersion", str(token.number))
-        with conflicts():
-            writer.option("userMetadata", token.user_metadata).save(target)
+    def _write(self, rows: DataFrame, token: WriteToken) -> None:
+        options = {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
+        append(rows, self._context.target, token, options=options)
 
     def _written_by(self, token: WriteToken, before: Version) -> int:
         """Rows in the commit of this token, which is after `before`."""
@@ -129,14 +121,14 @@ class AppendStream:
 
     # ------------------------------------------------------------------------------------------------------- columns
 
-    def _prepared(self, batch: DataFrame, metadata: TableMetadata | None) -> DataFrame:
-        """The table's columns, and in `_hg_bad` what does not fit."""
+    def _with_columns(self, batch: DataFrame) -> DataFrame:
+        """The record's columns and those added by `columns`; of a record that did not parse nothing is computed."""
         for name, sql in self._append.columns.items():
-            value = F.when(F.col(BAD).isNull(), F.expr(sql))
-            batch = batch.withColumn(name, value)
-        if metadata is None:
-            checks = self._key_checks()
-            return batch.withColumn(BAD, F.coalesce(BAD, *checks)) if checks else batch
+            batch = batch.withColumn(name, F.when(F.col(BAD).isNull(), F.expr(sql)))
+        return batch
+
+    def _prepared(self, batch: DataFrame, metadata: TableMetadata) -> DataFrame:
+        """The table's columns, and in `_hg_bad` what does not fit."""
         kept, misfits = self._fitted(batch, metadata)
         bad = F.coalesce(BAD, *misfits).alias(BAD) if misfits else F.col(BAD)
         frame = batch.select(*kept.values(), bad, *[name for name in SOURCE_COLUMNS if name != BAD])
@@ -255,13 +247,11 @@ class AppendStream:
 
     # ---------------------------------------------------------------------------------------------------- duplicates
 
-    def _first_of_key(self, rows: DataFrame, metadata: TableMetadata | None, cached: list[DataFrame]) -> DataFrame:
+    def _first_of_key(self, rows: DataFrame, cached: list[DataFrame]) -> DataFrame:
         """The rows whose key is neither in the table nor earlier in the batch."""
         key = [column(name) for name in self._append.key]
         place = Window.partitionBy(*key).orderBy(ORDER)
         rows = rows.withColumn("_hg_place", F.row_number().over(place)).where("_hg_place = 1").drop("_hg_place")
-        if metadata is None:
-            return rows
         rows = rows.persist()  # read for its keys, then written
         cached.append(rows)
         log, target = self._context.log, self._context.target

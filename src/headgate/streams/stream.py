@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from headgate.streams.erase import EraseStream
-from headgate.streams.mutate import MutateStream
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -18,6 +16,8 @@ from headgate.errors import InvalidRequest
 from headgate.events import Noticed
 from headgate.spark.sources import read_stream
 from headgate.streams.append import AppendStream
+from headgate.streams.erase import EraseStream
+from headgate.streams.mutate import MutateStream
 from headgate.streams.steps import StreamContext, StreamKind
 
 LOG_STORE = "link"

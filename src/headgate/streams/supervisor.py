@@ -75,6 +75,7 @@ class Supervisor:
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
+        _leave_failures_to_us(spark)
         self._turn_limit_batches, self._check_query_id = turn_limit_batches, check_query_id
         self.report = RunReport(job=coordinator.job)
         self._turn: HeldTurn | None = None
@@ -281,6 +282,13 @@ class Supervisor:
             if state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at):
                 return
         self._coordinator.announce_idle(idle_at)
+
+
+def _leave_failures_to_us(spark: SparkSession) -> None:
+    """Spark logs a failed query with a hundred lines of stack, also where giving up is part of the plan."""
+    levels: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+    levels.core.config.Configurator.setLevel(name, levels.Level.OFF)
 
 
 def _failed(error: StreamingQueryException) -> BaseException:
