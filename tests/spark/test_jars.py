@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,10 +35,13 @@ class Repository:
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: list[int | float | str] = field(default_factory=list)
-    """One for each answer to come: a status; the part of the file after which it hangs up; `whole` ignores ranges."""
+    """One for each answer to come: a status; the part of the file after which it hangs up; `whole` ignores ranges;
+    `elsewhere` sends the asker to another host."""
     auth: str | None = None
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     """Path and Range header of each request."""
+    credentials: list[str | None] = field(default_factory=list)
+    """The Authorization header of each request."""
     sent_bytes: int = 0
     url: str = ""
 
@@ -53,11 +57,17 @@ def repository() -> Iterator[Repository]:
         def do_GET(self) -> None:
             wanted = self.headers.get("Range")
             state.asked.append((self.path.lstrip("/"), wanted))
+            state.credentials.append(self.headers.get("Authorization"))
             fault = state.faults.pop(0) if state.faults else None
             if state.auth is not None:
                 expected = "Basic " + base64.b64encode(state.auth.encode()).decode()
                 if self.headers.get("Authorization") != expected:
                     fault = 401
+            if fault == "elsewhere":
+                self.send_response(302)
+                self.send_header("Location", f"http://localhost:{server.server_port}{self.path}")
+                self.end_headers()
+                return
             content = state.files.get(self.path.lstrip("/"))
             if isinstance(fault, int) or content is None:
                 self.send_error(fault if isinstance(fault, int) else 404)
@@ -106,6 +116,14 @@ def lock(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def only_alpha(lock: Path) -> Path:
+    """A lock file with the first jar alone, so that the order of requests is known."""
+    file = lock.with_name("alpha.lock")
+    file.write_text("[[jar]]".join(lock.read_text().split("[[jar]]")[:2]))
+    return file
+
+
+@pytest.fixture
 def sources(tmp_path: Path, repository: Repository) -> JarSources:
     """An empty cache, and the repository to fill it from; asking again costs no time."""
     return JarSources(cache_dir=tmp_path / "cache", maven_repo=repository.url, retry_waits_s=(0.0, 0.0))
@@ -138,13 +156,10 @@ def test_what_was_fetched_once_needs_no_repository_again(
 
 
 def test_a_fetch_that_breaks_off_is_continued_where_it_stopped(
-    repository: Repository, lock: Path, sources: JarSources
+    repository: Repository, only_alpha: Path, sources: JarSources
 ) -> None:
     """After a lost connection only the rest is asked for, and the whole is checked."""
-    del repository.files[BETA_PATH]
     repository.faults = [0.5]
-    only_alpha = lock.with_name("alpha.lock")
-    only_alpha.write_text("[[jar]]".join(lock.read_text().split("[[jar]]")[:2]))
 
     (path,) = fetch(["test"], sources=sources, lock_file=only_alpha)
 
@@ -194,14 +209,44 @@ def test_a_spoilt_part_costs_a_second_fetch_and_nothing_else(
     assert (sources.cache_dir / ALPHA_PATH).read_bytes() == ALPHA
 
 
+def test_a_part_that_becomes_the_jar_while_it_is_opened_is_not_touched(
+    repository: Repository, only_alpha: Path, sources: JarSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may finish between our opening and our locking it; then what we hold is the finished jar."""
+    part = leave_part(sources, ALPHA)
+    finished = part.with_name("finished")
+    lock_file = fcntl.flock
+
+    def finish_first(file: Any, operation: int) -> None:
+        if part.exists():
+            part.rename(finished)
+        lock_file(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", finish_first)
+    (path,) = fetch(["test"], sources=sources, lock_file=only_alpha)
+    assert path.read_bytes() == finished.read_bytes() == ALPHA
+
+
 def test_a_repository_that_knows_no_ranges_sends_the_whole(
-    repository: Repository, lock: Path, sources: JarSources
+    repository: Repository, only_alpha: Path, sources: JarSources
 ) -> None:
     """An answer with everything replaces the part instead of being added to it."""
     leave_part(sources, ALPHA[:1000])
-    repository.faults = ["whole", "whole"]
-    fetch(["test"], sources=sources, lock_file=lock)
+    repository.faults = ["whole"]
+    fetch(["test"], sources=sources, lock_file=only_alpha)
     assert (sources.cache_dir / ALPHA_PATH).read_bytes() == ALPHA
+    assert asked_for(repository, ALPHA_PATH) == ["bytes=1000-"], "once: nothing had to be thrown away"
+
+
+def test_credentials_do_not_follow_to_another_host(
+    repository: Repository, only_alpha: Path, sources: JarSources
+) -> None:
+    """A repository that sends us elsewhere gets the password; elsewhere does not."""
+    repository.faults = ["elsewhere"]
+    fetch(["test"], sources=replace(sources, maven_auth="ann:s3cret"), lock_file=only_alpha)
+    first, second = repository.credentials
+    assert first is not None
+    assert second is None
 
 
 def test_another_jar_than_the_locked_one_is_refused(repository: Repository, lock: Path, sources: JarSources) -> None:
