@@ -30,7 +30,7 @@ class Output(StrEnum):
     JSONL = "jsonl"
 
 
-COMMANDS = ("run", "jars")
+COMMANDS = ("init", "run", "status", "history", "verify", "order", "jars", "config")
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
 
 

@@ -1,0 +1,214 @@
+"""Composition for the commands that look and do not run: which store, which logs, which checkpoints a pipeline has.
+
+Beside `api.py`, on its floor. Nothing is made that is not there; Spark is started only where a function takes or makes a
+session.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path
+from headgate.checks.erasure import BytesLeft, bytes_left
+from headgate.checks.status import LockStatus, lock_status
+from headgate.checks.verify import Counted, Verified, verify
+from headgate.core.ids import TableLocation
+from headgate.core.spec import Append, Erase, KafkaSource, Pipeline, StreamSpec, TableSpec
+from headgate.core.turns.moves import Sessions
+from headgate.errors import InvalidRequest, Unavailable
+from headgate.events import TurnEnded
+from headgate.ports import TurnStore
+from headgate.sinks.ledger import read_ledger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
+
+
+def existing_store(url: str) -> TurnStore | None:
+    """The store of turns if it is there already; None where nothing has run yet.
+
+    Raises:
+        Unavailable, InvalidRequest: As `api.open_store`.
+    """
+    from headgate.api import open_store  # brings Spark with it, which takes a second
+
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite" and not Path(rest.removeprefix("//") if rest.startswith("///") else rest).exists():
+        return None
+    return open_store(url)
+
+
+def session_of(pipeline: Pipeline) -> SparkSession:
+    """A Spark session as `headgate run` would make it."""
+    from headgate.api import session
+
+    needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in pipeline.streams)
+    return session(f"headgate {pipeline.name}", conf=pipeline.spark, kafka=needs_kafka)
+
+
+def table_named(pipeline: Pipeline, name: str) -> TableSpec:
+    """The table of the file that `name` means: its name there, its path, or its name in the catalog.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
+    if name in pipeline.tables:
+        return pipeline.tables[name]
+    wanted = str(Path(name).absolute())
+    for table in pipeline.tables.values():
+        if name == table.catalog_name or (table.path is not None and table.path in (name, wanted)):
+            return table
+    raise InvalidRequest(
+        f"there is no table {name!r} in the pipeline; nothing was done",
+        advice=f"The tables are: {', '.join(pipeline.tables)}",
+    )
+
+
+def stream_named(pipeline: Pipeline, name: str) -> StreamSpec:
+    """The stream of that name.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
+    try:
+        return pipeline.stream(name)
+    except KeyError:
+        known = ", ".join(spec.name for spec in pipeline.streams)
+        raise InvalidRequest(
+            f"there is no stream {name!r}; nothing was done", advice=f"The streams are: {known}"
+        ) from None
+
+
+def locations(pipeline: Pipeline) -> dict[str, TableLocation]:
+    """Table → where it is. Starts Spark if one is known by its name in the catalog only.
+
+    Raises:
+        InvalidRequest: The catalog has no such table.
+    """
+    found = {name: TableLocation(table.path) for name, table in pipeline.tables.items() if table.path is not None}
+    if len(found) < len(pipeline.tables):
+        from headgate.api import locate
+
+        spark = session_of(pipeline)
+        found |= {name: locate(spark, table) for name, table in pipeline.tables.items() if name not in found}
+    return found
+
+
+def requests_of(pipeline: Pipeline, stream: StreamSpec) -> str:
+    """Where the requests of a `mutate` or `erase` stream are."""
+    return f"{pipeline.storage}/requests/{stream.name}"
+
+
+def checkpoint_of(stream: StreamSpec) -> LocalCheckpoint | None:
+    """The stream's checkpoint if it is on this machine's disk."""
+    path = local_path(stream.checkpoint)
+    return None if path is None else LocalCheckpoint(path)
+
+
+def local_logs(places: Iterable[str]) -> dict[str, LocalLog]:
+    """Location → log, of the tables that exist and are on this machine's disk."""
+    found = {}
+    for place in places:
+        path = local_path(place)
+        if path is not None and LocalLog(path).exists:
+            found[place] = LocalLog(path)
+    return found
+
+
+def verify_pipeline(pipeline: Pipeline) -> Verified:
+    """Turns, batches and logs compared with one another; see `checks.verify`.
+
+    Raises:
+        Corrupt: A file cannot be read as what it should be.
+    """
+    rows = read_ledger(pipeline.storage)
+    places = locations(pipeline)
+    streams = []
+    for stream in pipeline.streams:
+        is_append = isinstance(stream.kind, Append)
+        streams.append(
+            Counted(
+                job=stream.name,
+                lock=pipeline.lock_of(stream),
+                table=places[stream.table] if is_append else requests_of(pipeline, stream),
+                step="append" if is_append else "store",
+                checkpoint=checkpoint_of(stream),
+            )
+        )
+    written = {table for row in rows for table in row.versions}
+    logs = local_logs(dict.fromkeys([*places.values(), *(stream.table for stream in streams), *sorted(written)]))
+    for counted in list(streams):
+        path = local_path(counted.table)
+        if counted.table in logs or path is None:
+            continue
+        # A stream that has not run has no table of requests yet; one that has run, and lost it, is to be found out.
+        if counted.checkpoint is not None and not counted.checkpoint.committed():
+            streams.remove(counted)
+        else:
+            logs[counted.table] = LocalLog(path)
+    return verify(rows, streams, logs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureStatus:
+    """What an erase stream has left on disk, or why that cannot be told."""
+
+    job: str
+    left: BytesLeft | None
+    note: str | None
+
+
+def status_of(pipeline: Pipeline) -> list[LockStatus]:
+    """Every lock of the pipeline, as it is now."""
+    store = existing_store(pipeline.coordinator.url)
+    now_ms = time.time_ns() // 1_000_000
+    found = []
+    for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
+        rules = {stream.name: stream.order for stream in pipeline.streams_of_lock(lock)}
+        record = None if store is None else store.read(lock).record
+        live = NOBODY if store is None else store.live_sessions(lock)
+        found.append(lock_status(lock, record, live, now_ms, rules))
+    return found
+
+
+def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
+    """What each erase stream has left on disk."""
+    found = []
+    for stream in pipeline.streams:
+        if not isinstance(stream.kind, Erase):
+            continue
+        table = pipeline.table_of(stream)
+        path = None if table.path is None else local_path(table.path)
+        if path is None:
+            note = "files are counted only for a table with a path on this machine's disk"
+            found.append(ErasureStatus(job=stream.name, left=None, note=note))
+            continue
+        requests = [
+            LocalLog(Path(requests_of(pipeline, one)))
+            for one in pipeline.streams
+            if one.table == stream.table and not isinstance(one.kind, Append)
+        ]
+        try:
+            left = bytes_left(stream.name, LocalLog(path), requests)
+            found.append(ErasureStatus(job=stream.name, left=left, note=None if left else "nothing was erased yet"))
+        except Unavailable as error:
+            found.append(ErasureStatus(job=stream.name, left=None, note=f"files cannot be counted: {error.message}"))
+    return found
+
+
+def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:
+    """The turns of the table's lock in which one of its streams wrote, or tried to; newest first."""
+    places = {table.path} if table.path is not None else set(locations(pipeline).values())
+    jobs = {stream.name for stream in pipeline.streams if stream.table == table.name}
+    rows = [
+        row
+        for row in read_ledger(pipeline.storage, table.lock)
+        if row.job in jobs or not places.isdisjoint(row.versions)
+    ]
+    return rows[::-1]
