@@ -72,8 +72,8 @@ class HandTurn:
     written: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda name: None
 
-    def enter(self, table: TableLocation) -> None:
-        pass
+    def enter(self, table: TableLocation) -> bool:
+        return self.log.head(table) >= 0
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
         if name in self.crash_before:

@@ -34,12 +34,12 @@ def test_a_batch_is_written_once_whatever_is_repeated(session: SparkSession, tmp
 
 
 def test_first_append_makes_the_table_as_described(session: SparkSession, tmp_path: Path) -> None:
-    """Without `columns:` version 0 is the first batch, with its token, partitions and properties."""
+    """Without `columns:` version 0 is the empty table, as the first batch has it, with its partitions and properties."""
     spec = table(None, partition_by=("alias",), properties={"delta.enableDeletionVectors": "true"})
     b = Bench(session, str(tmp_path), (stream("In", KEEP),), spec)
     b.run("In", [("1", "a"), ("1", "z"), ("2", "b")], RECORD, 0)
     metadata = b.log.metadata(b.target)
-    assert (metadata.version, metadata.partition_columns) == (0, ("alias",))
+    assert (metadata.version, metadata.partition_columns) == (1, ("alias",))
     assert metadata.properties["delta.enableDeletionVectors"] == "true"
     assert list(b.log.read_tokens(b.target).tokens) == ["headgate/In"]
     assert b.rows("id", "person") == [("1", "a"), ("2", "b")]

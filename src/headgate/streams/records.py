@@ -15,14 +15,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.spec import StreamSpec
-from headgate.delta.statements import append
+from headgate.delta.statements import append, create_table
 from headgate.errors import InvalidRequest
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, SOURCE_COLUMNS
 from headgate.streams.steps import DEAD_LETTERS, BatchTurn, StreamContext
 
 _MARK = "headgate: bad record"
 _MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
-REASONS_MAX = 200
+LETTER_COLUMNS = "raw STRING, reason STRING, position STRING, batch BIGINT, at_ms BIGINT"
 
 
 def column(name: str) -> Column:
@@ -104,6 +104,8 @@ def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec
         F.lit(batch_id).cast("bigint").alias("batch"),
         F.lit(context.clock.wall_ms()).cast("bigint").alias("at_ms"),
     )
+    if context.log.head(location) < 0:
+        create_table(context.session, location, LETTER_COLUMNS)
     turn.enter(location)
     turn.write(
         location, step=DEAD_LETTERS, name="dead_letters", statement=lambda token: append(letters, location, token)

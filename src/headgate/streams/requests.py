@@ -32,6 +32,7 @@ from headgate.core.requests.fold import (
     settle,
 )
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
+from headgate.delta.log import LogGone
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
 from headgate.delta.statements import append, conflicts, create_table, tokened
 from headgate.errors import Fault, InvalidRequest
@@ -542,12 +543,11 @@ class RequestStream:
                 context.events.emit(Noticed(job=self._spec.name, text=text))
             elif rules.num_rows > 0 and self._meaning.moves_rows:
                 changed = rules.num_rows
-                files = paths or frozenset[str]()
                 turn.write(
                     target,
                     step=APPLY,
                     name="apply",
-                    statement=lambda token: rows.change_rows(rules, head, files, token),
+                    statement=lambda token: rows.change_rows(rules, head, paths, token),
                 )
             elif rules.num_rows > 0:
                 met = rows.meet(rules, head, paths)
@@ -559,9 +559,29 @@ class RequestStream:
         self._settle(turn, self._read(None, None), {}, {}, {}, replace(counted, tested=head), None)
         return BatchResult(rows_written=changed)
 
+    def _unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
+        """The version that a sweep was computed on which was applied and, after a crash, never settled; None if none was.
+
+        A settled one was computed on the version that its `settle` names as tested.
+        """
+        try:
+            commits = self._context.log.commits(self._context.target, last.tested, head)
+        except LogGone:
+            return None
+        for commit in reversed(commits):
+            said: Mapping[str, Any] = commit.user_metadata or {}
+            facts = said.get("user") or {}
+            if said.get("job") == self._spec.name and facts.get("sweep") and facts["tested"] > last.tested:
+                return Version(facts["tested"])
+        return None
+
     def _sweep_waiting(self, turn: BatchTurn, head: Version, paths: frozenset[str] | None) -> BatchResult:
         """Retries what waits on rows that came since; ends what has waited for too long."""
         context, target = self._context, self._context.target
+        last = self._progress.last() or NEVER
+        applied_at = self._unsettled_sweep(last, head)
+        if applied_at is not None:
+            head, paths = applied_at, self._progress.unseen(last.tested, applied_at)
         erasures = self._erasures()
         held = self._read(self._requests.rows(["waiting"]), erasures)
         by_key = compose(held.requests)
@@ -570,21 +590,17 @@ class RequestStream:
         if head >= 0 and by_key and (paths is None or paths):
             rules, steps = self._rules(held, by_key), _steps(held, by_key)
             met = rows.meet(rules, head, paths)
-            found = met
-            if met.rows.num_rows == 0:
-                pass
-            elif not self._meaning.moves_rows:
-                turn.write(
-                    target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, steps, found, token)
-                )
-            else:
-                files = frozenset(paths) if paths is not None else self._progress.unseen(Version(-1), head)
-                turn.write(
-                    target,
-                    step=APPLY,
-                    name="apply",
-                    statement=lambda token: rows.change_rows(rules, head, files or frozenset(), token),
-                )
+            found, version, files = met, head, paths
+
+            def statement(token: WriteToken) -> None:
+                token = noted(token, sweep=True)
+                if self._meaning.moves_rows:
+                    rows.change_rows(rules, version, files, token)
+                else:
+                    rows.change(rules, steps, found, token)
+
+            if met.rows.num_rows > 0 and applied_at is None:
+                turn.write(target, step=APPLY, name="apply", statement=statement)
         settled = settle(
             NOBODY,
             meaning=self._meaning,

@@ -26,8 +26,11 @@ class BatchTurn(Protocol):
         """The fencing token of the turn."""
         ...
 
-    def enter(self, table: TableLocation) -> None:
-        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent."""
+    def enter(self, table: TableLocation) -> bool:
+        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent.
+
+        False if there is no such table yet: it is made empty and entered then, so that its first write can be fenced.
+        """
         ...
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:

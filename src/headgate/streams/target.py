@@ -27,8 +27,9 @@ NO_RULES = pa.schema([("key_hash", pa.string())])
 
 def noted(token: WriteToken, **facts: object) -> WriteToken:
     """The token, with facts of a stream under `user` in its commit's `userMetadata`."""
-    said: dict[str, object] = json.loads(token.user_metadata)
-    return replace(token, user_metadata=json.dumps({**said, "user": facts}))
+    said: dict[str, Any] = json.loads(token.user_metadata)
+    said["user"] = {**said.get("user", {}), **facts}
+    return replace(token, user_metadata=json.dumps(said))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ class TargetRows:
             condition += "".join(f" AND t.{quoted(name)} <=> s.{quoted(name)}" for name in self._others)
         self._merge(source, condition, noted(token, tested=met.version))
 
-    def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str], token: WriteToken) -> None:
+    def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:
         """Apply each rule to the rows of its key in these files only, where other rows of the key are not meant.
 
         MERGE cannot be told files, so a row is known by all its values.

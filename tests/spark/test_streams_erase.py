@@ -1,0 +1,158 @@
+"""Erase streams on real Delta tables, and all three kinds interleaved at random against a plain replay."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.core.spec import Append, Erase
+from tests.replay import Change, Mutations, Replay
+from tests.stream_bench import Bench, Crash, mutate, stream, table
+
+RECORD = "id string, alias string"
+COLUMNS = "id STRING, alias STRING, person STRING"
+REQUEST = "alias string, person string, op string"
+ERASURE = "person string, op string"
+
+
+def bench(
+    session: SparkSession, root: Path, *, erase: Erase | None = None, columns: str = COLUMNS, **kind: Any
+) -> Bench:
+    """Ingestion, a mutate stream that sets the person of an alias, and one that erases persons; dead letters are kept."""
+    given = {"match": {"alias": "alias"}, "set_": {"person": "person"}, "delete_when": "op = 'delete'", **kind}
+    streams = (
+        stream("In", Append(columns={"person": "alias"}), on_bad_record="dead_letter"),
+        stream("Mut", mutate(**given)),
+        stream("TTL", erase or Erase(match={"person": "person"}, lift_when="op = 'lift'")),
+    )
+    return Bench(session, str(root), streams, table(columns))
+
+
+def ids(b: Bench) -> list[str]:
+    return [row[0] for row in b.rows("id")]
+
+
+def test_rows_of_an_erased_person_never_come_back(session: SparkSession, tmp_path: Path) -> None:
+    """A late row after its erasure, an alias that leads to an erased person, a mutation into one: none is ever in the table."""
+    b = bench(session, tmp_path)
+    b.run("In", [("1", "a"), ("2", "P"), ("3", "b")], RECORD, 0)
+    b.run("Mut", [("a", "P", "set")], REQUEST, 0)
+    assert b.run("TTL", [("P", "erase"), ("nobody", "erase")], ERASURE, 0).rows_written == 2
+    assert ids(b) == ["3"]
+    b.run("In", [("4", "P"), ("5", "a"), ("6", "b")], RECORD, 1)
+    assert ids(b) == ["3", "6"]
+    first = b.log.head(b.target)
+    b.run("Mut", [("b", "P", "set")], REQUEST, 1)
+    assert ids(b) == []
+    for version in range(first, b.log.head(b.target) + 1):
+        assert "P" not in {row[0] for row in b.rows("person", version=version)}
+
+
+def test_mutation_out_of_an_erased_person_concerns_later_rows(session: SparkSession, tmp_path: Path) -> None:
+    """Rows gone stay gone; rows of the alias that come later follow the mutation that leads elsewhere."""
+    b = bench(session, tmp_path)
+    b.run("In", [("1", "a")], RECORD, 0)
+    b.run("TTL", [("P", "erase")], ERASURE, 0)
+    b.run("Mut", [("a", "P", "set"), ("a", "Q", "set")], REQUEST, 0)
+    assert ids(b) == []
+    b.run("In", [("2", "a")], RECORD, 1)
+    assert b.rows("id", "person") == [("2", "Q")]
+
+
+def test_lift_and_return(session: SparkSession, tmp_path: Path) -> None:
+    """A person who comes back has rows from then on; in one batch, erase and lift still delete what was there."""
+    b = bench(session, tmp_path)
+    b.run("In", [("1", "P"), ("2", "Q")], RECORD, 0)
+    b.run("TTL", [("P", "erase")], ERASURE, 0)
+    b.run("TTL", [("P", "lift"), ("Q", "erase"), ("Q", "lift")], ERASURE, 1)
+    assert ids(b) == []
+    b.run("In", [("3", "P"), ("4", "Q")], RECORD, 1)
+    assert ids(b) == ["3", "4"]
+    assert b.states("TTL") == {
+        "file0#0": "superseded",
+        "file1#0": "applied",
+        "file1#1": "superseded",
+        "file1#2": "applied",
+    }
+
+
+def test_kept_requests_and_dead_letters_of_the_person_go_too(session: SparkSession, tmp_path: Path) -> None:
+    """What other streams keep about an erased person is deleted in the same turn; a crash before `settle` repeats nothing."""
+    b = bench(session, tmp_path, applies_to="arrived")
+    b.run("In", [("1", "a"), ("!", '{"person":"P"'), ("!", '{"person":"PP"')], RECORD, 0)
+    b.run("Mut", [("x", "P", "set"), ("y", "Q", "set"), (None, "P", "set"), (None, "Q", "set")], REQUEST, 0)
+    with pytest.raises(Crash):
+        b.run("TTL", [("P", "erase")], ERASURE, 0, crash_before=frozenset({"settle"}))
+    again = b.turn("TTL", 0)
+    b.stream("TTL").run_batch(again, b.batch([("P", "erase")], ERASURE, 0), 0)
+    # A statement that finds nothing to delete makes no commit, so it may be asked again.
+    assert again.written[-1] == "settle"
+    assert "store" not in again.written
+    assert b.states("Mut") == {"file0#1": "waiting", "file0#3": "dead"}
+    letters = session.read.format("delta").load(f"{tmp_path}/_headgate/dead_letters/In")
+    assert [row.raw for row in letters.collect()] == ['{"person":"PP"']
+    assert b.states("TTL") == {"file0#0": "applied"}
+
+
+def test_foreign_rows_of_an_erased_person_go_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
+    """Rows that a writer without turns brings back make work for the erase stream, and are gone after it."""
+    b = bench(session, tmp_path)
+    b.run("In", [("1", "a")], RECORD, 0)
+    b.run("TTL", [("P", "erase")], ERASURE, 0)
+    assert not b.stream("TTL").has_sweep_work()
+    session.createDataFrame([("9", "P", "P")], COLUMNS).write.format("delta").mode("append").save(b.target)
+    assert b.stream("TTL").has_sweep_work()
+    b.sweep("TTL", 0)
+    assert ids(b) == ["1"]
+    assert b.stream("TTL").idle_at() == {b.target: b.log.head(b.target)}
+
+
+def test_person_named_by_columns_that_no_request_sets(session: SparkSession, tmp_path: Path) -> None:
+    """An erasure by (org, person), a mutation that sets the person only: the row's own org decides, row by row."""
+    columns = "id STRING, alias STRING, org STRING, person STRING"
+    erase = Erase(match={"org": "org", "person": "person"}, lift_when=None)
+    b = bench(session, tmp_path, erase=erase, columns=columns)
+    record = "id string, alias string, org string"
+    b.run("In", [("1", "a", "o1"), ("2", "a", "o2"), ("3", "a", None)], record, 0)
+    b.run("TTL", [("o1", "P")], "org string, person string", 0)
+    b.run("Mut", [("a", "P", "set"), ("a", "R", "set")], REQUEST, 0)
+    assert b.rows("id", "person") == [("2", "R"), ("3", "R")]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_streams_interleaved_at_random_equal_a_plain_replay(session: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Appends, mutations and erasures in any order of turns give the table that one-by-one replay gives."""
+    chance = random.Random(seed)
+    moves_rows = seed % 2 == 0
+    match = "person" if moves_rows else "alias"
+    b = bench(session, tmp_path, match={match: "alias"})
+    replay = Replay(mutations={"Mut": Mutations(is_standing=True, moves_rows=moves_rows)})
+    batches = {"In": 0, "Mut": 0, "TTL": 0}
+    names = "abcdef"
+    # Delta tables are not changed before they are there.
+    for turn, name in enumerate(["In", *chance.choices(["In", "Mut", "TTL"], weights=[3, 4, 2], k=9)]):
+        batch = batches[name]
+        batches[name] += 1
+        if name == "In":
+            rows = [(f"{turn}.{i}", chance.choice(names)) for i in range(6)]
+            b.run("In", rows, RECORD, batch)
+            replay.append([{"id": id_, "alias": alias, "person": alias} for id_, alias in rows])
+        elif name == "Mut":
+            said = [
+                (chance.choice(names), chance.choice(names), chance.choice(["set", "set", "set", "delete"]))
+                for _ in range(4)
+            ]
+            b.run("Mut", said, REQUEST, batch)
+            changes = [Change(key={match: k}, set=None if op == "delete" else {"person": p}) for k, p, op in said]
+            replay.mutate("Mut", changes)
+        else:
+            person, op = chance.choice(names), chance.choice(["erase", "erase", "lift"])
+            b.run("TTL", [(person, op)], ERASURE, batch)
+            replay.erase([person], lift=op == "lift")
+        assert dict(b.rows("id", "person")) == {str(row["id"]): row["person"] for row in replay.rows}, f"turn {turn}"
+        assert not b.stream("Mut").has_sweep_work()
+        assert not b.stream("TTL").has_sweep_work()
