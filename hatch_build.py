@@ -49,8 +49,10 @@ def compile_jar(root: Path) -> Path:
     jar = root / JAR
     with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
         subprocess.run(
-            [javac, "--release", "17", "-g:source,lines", "-proc:none", "-implicit:none", "-Xlint:all", "-Werror"]
-            + ["-sourcepath", str(root / "java" / "stubs"), "-d", scratch, *sources],
+            [
+                *(javac, "--release", "17", "-g:source,lines", "-proc:none", "-implicit:none", "-Xlint:all", "-Werror"),
+                *("-sourcepath", str(root / "java" / "stubs"), "-d", scratch, *sources),
+            ],
             check=True,
         )
         classes = sorted(Path(scratch).rglob("*.class"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
-from headgate.core.turns.effects import CasReply, Stored, StepMark, TableTokens
+from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import Token
@@ -70,7 +70,7 @@ class TurnStore(Protocol):
         ...
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        """Puts `record` in place if the version is still `version`. "unknown" if the outcome cannot be told; never raises for that."""
+        """Puts `record` in place if the version is still `version`; "unknown" if the outcome cannot be told, never raised."""
         ...
 
     def live_sessions(self, lock: str) -> Sessions:

@@ -28,7 +28,14 @@ def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versi
     (folder / "_delta_log").mkdir(parents=True)
     spark_jars = Path(pyspark.__file__).parent / "jars" / "*"
     class_path = os.pathsep.join(map(str, [own_jar(), *fetch(["delta"], sources=jars), spark_jars]))
-    command = [str(find_java(java).program), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", class_path, str(RACER)]
+    command = [
+        str(find_java(java).program),
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-cp",
+        class_path,
+        str(RACER),
+    ]
     with (folder / "racers.log").open("wb") as log:
         racers = [
             subprocess.Popen(

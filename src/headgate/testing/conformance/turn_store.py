@@ -10,6 +10,7 @@ import pytest
 
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports, Process
+from headgate.coordinator.machine import MachineClock, Uuids
 from headgate.core.ids import Epoch, JobName, TableLocation
 from headgate.core.turns.moves import begin_record
 from headgate.core.turns.order import NoRule
@@ -19,7 +20,6 @@ from headgate.errors import TurnNotGranted
 from headgate.events import TurnGranted
 from headgate.ports import TurnStore
 from headgate.testing.fakes import FakeTableLog, Recorder
-from headgate.coordinator.machine import MachineClock, Uuids
 
 LOCK = "L/ä lock"
 T = TableLocation("/t")
