@@ -6,26 +6,31 @@ session.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from headgate.checks import check
 from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path
 from headgate.checks.erasure import BytesLeft, bytes_left
+from headgate.checks.finding import Finding, of_error
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Erase, KafkaSource, Pipeline, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Pipeline, StreamSpec, TableSpec
 from headgate.core.turns.moves import Sessions
-from headgate.errors import InvalidRequest, Unavailable
+from headgate.errors import HeadgateError, InvalidRequest, Unavailable
 from headgate.events import TurnEnded
 from headgate.ports import TurnStore
-from headgate.sinks.ledger import read_ledger
+from headgate.sinks.ledger import read_ledger, to_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
@@ -212,3 +217,71 @@ def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:
         if row.job in jobs or not places.isdisjoint(row.versions)
     ]
     return rows[::-1]
+
+
+def turn_as_json(row: TurnEnded) -> dict[str, Any]:
+    """A turn in the ledger's own form, without its `format`."""
+    return {key: value for key, value in json.loads(to_line(row)).items() if key != "format"}
+
+
+def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Finding]:
+    """Everything about a pipeline that can be found wrong before it runs; see `checks.check` and `checks.resolve`.
+
+    Args:
+        pipeline: A file without a fault of its own.
+        spark: To resolve SQL and to look into tables; None: these are left out.
+    """
+    places = check.Places(pipeline)
+    found = [*check.notes(pipeline), *check.storage(pipeline, places)]
+    found += check.turns(pipeline, lambda: existing_store(pipeline.coordinator.url), places)
+    rows: list[TurnEnded] = []
+    try:
+        rows = read_ledger(pipeline.storage)
+    except HeadgateError as error:
+        found += of_error(error, places.of("storage"))
+    for table in pipeline.tables.values():
+        found += check.table_folder(table, places)
+    for stream in pipeline.streams:
+        found += check.checkpoint(stream, rows, places)
+        if spark is None or not isinstance(stream.source, FilesSource) or stream.source.schema is not None:
+            found += check.source(stream, places)
+    if spark is None:
+        skipped = "SQL, schemas and tables were not looked at, as --no-spark says"
+        return [*found, Finding(level="note", where="Spark", what=skipped)]
+    broken = {one.where for one in found if one.level == "fault"}
+    return found + _resolve(pipeline, spark, places, broken)
+
+
+def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, broken: set[str]) -> list[Finding]:
+    from headgate.api import locate
+    from headgate.checks import resolve
+    from headgate.delta.log import DeltaTableLog
+
+    found: list[Finding] = []
+    log = DeltaTableLog(spark)
+    coordinator_id = None
+    with contextlib.suppress(HeadgateError):  # told of already
+        store = existing_store(pipeline.coordinator.url)
+        coordinator_id = None if store is None else store.coordinator_id()
+    known: dict[str, resolve.KnownTable] = {}
+    for name, table in pipeline.tables.items():
+        if places.of(f"tables.{name}.path") in broken:
+            continue
+        try:
+            location = locate(spark, table)
+        except HeadgateError as error:
+            found += of_error(error, places.of(f"tables.{name}.name"))
+            continue
+        known[name], said = resolve.table(spark, log, table, location, coordinator_id, places)
+        found += said
+    appended: dict[str, StructType] = {}
+    streams = sorted(pipeline.streams, key=lambda stream: not isinstance(stream.kind, Append))
+    for stream in streams:
+        there = known.get(stream.table)
+        if there is not None and there.schema is None and stream.table in appended:
+            there = replace(there, schema=appended[stream.table])
+        schema, said = resolve.stream(spark, stream, there, places)
+        if schema is not None:
+            appended.setdefault(stream.table, schema)
+        found += [one for one in said if one.where not in broken]
+    return found

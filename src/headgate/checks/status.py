@@ -82,14 +82,18 @@ def lock_status(
         jobs = tuple(_job(JobName(name), None, live, rules) for name in rules)
         return LockStatus(lock=lock, epoch=0, holder=None, queue=(), jobs=jobs, in_doubt=())
     held = record.holder
-    holder = held and HolderStatus(
-        job=held.job,
-        epoch=record.epoch,
-        since_ms=held.since_ms,
-        host=held.host,
-        pid=held.pid,
-        batch=held.batch,
-        is_alive=held.session in live.ids,
+    holder = (
+        None
+        if held is None
+        else HolderStatus(
+            job=held.job,
+            epoch=record.epoch,
+            since_ms=held.since_ms,
+            host=held.host,
+            pid=held.pid,
+            batch=held.batch,
+            is_alive=held.session in live.ids,
+        )
     )
     queue = tuple(
         WaitingStatus(job=ticket.job, asked_at_ms=ticket.asked_at_ms, reason=_reason(record, ticket.job, live, now_ms))

@@ -30,7 +30,7 @@ class Output(StrEnum):
     JSONL = "jsonl"
 
 
-COMMANDS = ("init", "run", "status", "history", "verify", "order", "jars", "config")
+COMMANDS = ("init", "check", "run", "status", "history", "verify", "order", "jars", "config")
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import typer
@@ -12,7 +11,6 @@ from headgate.cli.app import Output, app
 from headgate.cli.output import OUTPUT, SPEC, document, table
 from headgate.events import TurnEnded
 from headgate.report import words
-from headgate.sinks.ledger import to_line
 
 HEADINGS = ("epoch", "job", "outcome", "ended", "batches", "waited", "held", "versions", "reason")
 
@@ -25,13 +23,13 @@ def history_command(
     output: Output = OUTPUT,
 ) -> None:
     """Show the turns in which the streams of a table wrote, or tried to; newest first."""
-    from headgate.inspect import history_of, table_named
+    from headgate.inspect import history_of, table_named, turn_as_json
 
     pipeline = settings.load_pipeline(spec)
     wanted = table_named(pipeline, table_name)
     found = history_of(pipeline, wanted)[:limit]
     if output is not Output.TEXT:
-        document(output, "turns", [json.loads(to_line(row)) for row in found], table=wanted.name)
+        document(output, "turns", [turn_as_json(row) for row in found], table=wanted.name)
         return
     if not found:
         typer.echo(f"no turn on {wanted.name} yet")

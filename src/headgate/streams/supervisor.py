@@ -155,7 +155,8 @@ class Supervisor:
                 # Others' commits are noticed at once, without starting a query: a note, or a sweep, may be due.
                 if self._stop.wait(0.05) or self._work.has_sweep_work():
                     break
-                self._announce_idle()
+                if not is_busy:  # else a batch may be left: its turn was not granted, or reached its limit
+                    self._announce_idle()
                 if is_finished():
                     return
 
