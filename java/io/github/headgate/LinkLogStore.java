@@ -4,6 +4,7 @@ import io.delta.storage.HDFSLogStore;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.Iterator;
@@ -50,8 +51,8 @@ public final class LinkLogStore extends HDFSLogStore {
     } catch (FileAlreadyExistsException e) {
       // A network file system may repeat a call whose answer was lost; then the name that is taken is our own file.
       if (!Files.isSameFile(version, aside)) throw new FileAlreadyExistsException(path.toString());
-    } catch (UnsupportedOperationException e) {
-      throw new IOException("this file system has no hard links, which commits need; nothing was written: " + path, e);
+    } catch (UnsupportedOperationException | FileSystemException e) {
+      throw new IOException("no commit: this file system gave no hard link; nothing was written at " + path, e);
     }
   }
 }
