@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +23,7 @@ from headgate.core.turns.effects import (
 from headgate.core.turns.record import LockRecord, Ticket
 from headgate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
 from headgate.testing import jobs
-from headgate.testing.jobs import Batch, BatchEnd, Job, PlanBatch, WriteCommitLog
+from headgate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
 from headgate.testing.scenarios import SCENARIOS
 from headgate.testing.simulator import explore, planted
 

@@ -6,7 +6,7 @@ The rules for editors of `core/turns/protocol.py` hold here too, except that `ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from headgate.core.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
@@ -45,7 +45,7 @@ class Job:
     """One job of a scenario."""
 
     name: JobName
-    rule: OrderRule = NoRule()
+    rule: OrderRule = field(default_factory=NoRule)
     absent_after_ms: int | None = None
     """-1: a predecessor without a live run counts as absent at once; the simulated clock stands still."""
     writes: tuple[tuple[TableLocation, int], ...] = ((TableLocation("t"), 0),)
@@ -118,7 +118,7 @@ class WriteCommitLog(Effect[Literal["done", "exists"]]):
 
 @dataclass(frozen=True, slots=True)
 class Sleep(Effect[None]):
-    """Wait for new data."""
+    """Wait for new data, or for the next run at the job's pace."""
 
 
 RunEnd = Literal["idle", "again", "session lost", "halt"]

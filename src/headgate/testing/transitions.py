@@ -12,8 +12,8 @@ Rules for editors, for what is merged into one transition (`Scenario.is_fine` me
   when it ends.
 - The checkpoint of a job that has one process, and can get no other before that is dead, is read and planned at the
   instant of the reading beside it.
-- A zombie that is about to read that its session or its turn is gone, for good, is gone itself, and so is one that would begin another run (unless
-  `Scenario.zombies_go_on`).
+- A zombie that is about to read that its session or its turn is gone, for good, is gone itself, and so is one that
+  would begin another run (unless `Scenario.zombies_go_on`).
 - A crashed or expired process is replaced at once (it may stay unscheduled for any time), except where a rule looks at who
   is absent. A crash in flight leaves the transaction behind; that it never commits is the run where it is not scheduled.
   So a zombie needs no crash, and its end is only the point from which it is not scheduled.
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from headgate.core.ids import SessionId
+from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import (
     CommitEntry,
     CompareAndSet,
@@ -40,6 +40,7 @@ from headgate.core.turns.effects import (
     WallClock,
 )
 from headgate.core.turns.moves import Sessions
+from headgate.core.turns.order import Strict
 from headgate.core.turns.protocol import CheckpointView
 from headgate.testing import worlds
 from headgate.testing.frames import RAISED, LocalStates, Records
@@ -189,14 +190,26 @@ class Transitions:
 
     def is_end(self, state: State) -> bool:
         """All work is done and everybody sleeps, or a person is needed."""
-        is_done = all(source.is_finished for source in state.sources)
+        if self.is_halted(state):
+            return True
+        present = {self._job_of[session] for session in state.live}
+        if len(present) < len(state.sources):
+            return False
         for process in state.processes:
-            effect = self._effect(process.local)
-            if effect is None:
-                return True
-            if process.session in state.live and not isinstance(effect, Sleep):
-                is_done = False
-        return is_done and all(any(self._job_of[s] == i for s in state.live) for i in range(len(state.sources)))
+            place = self._job_of[process.session]
+            is_asleep = isinstance(self._effect(process.local), Sleep) and state.sources[place].is_finished
+            if process.session in state.live and not is_asleep and not self._is_starved(state, process):
+                return False
+        return True
+
+    def _is_starved(self, state: State, process: Process) -> bool:
+        """Whether it waits, under `strict`, for a job that has no data; allowed where the scenario says so."""
+        rule = self.scenario.jobs[self._job_of[process.session]].rule
+        if not self.scenario.strict_may_starve or not isinstance(rule, Strict):
+            return False
+        record = self.records[state.record]
+        is_waiting = record is not None and any(t.session == process.session for t in record.tickets)
+        return is_waiting and all(state.sources[self._place[JobName(name)]].is_finished for name in rule.jobs)
 
     def is_halted(self, state: State) -> bool:
         """A person is needed."""
@@ -325,12 +338,13 @@ class Transitions:
         yield from self._plan(state, i, process.local)
 
     def _on_sleep(self, state: State, i: int, process: Process, _: Sleep) -> Iterator[Step]:
-        if not state.sources[self._job_of[process.session]].is_finished:
-            yield (
-                (process.session, "sees new data"),
-                self._move(state, i, self.locals.after(process.local, None)),
-                False,
-            )
+        place = self._job_of[process.session]
+        record = self.records[state.record]
+        has_data = not state.sources[place].is_finished
+        # A run without data has something to do, too: it finds out that a lost turn had finished.
+        if has_data or (record is not None and record.job(self.scenario.jobs[place].name).lost is not None):
+            what = "sees new data" if has_data else "runs again at its pace"
+            yield (process.session, what), self._move(state, i, self.locals.after(process.local, None)), False
 
     def _read_record(self, state: State, i: int, local: int) -> Iterator[Step]:
         """The record has been read; goes on to what may not be merged with that."""

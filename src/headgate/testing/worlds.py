@@ -48,6 +48,8 @@ class Scenario:
     """Every effect is a transition of its own, instead of only those between which order matters."""
     zombies_go_on: bool = False
     """A process whose session is lost begins further runs, until it notices by itself."""
+    strict_may_starve: bool = False
+    """To wait under `strict` for a job that has no data is no dead end: more data of that job would end it."""
     bounds_waiting: bool = False
     """Check that an eligible ticket sees at most n - 1 other grants."""
     expects: str = ""

@@ -1,0 +1,222 @@
+"""The lock record: its JSON form, and the moves that change it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
+from headgate.core.turns import moves
+from headgate.core.turns.moves import Sessions, Waits
+from headgate.core.turns.order import After, NoRule
+from headgate.core.turns.record import (
+    FORMAT,
+    Holder,
+    InDoubt,
+    JobState,
+    LockRecord,
+    NewerFormat,
+    Ticket,
+    record_from_json,
+)
+from headgate.core.turns.tokens import JUMP
+
+A, B, T, U = JobName("A"), JobName("B"), TableLocation("t"), TableLocation("u")
+X = TokenId("headgate/x")
+
+names = st.text(min_size=1, max_size=8)
+numbers = st.integers(0, 1 << 40)
+maybe = st.none() | numbers
+HOLDERS = st.builds(
+    Holder,
+    nonce=names.map(Nonce),
+    session=names.map(SessionId),
+    job=names.map(JobName),
+    run=names,
+    host=names,
+    boot_id=names,
+    pid=numbers,
+    pid_start=numbers,
+    jvm_pid=maybe,
+    jvm_start=maybe,
+    token_ids=st.lists(names.map(TokenId)).map(tuple),
+    batch=maybe,
+    tables=st.lists(names.map(TableLocation)).map(tuple),
+    since_ms=numbers,
+)
+RULES = st.none() | st.just({"after": {"all": ["A"]}, "absent_after_ms": None}) | st.just({"strict": ["B"]})
+STATES = st.builds(
+    JobState,
+    done=numbers.map(Epoch),
+    lost=st.none() | st.tuples(numbers.map(Epoch), maybe),
+    turns=numbers,
+    completed_at_ms=maybe,
+    idle_since_ms=maybe,
+    idle_at=st.dictionaries(names.map(TableLocation), numbers.map(Version)),
+    rule=RULES,
+)
+RECORDS = st.builds(
+    LockRecord,
+    lock=names,
+    epoch=numbers.map(Epoch),
+    holder=st.none() | HOLDERS,
+    tickets=st.lists(
+        st.builds(Ticket, job=names.map(JobName), session=names.map(SessionId), nonce=names.map(Nonce), asked_at_ms=numbers)
+    ).map(tuple),
+    jobs=st.dictionaries(names.map(JobName), STATES, max_size=3),
+    in_doubt=st.lists(
+        st.builds(
+            InDoubt,
+            token_id=names.map(TokenId),
+            epoch=numbers.map(Epoch),
+            tables=st.lists(names.map(TableLocation)).map(tuple),
+        )
+    ).map(tuple),
+    tables=st.dictionaries(names.map(TableLocation), numbers.map(Epoch)),
+    extra=st.dictionaries(names.map("x-{}".format), st.lists(numbers)),
+)
+
+
+@given(RECORDS)
+def test_a_record_comes_back_from_its_json_form_as_it_was(record: LockRecord) -> None:
+    """With the keys that this version does not know; in one line."""
+    text = record.to_json()
+    assert record_from_json(text) == record
+    assert "\n" not in text
+
+
+def test_unknown_keys_are_written_back() -> None:
+    """A later version's additions survive an earlier version's move."""
+    data = {**json.loads(LockRecord(lock="L", epoch=Epoch(1)).to_json()), "later": {"a": [1]}}
+    record = record_from_json(json.dumps(data))
+    moved = moves.ask(record, ticket(A), NoRule(), None)
+    assert json.loads(moved.to_json())["later"] == {"a": [1]}
+
+
+def test_a_newer_format_is_refused() -> None:
+    """Before anything else in it is looked at."""
+    with pytest.raises(NewerFormat, match=f"up to {FORMAT}"):
+        record_from_json(json.dumps({"format": FORMAT + 1}))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1}', "null", '{"format": "1"}', "not json"])
+def test_what_is_not_a_record_is_refused(text: str) -> None:
+    """As a value error that says so, whatever is wrong with it."""
+    with pytest.raises(ValueError):
+        record_from_json(text)
+
+
+def ticket(job: JobName, n: int = 0) -> Ticket:
+    return Ticket(job=job, session=SessionId(f"{job}{n}"), nonce=Nonce(f"{job}.{n}"), asked_at_ms=0)
+
+
+def holder(job: JobName, n: int = 0, **changes: Any) -> Holder:
+    made = Holder(
+        nonce=Nonce(f"{job}.{n}"),
+        session=SessionId(f"{job}{n}"),
+        job=job,
+        run="r",
+        host="h",
+        boot_id="b",
+        pid=1,
+        pid_start=1,
+        jvm_pid=None,
+        jvm_start=None,
+        token_ids=(X,),
+        batch=5,
+        tables=(T,),
+        since_ms=0,
+    )
+    return replace(made, **changes)
+
+
+def live(*jobs: JobName) -> Sessions:
+    return Sessions(ids=frozenset(SessionId(f"{job}0") for job in jobs), jobs=frozenset(jobs))
+
+
+EMPTY = LockRecord(lock="L", epoch=Epoch(7))
+
+
+def test_a_new_record_starts_above_what_left_no_trace() -> None:
+    """The first grant is `JUMP` above the tables."""
+    first = moves.grant(moves.begin_record("L", Epoch(40)), holder(A), Epoch(40))
+    assert first.epoch == 40 + JUMP
+
+
+def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
+    """In one step; a job has one ticket."""
+    idle = moves.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
+    assert idle.job(A).idle_since_ms == 9
+    asked = moves.ask(moves.ask(moves.ask(idle, ticket(A), NoRule(), None), ticket(B), NoRule(), None), ticket(A, 1), NoRule(), None)
+    assert [t.nonce for t in asked.tickets] == ["B.0", "A.1"]
+    assert asked.job(A).idle_since_ms is None
+
+
+def test_a_ticket_that_may_not_go_blocks_nobody_behind_it() -> None:
+    """First come, first served among those whose rule lets them in and whose session lives."""
+    record = moves.ask(moves.ask(EMPTY, ticket(B), After(("A",)), None), ticket(A), NoRule(), None)
+    assert moves.reason_to_wait(record, Nonce("A.0"), live(A, B), 0) is None
+    assert moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
+    both = moves.ask(moves.ask(EMPTY, ticket(B), NoRule(), None), ticket(A), NoRule(), None)
+    assert moves.reason_to_wait(both, Nonce("A.0"), live(A, B), 0) == Waits("B asked earlier")
+    assert moves.reason_to_wait(both, Nonce("A.0"), live(A), 0) is None
+    assert moves.reason_to_wait(both, Nonce("C.0"), live(A), 0) == Waits("has no live ticket")
+
+
+def test_a_grant_counts_up_and_takes_the_ticket() -> None:
+    """Above the record and above the tables."""
+    record = moves.grant(moves.ask(EMPTY, ticket(A), NoRule(), None), holder(A), Epoch(3))
+    assert (record.epoch, record.tickets, record.is_held_by(Nonce("A.0"))) == (8, (), True)
+    assert moves.grant(EMPTY, holder(A), Epoch(30)).epoch == 31
+    waits = moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0)
+    assert waits is not None
+    assert "A has the turn (epoch 8" in waits.reason
+
+
+def test_a_clean_end_leaves_no_doubt_and_an_unclean_one_does() -> None:
+    """Doubt names the tables; a second lost turn adds to it."""
+    held = moves.grant(EMPTY, holder(A), Epoch(0))
+    done = moves.complete(held, now_ms=4)
+    assert (done.holder, done.in_doubt, done.job(A).done, done.job(A).turns) == (None, (), 8, 1)
+    lost = moves.close(held)
+    assert (lost.holder, lost.job(A).lost, lost.doubts(T), lost.doubts(U)) == (None, (8, 5), {X}, frozenset())
+    again = moves.close(moves.add_table(moves.grant(lost, holder(A, 1, tables=(U,)), Epoch(0)), U))
+    assert again.in_doubt == (InDoubt(token_id=X, epoch=Epoch(9), tables=(T, U)),)
+    assert moves.complete(moves.grant(lost, holder(A), Epoch(0)), now_ms=0).job(A).lost is None
+
+
+def test_done_late_counts_under_the_old_epoch() -> None:
+    """Only for a lost turn."""
+    lost = moves.close(moves.grant(EMPTY, holder(A), Epoch(0)))
+    late = moves.done_late(lost, A, now_ms=4)
+    assert (late.job(A).done, late.job(A).lost, late.doubts(T)) == (8, None, {X})
+    with pytest.raises(ValueError, match="no lost turn"):
+        moves.done_late(late, A, now_ms=4)
+
+
+def test_a_fence_ends_doubt_on_its_table_only() -> None:
+    """And a whole one lets the table be trusted."""
+    lost = moves.close(moves.grant(EMPTY, holder(A, tables=(T, U)), Epoch(0)))
+    held = moves.grant(lost, holder(B), Epoch(0))
+    fenced = moves.confirm_fence(held, T, frozenset({X}), is_whole=False)
+    assert (fenced.doubts(T), fenced.doubts(U), fenced.tables) == (frozenset(), {X}, {})
+    whole = moves.confirm_fence(fenced, U, frozenset({X}), is_whole=True)
+    assert (whole.in_doubt, whole.tables) == ((), {U: 9})
+
+
+@pytest.mark.parametrize("move", [moves.close, lambda r: moves.complete(r, now_ms=0), lambda r: moves.add_table(r, T)])
+def test_a_holders_move_without_a_holder_is_a_fault(move: Any) -> None:
+    """It would change somebody else's turn."""
+    with pytest.raises(ValueError, match="nobody holds"):
+        move(EMPTY)
+
+
+def test_giving_up_takes_only_the_own_ticket() -> None:
+    """Others keep their place."""
+    record = moves.ask(moves.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), NoRule(), None)
+    assert [t.job for t in moves.give_up(record, Nonce("A.0")).tickets] == ["B"]
