@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headgate.checks import check
+from headgate import settings
+from headgate.checks import check, doctor
 from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path
 from headgate.checks.erasure import BytesLeft, bytes_left
 from headgate.checks.finding import Finding, of_error
@@ -23,6 +24,7 @@ from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
 from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Pipeline, StreamSpec, TableSpec
 from headgate.core.turns.moves import Sessions
+from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
 from headgate.events import TurnEnded
 from headgate.ports import TurnStore
@@ -285,3 +287,52 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
             appended.setdefault(stream.table, schema)
         found += [one for one in said if one.where not in broken]
     return found
+
+
+def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]:
+    """Whether machine, Spark and the pipeline's places are fit; see `checks.doctor`.
+
+    Args:
+        pipeline: None: only the machine and Spark are looked at.
+        has_spark: A session may be started to see whether it is fit.
+    """
+    streams = () if pipeline is None else pipeline.streams
+    needs_kafka = any(isinstance(stream.source, KafkaSource) for stream in streams)
+    sets = ["delta", *(["kafka"] if needs_kafka else [])]
+    found = list(doctor.machine(settings.java_sources(), settings.jar_sources(), sets))
+    yield from found
+    where = "Spark session"
+    if not has_spark:
+        yield Finding(level="note", where=where, what="not started, as --no-spark says")
+    elif any(one.level == "fault" and one.where != "jars" for one in found):
+        yield Finding(level="note", where=where, what="not started, as something that it needs is missing")
+    else:
+        yield from _session(where, pipeline, needs_kafka=needs_kafka)
+    if pipeline is not None:
+        yield from doctor.place(pipeline, lambda: existing_store(pipeline.coordinator.url))
+
+
+def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Iterator[Finding]:
+    from headgate.api import session
+    from headgate.delta.jvm import check_jvm
+
+    try:
+        conf = None if pipeline is None else pipeline.spark
+        spark = session("headgate doctor", conf=conf, kafka=needs_kafka)
+        check_jvm(spark)
+    except HeadgateError as error:
+        yield from of_error(error, where)
+        return
+    what = f"Spark {spark.version} with Delta, and with commits on local disk that are put-if-absent between processes"
+    yield Finding(level="ok", where=where, what=what)
+
+
+def commits_of(pipeline: Pipeline) -> list[tuple[str, Commit]]:
+    """Every commit of the pipeline's tables on this machine's disk, each with its table's name in the file."""
+    names = {str(place): name for name, place in locations(pipeline).items()}
+    return [(names[place], commit) for place, log in local_logs(names).items() for commit in log.commits()]
+
+
+def turns_of(pipeline: Pipeline) -> list[TurnEnded]:
+    """The ledger of every lock, by the time at which a turn ended."""
+    return read_ledger(pipeline.storage)

@@ -30,7 +30,21 @@ class Output(StrEnum):
     JSONL = "jsonl"
 
 
-COMMANDS = ("init", "check", "run", "status", "history", "verify", "order", "jars", "config")
+COMMANDS = (
+    "init",
+    "doctor",
+    "check",
+    "run",
+    "status",
+    "history",
+    "requests",
+    "adopt",
+    "verify",
+    "order",
+    "jars",
+    "report",
+    "config",
+)
 """Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
 
 

@@ -1,0 +1,198 @@
+"""Composition for what a person does by command: mark a table as governed, and tend stored requests. Beside `api.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headgate.api import Site, locate, open_store
+from headgate.coordinator.machine import MachineClock
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import TableLocation
+from headgate.core.spec import Append, Pipeline, TableSpec
+from headgate.core.turns.order import NoRule
+from headgate.core.turns.protocol import Order
+from headgate.core.turns.tokens import PREFIX, job_token, lock_token, unpack
+from headgate.delta import governed
+from headgate.delta.governed import GovernedTable
+from headgate.delta.log import DeltaTableLog
+from headgate.delta.requests import STATES, RequestTable
+from headgate.errors import InvalidRequest
+from headgate.inspect import existing_store, session_of, stream_named, table_named
+from headgate.sinks.tee import Tee
+from headgate.streams import operations
+from headgate.streams.operations import StoredRequest
+from headgate.streams.steps import StreamContext
+from headgate.streams.stream import LOG_STORE
+
+ADHOC = "adhoc"
+"""The job under which a person's own turns are taken; their token id is `headgate/job/adhoc`."""
+
+
+def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocation, GovernedTable]:
+    """Makes an existing table governed; its version and its data stay as they are. Idempotent.
+
+    Args:
+        pipeline: Whose coordinator the table's jobs take turns at.
+        name: A table of the file, or the path of one that is not in it.
+        lock: The lock; that of the file by default.
+
+    Raises:
+        InvalidRequest: There is no table, or another lock governs it; or it is not in the file and no lock was given.
+        UnsupportedTable: Delta is told to forget tokens on it.
+    """
+    table = _table_or_path(pipeline, name, lock)
+    spark = session_of(pipeline)
+    location = locate(spark, table)
+    tokens = DeltaTableLog(spark).read_tokens(location).tokens
+    others = {one for one in tokens if one.startswith(f"{PREFIX}lock/")} - {lock_token(table.lock)}
+    if others and governed.read_governed(spark, location) is None:
+        raise InvalidRequest(
+            "the table is written under another lock; nothing was changed",
+            advice="Name that lock, or let its jobs end and their turns be forgotten with the table",
+            table=location,
+            lock=min(others).removeprefix(f"{PREFIX}lock/"),
+            wanted=table.lock,
+        )
+    coordinator_id = open_store(pipeline.coordinator.url).coordinator_id()
+    return location, governed.adopt(spark, location, table.lock, coordinator_id, LOG_STORE)
+
+
+def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:
+    """Takes the note away that makes a table governed; whether there was one.
+
+    Raises:
+        InvalidRequest: One of its jobs has the turn.
+    """
+    table = _table_or_path(pipeline, name, "")
+    spark = session_of(pipeline)
+    location = locate(spark, table)
+    store = existing_store(pipeline.coordinator.url)
+    record = None if store is None or not table.lock else store.read(table.lock).record
+    if record is not None and record.holder is not None and location in record.holder.tables:
+        raise InvalidRequest(
+            f"{record.holder.job} has the turn on the table; it was not released",
+            advice="Wait until it has ended: headgate status",
+            table=location,
+        )
+    return location, governed.release(spark, location)
+
+
+def _table_or_path(pipeline: Pipeline, name: str, lock: str | None) -> TableSpec:
+    try:
+        table = table_named(pipeline, name)
+    except InvalidRequest:
+        if lock is None or ("/" not in name and not Path(name).exists()):
+            raise
+        path = name if "://" in name else str(Path(name).absolute())
+        return TableSpec(name=name, path=path, catalog_name=None, lock=lock, columns=None)
+    if lock and lock != table.lock:
+        raise InvalidRequest(
+            f"the file says that {table.name} has the lock {table.lock}, and --lock says {lock}; nothing was changed",
+            advice="Leave --lock out, or correct the file",
+        )
+    return table
+
+
+# -------------------------------------------------------------------------------------------------------- requests
+
+
+class RequestDesk:
+    """Stored requests of one stream, for a person who looks at them, gives them another chance, or takes them out."""
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        """See the class.
+
+        Raises:
+            InvalidRequest: There is no such stream, or it stores no requests.
+        """
+        self._stream = stream_named(pipeline, name)
+        if isinstance(self._stream.kind, Append):
+            raise InvalidRequest(
+                f"{name} appends records and stores no requests; nothing was done",
+                advice="Name a stream of kind mutate or erase",
+            )
+        self._pipeline = pipeline
+        self._spark = session_of(pipeline)
+        self._context = StreamContext(
+            session=self._spark.newSession(),
+            log=DeltaTableLog(self._spark),
+            storage=pipeline.storage,
+            target=locate(self._spark, pipeline.table_of(self._stream)),
+            neighbours=tuple(one for one in pipeline.streams if one.table == self._stream.table),
+            clock=MachineClock(),
+            events=Tee([]),
+        )
+
+    def rows(self, states: Sequence[str], *, rows_max: int) -> list[StoredRequest]:
+        """The newest requests in these states; all states if none is named. Never their values."""
+
+        unknown = [state for state in states if state not in STATES]
+        if unknown:
+            raise InvalidRequest(
+                f"there is no state {unknown[0]!r}; nothing was read", advice=f"The states are: {', '.join(STATES)}"
+            )
+        return operations.list_requests(self._context, self._stream, tuple(states) or STATES, rows_max=rows_max)
+
+    def replay(self, ids: Sequence[str]) -> int:
+        """Lets dead requests wait again, in a turn; how many.
+
+        Raises:
+            InvalidRequest: One of them is not dead, or another try would end the same; nothing was changed.
+            TurnNotGranted: Not in time; nothing was changed.
+        """
+        return self._in_turn(ids, lambda turn: operations.replay(turn, self._context, self._stream, ids))
+
+    def drop(self, ids: Sequence[str], reason: str) -> int:
+        """Takes dead requests out, in a turn; how many.
+
+        Raises:
+            InvalidRequest, TurnNotGranted: As `replay`.
+        """
+        return self._in_turn(ids, lambda turn: operations.drop(turn, self._context, self._stream, ids, reason=reason))
+
+    def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int]) -> int:
+        """Runs `work` in a turn of the job `adhoc`."""
+        location = self._context.requests_of(self._stream)
+        self._refuse_unless_dead(ids)
+        pipeline = self._pipeline
+        site = Site.open(self._spark, url=pipeline.coordinator.url, storage=pipeline.storage)
+        coordinator = site.coordinator(
+            lock=pipeline.lock_of(self._stream),
+            job=ADHOC,
+            order=Order(rule=NoRule(), absent_after_ms=None),
+            lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
+            on_lost=lambda reason: None,
+        )
+        token_id = job_token(ADHOC)
+        try:
+            turn = coordinator.take(token_id=token_id, query_id=None, batch=None, tables=(location,))
+            try:
+                stored = site.log.read_tokens(location).tokens.get(token_id)
+                turn.next_batch(-1 if stored is None else unpack(stored).batch + 1, None, is_replay=False)
+                changed = work(turn)
+            except InvalidRequest:
+                turn.complete()  # refused before anything was written
+                raise
+            except BaseException as error:
+                turn.abandon(error)
+                raise
+            turn.complete()
+            return changed
+        finally:
+            coordinator.close()
+
+    def _refuse_unless_dead(self, ids: Sequence[str]) -> None:
+        """Before a turn is taken, whose entry would be a version of the request table already."""
+
+        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
+            ["dead"]
+        )
+        dead = set() if rows is None else {row["request_id"] for row in rows.select("request_id").collect()}
+        absent = [id_ for id_ in ids if id_ not in dead]
+        if absent or not ids:
+            raise InvalidRequest(
+                f"not dead requests of {self._stream.name}: {', '.join(absent[:5]) or 'none was named'}; "
+                "nothing was changed",
+                advice=f"See them with: headgate requests list {self._stream.name} --state dead",
+            )
