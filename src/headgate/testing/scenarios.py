@@ -133,7 +133,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("new-crash", start="new", crash=1),
     _scenario("new-expire", start="new", expire=1),
     _scenario("wipe", wipe=1),
-    _scenario("wipe-new", wipe=1, start="new"),
+    _scenario("wipe-new", (A,), wipe=1, start="new", expire=1),
     _scenario("wipe-after", AFTER, wipe=1),
     _scenario("wipe-one-job", (A,), wipe=1, crash=1, expire=1),
     _scenario("wipe-one-job-lost", (replace(A, writes=TWO_STEPS),), wipe=1, lost=1, expire=1),

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.turns.record import LockRecord
-from headgate.testing.transitions import Label, Transitions
+from headgate.testing.processes import Label, Processes
+from headgate.testing.transitions import after as transitions_from
 from headgate.testing.worlds import Scenario, State, Violation, completed_by
 
 STATES_MAX = 4_000_000
@@ -65,7 +66,7 @@ def explore(scenario: Scenario, *, states_max: int = STATES_MAX) -> Outcome:
 
 def _explore(scenario: Scenario, states_max: int) -> Outcome:
     began_at_s = time.process_time()
-    world = Transitions(scenario)
+    world = Processes(scenario)
     first = world.first()
     numbers: dict[State, int] = {first: 0}
     states: list[State] = [first]
@@ -100,7 +101,7 @@ def _explore(scenario: Scenario, states_max: int) -> Outcome:
         has_next = False
         try:
             world.check(state)
-            for label, reached, is_fault in world.after(state):
+            for label, reached, is_fault in transitions_from(world, state):
                 transitions += 1
                 number = numbers.get(reached)
                 if number is None:
@@ -137,7 +138,7 @@ def _cannot_end(before: list[list[int]], ends: list[int]) -> int | None:
     return None if stuck < 0 else stuck
 
 
-def _words(world: Transitions, label: Label) -> str:
+def _words(world: Processes, label: Label) -> str:
     who, what = label
     if not isinstance(what, str):
         before, after = world.records[what[0]], world.records[what[1]]
