@@ -90,10 +90,13 @@ class Coordinator:
         """Says that nothing is left to do up to these table versions."""
         self.open()
         assert self._session is not None
-        if not self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at)):
-            return  # another run of the job may be at work: the word of this one counts no more
-        shown = {str(table): int(version) for table, version in idle_at.items()}
-        self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
+        record = self.record()
+        was_idle = record is not None and record.job(self.job).idle_since_ms is not None
+        said = self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at))
+        # Not said: another run of the job may be at work. Said again for a later version: news to the record, not to people.
+        if said and not was_idle:
+            shown = {str(table): int(version) for table, version in idle_at.items()}
+            self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
 
     # ----------------------------------------------------------------------------------------------- the turn
 

@@ -309,8 +309,11 @@ class RequestStream:
 
     def _apply_and_settle(self, turn: BatchTurn, held: Held, erasures: Erasures | None, batch_id: int) -> BatchResult:
         keys = sorted({request.key for request in held.requests if request.key is not None})
-        waiting = self._waiting(keys, erasures)
-        standing = self._standing(keys, erasures)
+        last = self._progress.last()
+        if last is not None and last.kept == 0:
+            waiting, standing = self._read(None, None), _Standing(by_key={}, ends={})
+        else:
+            waiting, standing = self._waiting(keys, erasures), self._standing(keys, erasures)
         admitted = admit(held.requests, self._highest(keys), has_sequence=self._meaning.has_sequence)
         everything = _together(waiting, held)
         paths = compose([*waiting.requests, *admitted.in_order])

@@ -151,12 +151,12 @@ class Supervisor:
                 return
             pause_s = 0.05 if is_busy else min(pause_s * 2, 2.0)
             deadline_s = time.monotonic() + pause_s
-            while time.monotonic() < deadline_s and not self.is_stopping:
-                # Others' commits are noticed at once, without starting a query: a note, or a sweep, may be due.
+            while not is_busy and time.monotonic() < deadline_s and not self.is_stopping:
+                # Others' commits are noticed at once, without starting a query: a note, or a sweep, may be due. Only after a
+                # run that found the source empty, though: else there is something left to do.
                 if self._stop.wait(0.05) or self._work.has_sweep_work():
                     break
-                if not is_busy:  # else a batch may be left: its turn was not granted, or reached its limit
-                    self._announce_idle()
+                self._announce_idle()
                 if is_finished():
                     return
 
