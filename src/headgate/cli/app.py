@@ -32,6 +32,7 @@ class Output(StrEnum):
 
 COMMANDS = (
     "init",
+    "demo",
     "doctor",
     "check",
     "run",

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 RESTARTS_MAX = 5
 """How often a stream that was killed is started again; its batch is written once all the same."""
@@ -30,17 +30,20 @@ class _Child:
 class Processes:
     """A process for each stream. Each ends by itself, and after its turn when this one stops it or dies."""
 
-    def __init__(self, commands: dict[str, list[str]], *, show: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, commands: dict[str, list[str]], *, show: Callable[[dict[str, Any]], None], errors: TextIO | None = None
+    ) -> None:
         """See the class.
 
         Args:
             commands: Stream → arguments of `headgate` that run it and print its events as JSON lines.
             show: Told of every event.
+            errors: A file for what they write on standard error; this process's own by default.
         """
         self._children = [
             _Child(name, [sys.executable, "-m", "headgate", *arguments]) for name, arguments in commands.items()
         ]
-        self._show = show
+        self._show, self._errors = show, errors
         self._is_stopping = False
         self._signals: list[int] = []
         self._codes: dict[str, int] = {}
@@ -84,7 +87,12 @@ class Processes:
         # A group of its own: a Ctrl-C in the terminal reaches this process, which then stops the children in order. Its
         # input is our end of a pipe: when we die, however suddenly, the child reads the end of it and stops.
         with subprocess.Popen(
-            child.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+            child.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
         ) as process:
             child.process = process
             if self._is_stopping:
@@ -98,7 +106,7 @@ class Processes:
         try:
             data = json.loads(line)
         except ValueError:
-            sys.stderr.write(line)  # not ours: something the JVM, or user code, printed
+            (self._errors or sys.stderr).write(line)  # not ours: something the JVM, or user code, printed
             return
         if data.get("event") == "RunReport":
             child.reports.append(data)

@@ -1,0 +1,330 @@
+"""The experiment: three jobs on one table as three processes, with turns and without, on the same input.
+
+In both runs one job is killed with `kill -9` when its second append is in the table and its checkpoint does not say so yet,
+and is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate import api, inspect, settings
+from headgate.cli.processes import Processes
+from headgate.cli.report import commit_row
+from headgate.core.ids import Version
+from headgate.delta.commits import parse_commit
+from headgate.demo import journal
+from headgate.demo.expected import COLUMNS, Difference, Row, compare, replay, rows_of
+from headgate.demo.journal import Line
+from headgate.demo.killer import Killed, Killer
+from headgate.demo.lake import INGESTION, JOBS, LOCK, SPARK, Lake, commit_files, fill
+from headgate.demo.records import Cut, Inputs
+from headgate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow, facts, render
+
+Show = Callable[[dict[str, Any]], None]
+"""Told of every event, as JSON data: those of `headgate run`, and `Noticed` for what the demo does itself."""
+
+CONFLICT = re.compile(r"\b(?:DELTA_)?CONCURRENT_[A-Z_]+|\bConcurrent[A-Za-z]+(?:Exception)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One of the two runs."""
+
+    column: ComparisonColumn
+    difference: Difference
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What the experiment came to."""
+
+    with_turns: Side
+    without_turns: Side
+    failed: Mapping[str, int]
+    """Jobs of the run with turns that ended with an error → their exit status."""
+    report: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """What is known of a run before its table is read."""
+
+    batches: int
+    conflicts: Mapping[str, int]
+    overlaps: int
+    restarts: int
+    killed: int
+    elapsed_s: float
+
+
+def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings:
+    """Fills the lake, runs the jobs with turns and without, compares both tables, writes the report.
+
+    Args:
+        lake: An empty one.
+        inputs: What the jobs read.
+        cut: Into how many files.
+        show: Told of everything that happens.
+
+    Raises:
+        KeyboardInterrupt: interrupted; the jobs have ended.
+        HeadgateError: the ledger or the tables cannot be read.
+    """
+    counts = f"{inputs.engagements.num_rows:,} engagements, {inputs.mutations.num_rows:,} requests to re-identify, "
+    _notice(show, f"== 1/4 inputs: {counts}{inputs.erasures.num_rows:,} to erase, in {lake.inputs}")
+    fill(lake, inputs, cut)
+    _notice(show, "== 2/4 with turns: three processes, each a Spark driver; Ingestion will be killed in the middle")
+    ours, turns, failed = _run_with_turns(lake, show)
+    _notice(show, "== 3/4 without turns: the same jobs on the same input, the same kill; each writes when it is ready")
+    bare = _run_without_turns(lake, show)
+    _notice(show, "== 4/4 both tables against the true answer, row by row")
+    expected = replay(inputs)
+    brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
+    sides = [
+        _side(run, compare(expected, rows, brought=brought))
+        for run, rows in zip((ours, bare), _read_tables([lake.table, lake.table_without]), strict=True)
+    ]
+    data = ReportData(
+        pipeline="engagement (demo)",
+        made_at_ms=_now_ms(),
+        machine=machine(),
+        turns=tuple(turns),
+        commits=(*_commits(lake.table, "engagement"), *_commits(lake.table_without, "engagement, without turns")),
+        comparison=Comparison(with_coordinator=sides[0].column, without_coordinator=sides[1].column),
+    )
+    lake.report.write_text(render(data), encoding="utf-8")
+    return Findings(with_turns=sides[0], without_turns=sides[1], failed=failed, report=lake.report)
+
+
+# ------------------------------------------------------------------------------------------------- with turns
+
+
+def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[str, int]]:
+    pipeline = settings.load_pipeline(str(lake.spec))
+    store = api.open_store(pipeline.coordinator.url)
+    cut_off: list[TurnRow] = []
+    conflicts: Counter[str] = Counter()
+
+    def pid() -> int | None:
+        """The process that is to be killed, while it holds the turn."""
+        record = store.read(LOCK).record
+        if record is None or record.holder is None or record.holder.job != INGESTION:
+            return None
+        held = record.holder
+        batches = None if held.batch is None else (held.batch, held.batch)
+        cut_off[:] = [
+            TurnRow(
+                lock=LOCK,
+                job=held.job,
+                epoch=record.epoch,
+                run=held.run,
+                batches=batches,
+                asked_at_ms=held.since_ms,
+                granted_at_ms=held.since_ms,
+                outcome=Outcome.LOST,
+                reason="its process was ended with kill -9, after its rows were in the table",
+            )
+        ]
+        return held.pid
+
+    def told(killed: Killed) -> None:
+        text = f"killed with -9 in the middle of turn {cut_off[0].epoch} (pid {killed.pid}): its rows are in the table"
+        _notice(show, text, INGESTION)
+
+    def shown(event: dict[str, Any]) -> None:
+        conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
+        show(event)
+
+    commands = {job: _command(lake, job) for job in JOBS}
+    log = lake.logs / "with-turns.log"
+    began_s = time.monotonic()
+    try:
+        with log.open("a", encoding="utf-8") as errors, Killer(lake.table, pid, told) as killer:
+            codes, _ = Processes(commands, show=shown, errors=errors).run()
+    finally:
+        store.close()
+    if any(code == 128 + signal.SIGINT for code in codes):
+        raise KeyboardInterrupt
+    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    if killer.killed is not None and all(turn.epoch != cut_off[0].epoch for turn in turns):
+        turns += cut_off
+    written = [turn.batches for turn in turns if turn.batches and turn.outcome in (Outcome.COMPLETED, Outcome.REPLAYED)]
+    run = _Run(
+        batches=sum(last - first + 1 for first, last in written),
+        conflicts=dict(conflicts),
+        overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
+        restarts=0,  # a job that ends with an error is not started again: it would end the run
+        killed=int(killer.killed is not None),
+        elapsed_s=time.monotonic() - began_s,
+    )
+    return run, turns, {job: code for job, code in zip(JOBS, codes, strict=True) if code}
+
+
+def _command(lake: Lake, job: str) -> list[str]:
+    arguments = ["run", job, "--until-idle", "--spec", str(lake.spec), "--output", "jsonl", "--child"]
+    return arguments + [part for other in JOBS for part in ("--among", other)]
+
+
+# ---------------------------------------------------------------------------------------------- without turns
+
+
+class _PlainJob:
+    """One job without turns: its process, started again if it was killed, and what it said."""
+
+    def __init__(self, job: str, lake: Lake, show: Show) -> None:
+        self.job, self._lake, self._show = job, lake, show
+        self.lines: list[Line] = []
+        self.process: subprocess.Popen[str] | None = None
+        self._is_stopping = False
+        self.thread = threading.Thread(target=self._run, name=job)
+
+    def stop(self) -> None:
+        """Ends it at once."""
+        self._is_stopping = True
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+
+    def add(self, line: Line) -> None:
+        """Notes one thing, and shows it."""
+        self.lines.append(line)
+        text = {
+            "began": f"batch {line.batch}: writes",
+            "ended": f"batch {line.batch}: written",
+            "failed": f"batch {line.batch}: {line.error}",
+            "restarted": "the query is started again from its checkpoint",
+            "killed": "killed with -9: its rows are in the table, its checkpoint does not say so; started again",
+            "gave_up": "failed too often, and is given up: what is left of its input is not written",
+        }[line.what]
+        _notice(self._show, text, self.job)
+
+    def _run(self) -> None:
+        code = self._run_once()
+        if code == -signal.SIGKILL and not self._is_stopping:
+            code = self._run_once()
+        if code and not self._is_stopping:
+            self.add(Line(job=self.job, what="gave_up", batch=None, at_ms=_now_ms()))
+
+    def _run_once(self) -> int:
+        command = [sys.executable, "-m", "headgate.demo.without", self.job, str(self._lake.root)]
+        with (
+            (self._lake.logs / f"{self.job}-without.log").open("a", encoding="utf-8") as log,
+            # A group of its own: Ctrl-C reaches this process, which then ends the jobs.
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            ) as self.process,
+        ):
+            assert self.process.stdout is not None
+            for text in self.process.stdout:
+                if text.startswith("{"):
+                    self.add(Line(**json.loads(text)))
+        return self.process.returncode
+
+
+def _run_without_turns(lake: Lake, show: Show) -> _Run:
+    jobs = {job: _PlainJob(job, lake, show) for job in JOBS}
+    ingestion = jobs[INGESTION]
+
+    def pid() -> int | None:
+        return None if ingestion.process is None else ingestion.process.pid
+
+    def told(killed: Killed) -> None:
+        ingestion.add(Line(job=INGESTION, what="killed", batch=None, at_ms=killed.at_ms))
+
+    began_s = time.monotonic()
+    with _ended(list(jobs.values())), Killer(lake.table_without, pid, told) as killer:
+        for job in jobs.values():
+            job.thread.start()
+        for job in jobs.values():
+            job.thread.join()
+    lines = [line for job in jobs.values() for line in job.lines]
+    return _Run(
+        batches=journal.batches(lines),
+        conflicts=journal.conflicts(lines),
+        overlaps=journal.overlaps(lines),
+        restarts=sum(line.what == "restarted" for line in lines),
+        killed=int(killer.killed is not None),
+        elapsed_s=time.monotonic() - began_s,
+    )
+
+
+@contextmanager
+def _ended(jobs: Sequence[_PlainJob]) -> Iterator[None]:
+    """No process is left behind, however the block ends."""
+    try:
+        yield
+    finally:
+        for job in jobs:
+            job.stop()
+            if job.thread.ident is not None:
+                job.thread.join()
+
+
+# -------------------------------------------------------------------------------------------------- afterwards
+
+
+def _side(run: _Run, difference: Difference) -> Side:
+    column = ComparisonColumn(
+        jobs=len(JOBS),
+        batches=run.batches,
+        conflicts=run.conflicts,
+        overlaps=run.overlaps,
+        restarts=run.restarts,
+        killed=run.killed,
+        expected_rows=difference.expected_rows,
+        final_rows=difference.final_rows,
+        missing_rows=difference.missing_rows,
+        doubled_rows=difference.doubled_rows,
+        correct=difference.is_none,
+    )
+    return Side(column=column, difference=difference, elapsed_s=run.elapsed_s)
+
+
+def _read_tables(tables: Sequence[Path]) -> list[list[Row]]:
+    """The rows of each table as it is now; none of a table that was never made."""
+    spark = api.session("headgate demo", conf=SPARK)
+    try:
+        return [
+            rows_of(spark.read.format("delta").load(str(table)).select(*COLUMNS).toArrow())
+            if commit_files(table)
+            else []
+            for table in tables
+        ]
+    finally:
+        spark.stop()
+
+
+def _commits(table: Path, name: str) -> list[CommitRow]:
+    return [
+        commit_row(name, parse_commit(Version(int(file.stem)), file.read_text(encoding="utf-8")))
+        for file in commit_files(table)
+    ]
+
+
+def machine() -> str:
+    """One line about this machine, for the report."""
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return f"{platform.node()}, {platform.system()}, {os.cpu_count()} cores, {memory_gb:.0f} GB"
+
+
+def _notice(show: Show, text: str, job: str | None = None) -> None:
+    show({"format": 1, "event": "Noticed", "job": job, "text": text})
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
