@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,14 @@ def test_standing_requests_change_what_is_there_and_what_comes(session: SparkSes
     assert b.stream("Mut").idle_at() == {b.target: b.log.head(b.target)}
 
 
-@pytest.mark.parametrize("cut", [(["a-", "a>p"],), (["a-"], ["a>p"])])
-def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path, cut: tuple[list[str], ...]) -> None:
-    """In one batch as in two: rows that are there are deleted, later rows follow the update."""
+def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path) -> None:
+    """In one batch (a) as in two (b): rows that are there are deleted, later rows follow the update."""
     b = bench(session, tmp_path)
-    b.run("In", records("1:a", "2:b"), RECORD, 0)
-    for batch, said in enumerate(cut):
-        b.run("Mut", requests(*said), REQUEST, batch)
-    b.run("In", records("3:a"), RECORD, 1)
-    assert persons(b) == {"2": "b", "3": "p"}
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("Mut", requests("a-", "a>p", "b-"), REQUEST, 0)
+    b.run("Mut", requests("b>p"), REQUEST, 1)
+    b.run("In", records("4:a", "5:b"), RECORD, 1)
+    assert persons(b) == {"3": "c", "4": "p", "5": "p"}
 
 
 def test_null_keys_and_late_sequences(session: SparkSession, tmp_path: Path) -> None:
@@ -96,25 +96,33 @@ def test_null_keys_and_late_sequences(session: SparkSession, tmp_path: Path) -> 
     assert persons(b) == {"1": "again", "2": "b", "3": "again"}
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (["L>C", "C>D"], {"1": "D", "2": "D", "3": "D", "4": "D"}),
-        (["L>C", "C>L"], {"1": "L", "2": "L", "3": "L", "4": "L"}),
-        (["C>D", "L>C"], {"1": "C", "2": "D", "3": "C", "4": "D"}),
-        (["L>C", "C-"], {}),
-    ],
-)
-def test_moved_keys_compose_in_source_order(
-    session: SparkSession, tmp_path: Path, said: list[str], expected: dict[str, str]
-) -> None:
-    """A lead that becomes a contact that becomes another: rows there and later rows go the whole way, in two batches too."""
+CHAINS = {
+    "a lead, a contact, another": (["L>C", "C>D"], {"1": "D", "2": "D", "3": "D", "4": "D"}),
+    "and back": (["L>C", "C>L"], {"1": "L", "2": "L", "3": "L", "4": "L"}),
+    "the other way round": (["C>D", "L>C"], {"1": "C", "2": "D", "3": "C", "4": "D"}),
+    "deleted on the way": (["L>C", "C-"], {}),
+}
+
+
+def test_moved_keys_compose_in_source_order(session: SparkSession, tmp_path: Path) -> None:
+    """A lead that becomes a contact that becomes another: rows there and later rows go the whole way, in two batches too.
+
+    Each case has its own names in one table.
+    """
     b = bench(session, tmp_path, **MOVE)
-    b.run("In", records("1:L", "2:C"), RECORD, 0)
-    for batch, one in enumerate(said):
-        b.run("Mut", requests(one), REQUEST, batch)
-    b.run("In", records("3:L", "4:C"), RECORD, 1)
-    assert persons(b) == expected
+
+    def named(case: int, *texts: str) -> list[str]:
+        return [re.sub(r"(?<![0-9])([A-Z0-9])", rf"{case}.\1", text) for text in texts]
+
+    cases = list(enumerate(CHAINS.values()))
+    b.run("In", records(*[row for case, _ in cases for row in named(case, "1:L", "2:C")]), RECORD, 0)
+    for batch in (0, 1):
+        said = [text for case, (texts, _) in cases for text in named(case, texts[batch])]
+        b.run("Mut", requests(*said), REQUEST, batch)
+    b.run("In", records(*[row for case, _ in cases for row in named(case, "3:L", "4:C")]), RECORD, 1)
+    assert persons(b) == {
+        f"{case}.{id_}": f"{case}.{person}" for case, (_, expected) in cases for id_, person in expected.items()
+    }
 
 
 def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path: Path) -> None:
@@ -142,7 +150,7 @@ def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path
 
 def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`unmatched`: after `retry_for` a request that never matched is a dead letter; one that was replayed waits again."""
-    from headgate.streams.operations import drop, replay
+    from headgate.streams.operations import drop_requests, list_requests, replay_requests
 
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a"), RECORD, 0)
@@ -153,10 +161,10 @@ def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_pa
     assert b.requests("Mut")["file0#0"] == ("dead", "no row has matched within 30d")
     assert not b.stream("Mut").has_sweep_work()
     b.run("In", records("2:c"), RECORD, 1)
-    ids = {row.source_position: row.request_id for row in b.request_rows("Mut")}
     spec = b.streams[1]
-    assert replay(b.turn("ops", 0), b.context(), spec, [ids["file0#0"]]) == 1
-    assert drop(b.turn("ops", 1), b.context(), spec, [ids["file0#1"]], reason="asked for twice") == 1
+    ids = {request.source_position or "": request.request_id for request in list_requests(b.context(), spec, ["dead"])}
+    assert replay_requests(b.turn("ops", 0), b.context(), spec, [ids["file0#0"]]) == 1
+    assert drop_requests(b.turn("ops", 1), b.context(), spec, [ids["file0#1"]], reason="asked for twice") == 1
     assert b.stream("Mut").has_sweep_work()
     b.sweep("Mut", 1)
     assert persons(b) == {"1": "a", "2": "q"}
@@ -200,8 +208,9 @@ def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -
 STEPS = ["store", "apply", "settle"]
 
 
-@pytest.mark.parametrize("applies_to", ["arrived", "arrived_and_later"])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(
+    ("step", "applies_to"), [*[(step, "arrived_and_later") for step in STEPS], ("apply", "arrived")]
+)
 def test_crash_after_each_step_repeats_the_rest_only(
     session: SparkSession, tmp_path: Path, step: str, applies_to: str
 ) -> None:
@@ -228,31 +237,32 @@ def test_crash_after_each_step_repeats_the_rest_only(
 
 
 def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_path: Path) -> None:
-    """Where the source is cut into batches changes nothing: chains, deletions, erased persons, later rows."""
+    """Where the source is cut into two batches changes nothing: chains, deletions, erased persons, later rows.
+
+    Each cut has its own names in one table.
+    """
     said = ["a>b", "b>c", "x>E", "c-", "d>a", "x>y", "b>d", "e>e", "d>e", "f>E", "a>f", "y>z"]
-    changes = [
-        Change(key={"person": alias}, set=None if op == "delete" else {"person": person})
-        for _, alias, person, op in requests(*said)
-    ]
+    names = "abcdefxyzE"
     replay = Replay(mutations={"Mut": Mutations(is_standing=True, moves_rows=True)})
-    rows = [f"{i}:{alias}" for i, alias in enumerate("abcdefxyzE")]
-    for step in (
-        lambda: replay.append([{"id": i, "person": a} for i, a in records(*rows)]),
-        lambda: replay.erase(["E"]),
-        lambda: replay.mutate("Mut", changes),
-        lambda: replay.append([{"id": f"late{i}", "person": a} for i, a in records(*rows)]),
-    ):
-        step()
-    expected = {str(row["id"]): row["person"] for row in replay.rows}
-    for cut in range(len(said)):
-        b = bench(session, tmp_path / str(cut), **MOVE)
-        b.run("In", records(*rows), RECORD, 0)
-        b.run("TTL", [("E", "erase")], "person string, op string", 0)
-        for batch, part in enumerate([said[:cut], said[cut:]]):
-            if part:
-                b.run("Mut", requests(*part), REQUEST, batch)
-        b.run("In", [(f"late{i}", a) for i, a in records(*rows)], RECORD, 1)
-        assert persons(b) == expected, f"cut before request {cut}"
+    replay.append([{"id": f"early {name}", "person": name} for name in names])
+    replay.erase(["E"])
+    changes = [(text.rstrip("-").split(">"), text.endswith("-")) for text in said]
+    replay.mutate("Mut", [Change(key={"person": p[0]}, set=None if d else {"person": p[1]}) for p, d in changes])
+    replay.append([{"id": f"late {name}", "person": name} for name in names])
+    expected = {str(row["id"]): str(row["person"]) for row in replay.rows}
+
+    cuts = range(len(said) + 1)
+
+    def batch(cut: int, texts: list[str]) -> list[str]:
+        return [re.sub(r"(\w)", rf"{cut}.\1", text) for text in texts]
+
+    b = bench(session, tmp_path, **MOVE)
+    b.run("In", [(f"{cut} early {name}", f"{cut}.{name}") for cut in cuts for name in names], RECORD, 0)
+    b.run("TTL", [(f"{cut}.E", "erase") for cut in cuts], "person string, op string", 0)
+    b.run("Mut", requests(*[text for cut in cuts for text in batch(cut, said[:cut])]), REQUEST, 0)
+    b.run("Mut", requests(*[text for cut in cuts for text in batch(cut, said[cut:])]), REQUEST, 1)
+    b.run("In", [(f"{cut} late {name}", f"{cut}.{name}") for cut in cuts for name in names], RECORD, 1)
+    assert persons(b) == {f"{cut} {id_}": f"{cut}.{person}" for cut in cuts for id_, person in expected.items()}
 
 
 def test_a_changed_match_is_refused(session: SparkSession, tmp_path: Path) -> None:

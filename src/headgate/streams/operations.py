@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from headgate.core.ids import Version
 from headgate.core.requests.fold import State
 from headgate.core.spec import Mutate, StreamSpec
 from headgate.delta.requests import STATES, RequestTable
@@ -17,6 +18,7 @@ from headgate.errors import InvalidRequest
 from headgate.ports import WriteToken
 from headgate.streams.steps import SETTLE, BatchTurn, StreamContext
 from headgate.streams.target import noted
+from headgate.streams.tested import NEVER, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def list_requests(
     return [StoredRequest(**row.asDict()) for row in newest.select(*names).collect()]
 
 
-def replay(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str]) -> int:
+def replay_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str]) -> int:
     """Lets dead requests wait again, from now on and for all rows; how many.
 
     Raises:
@@ -59,13 +61,15 @@ def replay(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Seque
             advice="Correct the request in its source, or take it out with: headgate requests drop",
         )
     now_ms = context.clock.wall_ms()
+    last = Progress(context, spec).last() or NEVER
     values = {"state": "'waiting'", "reason": "'replayed'", "first_seen_ms": f"{now_ms}L"}
-    # Kept counts at least these; the exact number is found by the sweep that this brings about.
-    facts = {"tested": -1, "kept": len(ids), "oldest_ms": now_ms}
+    # The sweep that this brings about tests all rows, and counts anew.
+    again = replace(last, tested=Version(-1), kept=last.kept + len(ids), oldest_ms=last.oldest_ms or now_ms)
+    facts = again.facts()
     return _change(turn, context, spec, ids, "replay", values, facts)
 
 
-def drop(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str], *, reason: str) -> int:
+def drop_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str], *, reason: str) -> int:
     """Takes dead requests out of the table; the reason stays in its history. How many.
 
     Raises:

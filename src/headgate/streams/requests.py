@@ -32,7 +32,6 @@ from headgate.core.requests.fold import (
     settle,
 )
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
-from headgate.delta.log import LogGone
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
 from headgate.delta.statements import append, conflicts, create_table, tokened
 from headgate.errors import Fault, InvalidRequest
@@ -156,8 +155,8 @@ class RequestStream:
             text = "the log no longer tells which files are new, so the whole table is tested"
             self._context.events.emit(Noticed(job=self._spec.name, text=text))
         if self._meaning.is_standing:
-            return self._sweep_standing(turn, head, paths)
-        return self._sweep_waiting(turn, head, paths)
+            return self._sweep_standing(turn, head, paths, batch_id)
+        return self._sweep_waiting(turn, head, paths, batch_id)
 
     # ---------------------------------------------------------------------------------------------------------- store
 
@@ -325,9 +324,9 @@ class RequestStream:
         effects = self._effects(paths, standing)
         replaced: dict[str, Settled] = {}
         if self._meaning.is_standing and not self._meaning.moves_rows:
-            for key, last in last_of_key(admitted.in_order).items():
+            for key, newest in last_of_key(admitted.in_order).items():
                 if (before := standing.by_key.get(key)) is not None:
-                    replaced[before] = Settled(state="superseded", reason=f"followed by {last.id}")
+                    replaced[before] = Settled(state="superseded", reason=f"followed by {newest.id}")
         tested = self._tested_after(held, waiting, settled, standing, effects, met)
         self._settle(turn, everything, settled, replaced, effects, tested, met)
         return BatchResult(
@@ -423,7 +422,10 @@ class RequestStream:
         head = met.version if met else log.head(target)
         is_behind = last.kept > 0 and head >= 0 and self._progress.unseen(last.tested, head) != frozenset()
         return Tested(
-            tested=last.tested if is_behind else head, kept=max(0, kept), oldest_ms=min(oldest) if oldest else None
+            tested=last.tested if is_behind else head,
+            kept=max(0, kept),
+            oldest_ms=min(oldest) if oldest else None,
+            swept=last.swept,
         )
 
     def _settle(
@@ -524,7 +526,9 @@ class RequestStream:
             return True
         return head >= 0 and self._progress.unseen(last.tested, head) != frozenset()
 
-    def _sweep_standing(self, turn: BatchTurn, head: Version, paths: frozenset[str] | None) -> BatchResult:
+    def _sweep_standing(
+        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
+    ) -> BatchResult:
         """Has rows that others wrote follow what stands."""
         context, target = self._context, self._context.target
         kind, now_ms = self._kind, self._context.clock.wall_ms()
@@ -559,30 +563,16 @@ class RequestStream:
                     target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, rules, met, token)
                 )
         counted = self._counted()
-        self._settle(turn, self._read(None, None), {}, {}, {}, replace(counted, tested=head), None)
+        self._settle(turn, self._read(None, None), {}, {}, {}, replace(counted, tested=head, swept=batch_id), None)
         return BatchResult(rows_written=changed)
 
-    def _unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
-        """The version that a sweep was computed on which was applied and, after a crash, never settled; None if none was.
-
-        A settled one was computed on the version that its `settle` names as tested.
-        """
-        try:
-            commits = self._context.log.commits(self._context.target, last.tested, head)
-        except LogGone:
-            return None
-        for commit in reversed(commits):
-            said: Mapping[str, Any] = commit.user_metadata or {}
-            facts = said.get("user") or {}
-            if said.get("job") == self._spec.name and facts.get("sweep") and facts["tested"] > last.tested:
-                return Version(facts["tested"])
-        return None
-
-    def _sweep_waiting(self, turn: BatchTurn, head: Version, paths: frozenset[str] | None) -> BatchResult:
+    def _sweep_waiting(
+        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
+    ) -> BatchResult:
         """Retries what waits on rows that came since; ends what has waited for too long."""
         context, target = self._context, self._context.target
         last = self._progress.last() or NEVER
-        applied_at = self._unsettled_sweep(last, head)
+        applied_at = self._progress.unsettled_sweep(last, head)
         if applied_at is not None:
             head, paths = applied_at, self._progress.unseen(last.tested, applied_at)
         erasures = self._erasures()
@@ -622,7 +612,7 @@ class RequestStream:
             else:
                 left.append(seen_ms)
         changes = {id_: outcome for id_, outcome in settled.items() if outcome.state != "waiting"}
-        tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None)
+        tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None, swept=batch_id)
         self._settle(turn, held if changes else self._read(None, None), changes, {}, {}, tested, met)
         return BatchResult(
             rows_written=sum(met.counts().values()) if met else 0,

@@ -1,7 +1,7 @@
 """Up to which version of the target a stream's kept requests have been tested, and what has come since; from logs alone.
 
-The last `settle` of a stream says it in its commit's `userMetadata`: `{"user": {"tested", "kept", "oldest_ms"}}`; a person
-who lets dead requests wait again says it in the stream's name.
+The last `settle` of a stream says it in its commit's `userMetadata`: `{"user": {"tested", "kept", "oldest_ms", "swept"}}`; a
+person who lets dead requests wait again says it in the stream's name.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ class Tested:
     """Requests that wait or stand; an upper bound after others were forgotten."""
     oldest_ms: int | None
     """When the oldest request that waits was first seen, or earlier."""
+    swept: int = -1
+    """Batch of the last sweep that was settled."""
 
     def facts(self) -> Mapping[str, object]:
         """For `userMetadata`."""
-        return {"tested": self.tested, "kept": self.kept, "oldest_ms": self.oldest_ms}
+        return {"tested": self.tested, "kept": self.kept, "oldest_ms": self.oldest_ms, "swept": self.swept}
 
 
 NEVER = Tested(tested=Version(-1), kept=0, oldest_ms=None)
@@ -70,6 +72,19 @@ class Progress:
             self._said = (head, self._said[1])
             return self._said[1]
         return NEVER
+
+    def unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
+        """The version that a sweep was computed on which was applied and, after a crash, never settled; None if none was."""
+        try:
+            commits = self._context.log.commits(self._context.target, last.tested, head)
+        except LogGone:
+            return None
+        for commit in reversed(commits):
+            said: Mapping[str, Any] = commit.user_metadata or {}
+            facts = said.get("user")
+            if said.get("job") == self._spec.name and isinstance(facts, dict) and facts.get("sweep"):
+                return Version(facts["tested"]) if said["batch"] > last.swept else None
+        return None
 
     def unseen(self, tested: Version, head: Version) -> frozenset[str] | None:
         """The target's live files at `head` with rows that came after `tested`; None if the log no longer tells."""
@@ -120,4 +135,6 @@ def _told(commit: Commit, job: str) -> Tested | None:
     facts = said.get("user")
     if not isinstance(facts, dict) or "kept" not in facts or job not in (said.get("job"), facts.get("stream")):
         return None
-    return Tested(tested=Version(facts["tested"]), kept=facts["kept"], oldest_ms=facts["oldest_ms"])
+    return Tested(
+        tested=Version(facts["tested"]), kept=facts["kept"], oldest_ms=facts["oldest_ms"], swept=facts["swept"]
+    )
