@@ -80,6 +80,14 @@ def _show(lock: LockStatus) -> None:
         if job.completed_at_ms is not None:
             last += words.clock(job.completed_at_ms, has_day=True)
         rows.append(
-            (job.job, "running" if job.is_alive else "-", job.rule, str(job.turns), last, idle, lost or words.NOTHING)
+            (
+                job.job,
+                "running" if job.is_alive else words.NOTHING,
+                job.rule,
+                str(job.turns),
+                last,
+                idle,
+                lost or words.NOTHING,
+            )
         )
     table(("job", "now", "order", "turns", "last completed", "idle since", "lost turn"), rows)

@@ -10,6 +10,7 @@ from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.output import FORMAT, OUTPUT, SPEC, styled
 from headgate.errors import Corrupt
+from headgate.report import words
 
 
 @app.command("verify")
@@ -47,8 +48,9 @@ def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
                 typer.echo(f"not checked: {text}")
             if not found.violations:
                 typer.echo(
-                    f"{found.turns} turns, none overlap; {found.batches} batches, each exactly once; "
-                    f"{found.commits} commits in order"
+                    f"{words.counted(found.turns, 'turn')}, none overlap; "
+                    f"{words.counted(found.batches, 'batch', 'batches')}, each exactly once; "
+                    f"{words.counted(found.commits, 'commit')} in order"
                 )
     if found.violations:
         count = len(found.violations)

@@ -1,0 +1,65 @@
+"""The command, run in this process: what it printed, and its exit status."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.cli.app import run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its output as one document."""
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        """Its output as a document per line."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def headgate(*arguments: str | Path) -> Ran:
+    """Runs `headgate ARGUMENTS`, as the installed script would."""
+    out, err = io.StringIO(), io.StringIO()
+    argv, handlers = sys.argv, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    sys.argv = ["headgate", *map(str, arguments)]
+    code: object = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = argv
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    return Ran(code=code if isinstance(code, int) else int(code is not None), out=out.getvalue(), err=err.getvalue())
+
+
+def state_of(*folders: Path) -> dict[str, str]:
+    """Path → digest of every file; what must be the same after a command that failed.
+
+    SQLite's own side files come and go with whoever looks.
+    """
+    return {
+        str(file): hashlib.sha256(file.read_bytes()).hexdigest()
+        for folder in folders
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and not file.name.endswith(("-wal", "-shm"))
+    }

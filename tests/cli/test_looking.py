@@ -1,0 +1,316 @@
+"""The commands that look and do not run, on files made by hand; the JSON forms are promises and kept word for word."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
+from headgate.core.turns.order import After, rule_to_json
+from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
+from headgate.stores.sqlite import SqliteTurnStore
+from tests.checks.lake import LOCK, Lake, healthy
+from tests.cli.command import headgate
+
+FILE = """\
+name: p
+storage: ./_headgate
+tables:
+  t: {path: ./table, lock: L}
+streams:
+  In:
+    table: t
+    every: 1h
+    source: {files: ./in, format: parquet, schema: "id STRING"}
+    append: {}
+  Gone:
+    table: t
+    after: In
+    source: {files: ./gone, format: parquet, schema: "id STRING"}
+    erase: {match: {id: id}}
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A pipeline that has run, with its file."""
+    made = healthy(tmp_path)
+    made.write_ledger()
+    (tmp_path / "headgate.yml").write_text(FILE)
+    for folder in ("in", "gone"):
+        (tmp_path / folder).mkdir()
+    return made
+
+
+def record(root: Path) -> LockRecord:
+    """In holds the turn and its process is gone; Gone waits."""
+    return LockRecord(
+        lock=LOCK,
+        epoch=Epoch(4),
+        holder=Holder(
+            nonce=Nonce("n"),
+            session=SessionId("In@dead"),
+            job=JobName("In"),
+            run="r",
+            host="h",
+            boot_id="b",
+            pid=77,
+            pid_start=1,
+            jvm_pid=None,
+            jvm_start=None,
+            token_ids=(TokenId("headgate/q1"),),
+            batch=4,
+            tables=(TableLocation(str(root / "table")),),
+            since_ms=1_000_000,
+        ),
+        tickets=(Ticket(job=JobName("Gone"), session=SessionId("Gone@dead"), nonce=Nonce("m"), asked_at_ms=1_000_500),),
+        jobs={
+            JobName("In"): JobState(done=Epoch(3), turns=3, completed_at_ms=999_000),
+            JobName("Gone"): JobState(lost=(Epoch(2), None), rule=rule_to_json(After(("In",)), None)),
+        },
+        in_doubt=(InDoubt(token_id=TokenId("headgate/q2"), epoch=Epoch(2), tables=()),),
+    )
+
+
+def test_verify_of_a_whole_pipeline_ends_with_0(lake: Lake) -> None:
+    """Nothing broken: exit 0, and what was looked at is said."""
+    ran = headgate("verify", "--spec", lake.root, "--output", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json == {
+        "format": 1,
+        "pipeline": "p",
+        "is_whole": True,
+        "counts": {"turns": 3, "commits": 6, "batches": 4},
+        "violations": [],
+        "unchecked": [],
+    }
+    assert headgate("verify", "--spec", lake.root).out == (
+        "3 turns, none overlap; 4 batches, each exactly once; 6 commits in order\n"
+    )
+
+
+def test_verify_of_a_broken_pipeline_ends_with_4_and_names_it(lake: Lake) -> None:
+    """A doubled batch: exit 4, in every form of output, with table and versions."""
+    lake.batch(3)
+    for output in ("text", "json", "jsonl"):
+        ran = headgate("verify", "--spec", lake.root, "--output", output)
+        assert ran.code == 4
+        assert "batch 3 is there 2 times, in versions 5 and 6" in ran.out
+        assert ran.err.startswith("headgate: 1 violation found; nothing was changed.")
+
+
+def test_verify_finds_a_table_that_is_gone(lake: Lake) -> None:
+    """The table's folder deleted: every batch of the commit log is missed, and so is every version of the ledger."""
+    for file in lake.log.iterdir():
+        file.unlink()
+    ran = headgate("verify", "--spec", lake.root)
+    assert ran.code == 4
+    assert "batches 0 to 3 in the checkpoint's commit log, and not in the table" in ran.out
+
+
+def test_history_has_the_newest_first_and_a_limit(lake: Lake) -> None:
+    """Turns as in the ledger."""
+    ran = headgate("history", "t", "--limit", "2", "--spec", lake.root, "--output", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["format"] == 1
+    assert ran.json["table"] == "t"
+    assert [turn["epoch"] for turn in ran.json["turns"]] == [3, 2]
+    assert ran.json["turns"][0] == {
+        "lock": "L",
+        "job": "In",
+        "epoch": 3,
+        "query_id": "q1",
+        "run": "r1",
+        "batches": [3, 3],
+        "predecessor": None,
+        "asked_at_ms": 1_000_295,
+        "granted_at_ms": 1_000_300,
+        "first_write_at_ms": 1_000_301,
+        "commit_log_at_ms": 1_000_399,
+        "released_at_ms": 1_000_400,
+        "versions": {str(lake.table): [5]},
+        "outcome": "completed",
+        "reason": None,
+    }
+    by_path = headgate("history", lake.table, "--spec", lake.root)
+    assert [line.split()[0] for line in by_path.out.splitlines()] == ["epoch", "3", "2", "1"]
+    unknown = headgate("history", "other", "--spec", lake.root)
+    assert (unknown.code, "The tables are: t" in unknown.err) == (2, True)
+
+
+def test_status_before_anything_ran_makes_nothing(tmp_path: Path) -> None:
+    """Looking is not touching: no store, no folder."""
+    (tmp_path / "headgate.yml").write_text(FILE)
+    ran = headgate("status", "--spec", tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Lock L, no turn yet" in ran.out
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["headgate.yml"]
+
+
+def test_status_tells_a_dead_holder_and_why_others_wait(lake: Lake) -> None:
+    """A lock held by a dead process is said to be one, with what comes of it; nothing is changed by looking."""
+    store = SqliteTurnStore(lake.storage / "turns.db")
+    assert store.compare_and_set(LOCK, record(lake.root), 0) == "done"
+    ran = headgate("status", "--spec", lake.root)
+    assert ran.code == 0, ran.err
+    assert "In has the turn (epoch 4, batch 4) since 1970-01-01 00:16:40.000, pid 77 on h" in ran.out
+    assert "its process is gone: the next job that asks closes the turn" in ran.out
+    assert "1. Gone, asked 1970-01-01 00:16:40.500: its run has ended" in ran.out
+    assert "in doubt: headgate/q2 of epoch 2" in ran.out
+    assert store.read(LOCK).version == 1
+    store.close()
+
+
+def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
+    """The form that machines read."""
+    store = SqliteTurnStore(lake.storage / "turns.db")
+    store.compare_and_set(LOCK, record(lake.root), 0)
+    store.close()
+    ran = headgate("status", "--spec", lake.root, "--output", "json")
+    job = {"is_alive": False, "idle_since_ms": None, "idle_at": {}}
+    assert ran.json == {
+        "format": 1,
+        "pipeline": "p",
+        "erasures": [{"job": "Gone", "left": None, "note": "nothing was erased yet"}],
+        "locks": [
+            {
+                "lock": "L",
+                "epoch": 4,
+                "holder": {
+                    "job": "In",
+                    "epoch": 4,
+                    "since_ms": 1_000_000,
+                    "host": "h",
+                    "pid": 77,
+                    "batch": 4,
+                    "is_alive": False,
+                },
+                "queue": [
+                    {"job": "Gone", "asked_at_ms": 1_000_500, "reason": "its run has ended, so it counts for nothing"}
+                ],
+                "jobs": [
+                    {
+                        **job,
+                        "job": "In",
+                        "rule": "first come, first served",
+                        "turns": 3,
+                        "last_epoch": 3,
+                        "completed_at_ms": 999_000,
+                        "lost": None,
+                        "in_doubt": 0,
+                    },
+                    {
+                        **job,
+                        "job": "Gone",
+                        "rule": "after In",
+                        "turns": 0,
+                        "last_epoch": None,
+                        "completed_at_ms": None,
+                        "lost": [2, None],
+                        "in_doubt": 1,
+                    },
+                ],
+                "in_doubt": [["headgate/q2", 2]],
+            }
+        ],
+    }
+    kinds = [line["kind"] for line in headgate("status", "--spec", lake.root, "--output", "jsonl").lines]
+    assert kinds == ["lock", "erasure"]
+
+
+def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:
+    """Who waits by a rule is told the rule's reason, not that somebody else has the turn just now."""
+    store = SqliteTurnStore(lake.storage / "turns.db")
+    session = store.open_session(LOCK, JobName("Gone"))
+    made = record(lake.root)
+    ticket = Ticket(job=JobName("Gone"), session=session.id, nonce=Nonce("m"), asked_at_ms=1_000_500)
+    jobs = {**made.jobs, JobName("Gone"): JobState(done=Epoch(3), rule=rule_to_json(After(("In",)), None))}
+    store.compare_and_set(
+        LOCK, LockRecord(lock=LOCK, epoch=Epoch(4), holder=made.holder, tickets=(ticket,), jobs=jobs), 0
+    )
+    ran = headgate("status", "--spec", lake.root)
+    assert "waits for In: no turn since epoch 3" in ran.out
+    assert re.search(r"Gone +running +after In", ran.out)
+    store.close()
+
+
+def test_report_writes_one_page_and_prints_its_path(lake: Lake) -> None:
+    """Turns of the ledger and commits of the log are in it."""
+    page = lake.root / "out.html"
+    ran = headgate("report", "--html", page, "--spec", lake.root)
+    assert (ran.code, ran.out) == (0, f"{page}\n"), ran.err
+    assert "3 turns" in page.read_text()
+    facts = headgate("report", "--html", page, "--spec", lake.root, "--output", "json").json
+    assert facts == {"format": 1, "file": str(page), "turns": 3, "commits": 6}
+    nowhere = headgate("report", "--html", lake.root / "no" / "out.html", "--spec", lake.root)
+    assert nowhere.code == 6
+
+
+def test_config_shows_values_origins_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every value in effect with where it came from; what the environment gave is shown as a reference."""
+    monkeypatch.setenv("WHERE", "/very/secret/place")
+    (tmp_path / "headgate.yml").write_text(FILE.replace("./table", '"${WHERE}"'))
+    ran = headgate("config", "show", "--origin", "--spec", tmp_path, "--output", "json")
+    assert ran.code == 0, ran.err
+    values = {row["key"]: row for row in ran.json["values"]}
+    assert values["tables.t.path"]["value"] == "${WHERE}"
+    assert values["tables.t.path"]["origin"].endswith("headgate.yml:4")
+    assert values["coordinator.lock_timeout"] == {"key": "coordinator.lock_timeout", "value": "1m", "origin": "default"}
+    assert "origin" not in headgate("config", "show", "--spec", tmp_path, "--output", "jsonl").lines[0]
+    assert "secret" not in ran.out + headgate("config", "show", "--spec", tmp_path).out
+
+
+def test_order_lint_says_what_a_strict_rule_costs(tmp_path: Path) -> None:
+    """Warnings end with 0; a cycle is a fault of the file and ends with 2."""
+    (tmp_path / "headgate.yml").write_text(FILE.replace("after: In", "strict: In"))
+    ran = headgate("order", "lint", "--spec", tmp_path)
+    assert ran.code == 0, ran.err
+    assert "Gone: strict after In" in ran.out
+    (tmp_path / "headgate.yml").write_text(FILE.replace("every: 1h", "after: Gone"))
+    cycle = headgate("order", "lint", "--spec", tmp_path)
+    assert cycle.code == 2
+    assert "on an empty history nobody can begin" in cycle.err
+
+
+def test_init_writes_a_file_that_passes_check_and_never_over_another(tmp_path: Path) -> None:
+    """The first file is right as it stands, once its folders are there."""
+    ran = headgate("init", tmp_path / "new", "--output", "json")
+    assert ran.code == 0, ran.err
+    for folder in ran.json["folders"]:
+        assert headgate("check", "--no-spark", "--spec", tmp_path / "new").code == 6
+        Path(folder).mkdir(parents=True)
+    checked = headgate("check", "--no-spark", "--spec", tmp_path / "new")
+    assert checked.code == 0, checked.out
+    before = (tmp_path / "new" / "headgate.yml").read_text()
+    again = headgate("init", tmp_path / "new")
+    assert (again.code, "nothing was written" in again.err) == (2, True)
+    assert (tmp_path / "new" / "headgate.yml").read_text() == before
+
+
+def test_doctor_without_a_file_looks_at_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line has a level, what was looked at, and what was found."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADGATE_SPEC", raising=False)
+    ran = headgate("doctor", "--no-spark", "--output", "json")
+    assert ran.json["pipeline"] is None
+    assert [one["where"] for one in ran.json["findings"]][:2] == ["Java", "PySpark"]
+    assert set(ran.json["findings"][0]) == {"level", "where", "what", "advice", "exit_code"}
+
+
+def test_doctor_says_what_is_not_stopped_and_finds_the_property_that_forgets(lake: Lake) -> None:
+    """Stock writers are not stopped in this version, and tokens must be kept: both are said of each table."""
+    ran = headgate("doctor", "--no-spark", "--spec", lake.root)
+    assert "warning: table t: not governed" in ran.out
+    (lake.table / "_headgate").mkdir()
+    (lake.table / "_headgate" / "table.json").write_text("{}")
+    assert "NOT stopped in this version" in headgate("doctor", "--no-spark", "--spec", lake.root).out
+    first = lake.commit_file(0)
+    lines = [json.loads(line) for line in first.read_text().split("\n")]
+    lines[1]["metaData"]["configuration"] = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    first.write_text("\n".join(map(json.dumps, lines)))
+    forgetting = headgate("doctor", "--no-spark", "--spec", lake.root)
+    assert forgetting.code == 2
+    assert "UNSET TBLPROPERTIES" in forgetting.out
