@@ -13,7 +13,7 @@ from tests.docs.markdown import DOCS, named, pages
 NAMED = re.compile(r"`((?:tests|src)/[\w/]+\.py)::(\w+)(?:::(\w+))?(?:\[[^`]*\])?`")
 
 
-def tests_of(path: str) -> set[tuple[str, ...]]:
+def defined_in(path: str) -> set[tuple[str, ...]]:
     """The functions and classes of a test module, with the methods of each class."""
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     found: set[tuple[str, ...]] = set()
@@ -31,7 +31,7 @@ def test_every_test_that_a_page_names_is_there() -> None:
     for page in pages():
         for path, *names in NAMED.findall(page.read_text(encoding="utf-8")):
             wanted = tuple(name for name in names if name)
-            if not (ROOT / path).is_file() or wanted not in tests_of(path):
+            if not (ROOT / path).is_file() or wanted not in defined_in(path):
                 missing.append(f"{named(page)}: {path}::{'::'.join(wanted)}")
     assert missing == []
 

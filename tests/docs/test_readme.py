@@ -1,0 +1,113 @@
+"""Every command and snippet of the README and of the tutorial works as written, in order, in an empty folder.
+
+How a page is read: ```python is a script, ```console has a command after each `$`, ```yaml with a first line `# NAME` is a
+file of that name. `make`, `pip` and `apt-get` lines are checked, not run: what they do takes minutes, and the network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.docs.markdown import Fence, fences, named
+
+README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial" / "first-pipeline.md"
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PACKAGES = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+FAST = {
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    "--conf spark.databricks.delta.snapshotPartitions=2 pyspark-shell",
+}
+TIMEOUT_S = 500
+
+
+def is_checked_only(command: str) -> bool:
+    """Whether a command is one of those that are not run here; checks that it could be."""
+    program, *words = command.split()
+    if program == "make":
+        assert words, command
+        assert set(words) <= TARGETS, command
+        return True
+    if program == "apt-get":
+        assert command == f"apt-get install --yes --no-install-recommends {PACKAGES[0]}"
+        return True
+    return program in ("pip", "cd", "export", "git")
+
+
+def commands(fence: Fence) -> list[str]:
+    """What is typed after each `$`; the other lines are what is printed."""
+    return [line.removeprefix("$ ") for line in fence.text.splitlines() if line.startswith("$ ")]
+
+
+def environment() -> dict[str, str]:
+    """That of this process, without settings of Headgate that a reader would not have, but where jars come from."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_JOB_COORDINATOR_")}
+    kept.pop("HEADGATE_SPEC", None)
+    return {**kept, **FAST, "PYTHON": sys.executable}
+
+
+def run(arguments: list[str], folder: Path, where: str) -> str:
+    """Runs a program of a page to its end; what it printed."""
+    answer = subprocess.run(
+        arguments, cwd=folder, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert answer.returncode == 0, (
+        f"{where}: exit {answer.returncode}\n{answer.stdout[-3000:]}\n{answer.stderr[-6000:]}"
+    )
+    return answer.stdout
+
+
+def follow(page: Path, folder: Path) -> list[str]:
+    """Does what the page says, block by block; what was printed."""
+    printed = []
+    for fence in fences(page):
+        where = f"{named(page)}:{fence.line}"
+        if fence.kind == "python":
+            printed.append(run([sys.executable, "-c", fence.text], folder, where))
+        elif fence.kind == "yaml":
+            first, _, _ = fence.text.partition("\n")
+            assert re.fullmatch(r"# [\w.-]+", first), f"{where}: the first line does not name the file"
+            (folder / first.removeprefix("# ")).write_text(fence.text, encoding="utf-8")
+        elif fence.kind == "console":
+            wanted = [one for one in commands(fence) if not is_checked_only(one)]
+            script = 'headgate() { "$PYTHON" -m headgate "$@"; }\n' + "\n".join(wanted)
+            printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, where) if wanted else "")
+        else:
+            assert fence.kind == "text", f"{where}: a block of this kind is not followed"
+    return printed
+
+
+@pytest.mark.spark
+def test_the_readme_can_be_followed(tmp_path: Path) -> None:
+    """From an empty folder, what it says can be typed, and the pipeline that it makes is verified."""
+    printed = follow(README, tmp_path)
+    assert any("RunReport(job='Web', turns=1, batches=1" in text for text in printed)
+    assert (tmp_path / "crm" / "engagement" / "_delta_log").is_dir()
+
+
+@pytest.mark.spark
+def test_the_tutorial_can_be_followed(tmp_path: Path) -> None:
+    """It comes to the table that it shows."""
+    printed = follow(TUTORIAL, tmp_path)
+    shown = [fence.text for fence in fences(TUTORIAL) if fence.kind == "text"]
+    assert shown[-1].strip() in "".join(printed)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_what_is_said_of_the_tests_is_what_runs_them() -> None:
+    """The README has the test command and the one apt line of `.ci/run`."""
+    said = [command for fence in fences(README) if fence.kind == "console" for command in commands(fence)]
+    assert [one for one in said if is_checked_only(one)] == [
+        "make demo",
+        "make test",
+        f"apt-get install --yes --no-install-recommends {PACKAGES[0]}",
+    ]
+    assert "make --no-print-directory test" in (ROOT / ".ci" / "run").read_text()
