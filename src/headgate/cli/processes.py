@@ -113,6 +113,11 @@ class Processes:
         elif "event" in data:
             self._show(data)
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a signal told this process to stop them."""
+        return bool(self._signals)
+
     def stop(self) -> None:
         """Asks every process to end after its turn; asks once."""
         if self._is_stopping:

@@ -156,10 +156,11 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[s
     began_s = time.monotonic()
     try:
         with log.open("a", encoding="utf-8") as errors, Killer(lake.table, pid, told) as killer:
-            codes, _ = Processes(commands, show=shown, errors=errors).run()
+            processes = Processes(commands, show=shown, errors=errors)
+            codes, _ = processes.run()
     finally:
         store.close()
-    if any(code == 128 + signal.SIGINT for code in codes):
+    if processes.is_interrupted:
         raise KeyboardInterrupt
     turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
     if killer.killed is not None and all(turn.epoch != cut_off[0].epoch for turn in turns):
@@ -224,9 +225,15 @@ class _PlainJob:
         command = [sys.executable, "-m", "headgate.demo.without", self.job, str(self._lake.root)]
         with (
             (self._lake.logs / f"{self.job}-without.log").open("a", encoding="utf-8") as log,
-            # A group of its own: Ctrl-C reaches this process, which then ends the jobs.
+            # A group of its own: Ctrl-C reaches this process, which then ends the jobs. They read the end of their input
+            # when this one dies, however suddenly, and end, too.
             subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             ) as self.process,
         ):
             assert self.process.stdout is not None

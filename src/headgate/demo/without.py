@@ -14,7 +14,9 @@ They share the session of the jobs with turns: its store of commits is put-if-ab
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -171,10 +173,17 @@ class Plain:
 
 def main(job: str, folder: str) -> int:
     """Runs one job to its end; 0 if it worked everything off."""
+    threading.Thread(target=_end_with_the_demo, daemon=True).start()
     lake = Lake(Path(folder))
     plain = Plain(job, lake, api.session(f"{job} without turns", conf=SPARK))
     plain.prepare()
     return 0 if plain.run() else 1
+
+
+def _end_with_the_demo() -> None:
+    """Ends this process at the end of its input, which the demo holds open for as long as it lives."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 if __name__ == "__main__":
