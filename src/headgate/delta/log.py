@@ -205,11 +205,12 @@ class DeltaTableLog:
         """The tokens at the head: the remembered state carried forward. None where there is no table."""
         log = self._jvm.delta_log(table)
         for _ in range(READ_ATTEMPTS_MAX):
-            state = self._states.pop(table, None) or self._load(table, log)
+            state = self._states.get(table) or self._load(table, log)
             if state is None:
                 return None
             modified_at_ms = self._commit_files(log, state.version)
             if modified_at_ms.get(state.version) != state.modified_at_ms:
+                self._states.pop(table, None)
                 continue
             following = Version(state.version + 1)
             while following in modified_at_ms and (text := self._read(log, following)) is not None:
