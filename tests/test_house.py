@@ -124,15 +124,6 @@ def test_only_settings_reads_the_environment() -> None:
     assert readers == {"settings.py"}
 
 
-def test_continuous_integration_installs_what_the_readme_says() -> None:
-    """The README's one line for the full set of tests names the packages that `.ci/run` installs."""
-    (line,) = re.findall(
-        r"apt-get install --yes --no-install-recommends ([a-z0-9. -]+)`", (ROOT / "README.md").read_text()
-    )
-    (packages,) = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), flags=re.MULTILINE)
-    assert packages.split() == line.split()
-
-
 def test_every_target_of_the_makefile_is_told_by_its_help() -> None:
     """`make` alone lists what can be made."""
     makefile = (ROOT / "Makefile").read_text()
