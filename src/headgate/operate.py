@@ -141,7 +141,7 @@ class RequestDesk:
             InvalidRequest: One of them is not dead, or another try would end the same; nothing was changed.
             TurnNotGranted: Not in time; nothing was changed.
         """
-        return self._in_turn(ids, lambda turn: operations.replay(turn, self._context, self._stream, ids))
+        return self._in_turn(ids, lambda turn: operations.replay_requests(turn, self._context, self._stream, ids))
 
     def drop(self, ids: Sequence[str], reason: str) -> int:
         """Takes dead requests out, in a turn; how many.
@@ -149,7 +149,9 @@ class RequestDesk:
         Raises:
             InvalidRequest, TurnNotGranted: As `replay`.
         """
-        return self._in_turn(ids, lambda turn: operations.drop(turn, self._context, self._stream, ids, reason=reason))
+        return self._in_turn(
+            ids, lambda turn: operations.drop_requests(turn, self._context, self._stream, ids, reason=reason)
+        )
 
     def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int]) -> int:
         """Runs `work` in a turn of the job `adhoc`."""

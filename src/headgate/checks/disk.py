@@ -21,6 +21,7 @@ from headgate.errors import Corrupt, Unavailable
 
 LOG = "_delta_log"
 COMMIT_FILE = re.compile(r"(\d{20})\.json")
+NOT_THERE = (FileNotFoundError, NotADirectoryError)
 CHECKPOINT_FILE = re.compile(r"(\d{20})\.checkpoint(\.\d{10}\.\d{10})?\.parquet")
 
 
@@ -104,7 +105,7 @@ class LocalLog:
         """A commit file; None where it is not there."""
         try:
             return (self.table / LOG / f"{version:020d}.json").read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except NOT_THERE:
             return None
         except OSError as error:
             raise Unavailable(f"the table's log cannot be read: {error.strerror}", table=self.table) from error
@@ -207,7 +208,7 @@ class LocalLog:
     def _files(self) -> list[str]:
         try:
             return os.listdir(self.table / LOG)
-        except (FileNotFoundError, NotADirectoryError):
+        except NOT_THERE:
             return []
         except OSError as error:
             raise Unavailable(f"the table's log cannot be read: {error.strerror}", table=self.table) from error
@@ -240,7 +241,7 @@ class LocalCheckpoint:
         """
         try:
             return str(json.loads((self.path / "metadata").read_text(encoding="utf-8"))["id"])
-        except FileNotFoundError:
+        except NOT_THERE:
             if self.planned() or self.committed():
                 raise Corrupt(
                     "the checkpoint has batches and no file `metadata`",
@@ -250,6 +251,8 @@ class LocalCheckpoint:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt("the checkpoint's file `metadata` cannot be read", path=self.path) from error
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
 
     def planned(self) -> list[int]:
         """Batches whose offsets are there, rising. Spark keeps the last hundred or so."""
@@ -263,11 +266,19 @@ class LocalCheckpoint:
         """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
         try:
             return hashlib.sha256((self.path / "offsets" / str(batch)).read_bytes()).hexdigest()
-        except FileNotFoundError:
+        except NOT_THERE:
             return None
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
 
     def _batches(self, folder: str) -> list[int]:
         try:
             return sorted(int(name) for name in os.listdir(self.path / folder) if name.isdecimal())
-        except FileNotFoundError:
+        except NOT_THERE:
             return []
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> Unavailable:
+    return Unavailable(f"the checkpoint cannot be read: {error.strerror}", path=path)
