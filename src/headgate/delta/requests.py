@@ -109,7 +109,7 @@ class RequestTable:
         return frame.where(F.col("state").isin(list(states)))
 
     def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
-        """What later rows meet: `key` (struct), `op`, `set` (struct); one row a key. None where there is no table.
+        """What later rows meet: `key_hash`, `key`, `op`, `set`; one row a key. None where there is no table.
 
         Args:
             moves_rows: Requests move rows to other keys, so that a row meets a path of them.
@@ -124,8 +124,8 @@ class RequestTable:
             rows = rows.where(F.col("first_seen_ms") + F.lit(stand_for_ms) > F.lit(now_ms))
         if moves_rows:
             rows = rows.where(F.col("effect").isNotNull())
-            return rows.select("key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
-        return rows.select("key", "op", "set")
+            return rows.select("key_hash", "key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
+        return rows.select("key_hash", "key", "op", "set")
 
     def erased(self) -> DataFrame | None:
         """The keys whose erasure stands, as columns; None where there is no table."""

@@ -58,10 +58,10 @@ class Erasures:
         for i, erased in enumerate(self._erased):
             if not erased.is_named(self._set):
                 continue
-            mark = f"_hg_erased{i}"
-            keys = erased.keys.withColumn(mark, F.lit(True))
-            same = [F.col(f"set.{quoted(name)}") == keys[quoted(name)] for name in erased.columns]
-            requests = requests.join(keys, same, "left").drop(*[keys[quoted(name)] for name in erased.columns])
+            mark, named = f"_hg_erased{i}", [f"_hg_e{j}" for j in range(len(erased.columns))]
+            keys = erased.keys.toDF(*named).withColumn(mark, F.lit(True))
+            same = [F.col(f"set.{quoted(name)}") == F.col(key) for name, key in zip(erased.columns, named, strict=True)]
+            requests = requests.join(keys, same, "left").drop(*named)
             is_doomed |= F.col(mark).isNotNull()
         marked = requests.withColumn("is_doomed", is_doomed & (F.col("op") == "update"))
         return marked.drop(*[f"_hg_erased{i}" for i in range(len(self._erased))])

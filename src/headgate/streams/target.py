@@ -67,9 +67,10 @@ class TargetRows:
 
     def meet(self, rules: pa.Table, version: Version, paths: Collection[str] | None = None) -> Met:
         """The rows that have a rule's key at `version`."""
-        keys = self._frame(rules.select(["key_hash", "key"]))
+        # Renamed, as the table may have a column `key`.
+        keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_hg_key")
         rows = self.at(version, paths).select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
-        joined = rows.join(F.broadcast(keys), self._same("key"))
+        joined = rows.join(F.broadcast(keys), self._same("_hg_key"))
         counted = joined.groupBy("key_hash", *[column(name) for name in self._others]).count()
         return Met(version=version, rows=counted.toArrow())
 
@@ -106,9 +107,11 @@ class TargetRows:
         rows = self.at(version, paths)
         plain = [field.name for field in rows.schema.fields if not isinstance(field.dataType, MapType)]
         source = rows.select(*[column(name) for name in plain]).distinct()
-        rule = self._frame(rules).select("key", "op", "set")
-        source = source.join(F.broadcast(rule), self._same("key"))
-        source = source.select(F.struct(*[column(name) for name in plain]).alias("_hg_row"), "op", "set")
+        rule = self._frame(rules).select(F.struct("key", "op", "set").alias("_hg_rule"))
+        source = source.join(F.broadcast(rule), self._same("_hg_rule.key"))
+        source = source.select(
+            F.struct(*[column(name) for name in plain]).alias("_hg_row"), "_hg_rule.op", "_hg_rule.set"
+        )
         condition = " AND ".join(f"t.{quoted(name)} <=> s._hg_row.{quoted(name)}" for name in plain)
         self._merge(source, condition, noted(token, tested=version))
 
