@@ -80,9 +80,7 @@ def test_strict_looks_at_the_last_completed_turn_only() -> None:
     assert reason(Strict(("x",)), x=view(0)) is None
     assert reason(Strict(("x",)), x=view(3), y=view(2)) is None
     assert reason(Strict(("x", "y")), x=view(1), y=view(2)) is None
-    assert reason(Strict(("x",)), x=view(3), y=view(4)) == (
-        "waits for x: the last completed turn was of y (epoch 4)"
-    )
+    assert reason(Strict(("x",)), x=view(3), y=view(4)) == ("waits for x: the last completed turn was of y (epoch 4)")
 
 
 @given(RULES, st.none() | st.integers(0))

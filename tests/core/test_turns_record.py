@@ -66,7 +66,9 @@ RECORDS = st.builds(
     epoch=numbers.map(Epoch),
     holder=st.none() | HOLDERS,
     tickets=st.lists(
-        st.builds(Ticket, job=names.map(JobName), session=names.map(SessionId), nonce=names.map(Nonce), asked_at_ms=numbers)
+        st.builds(
+            Ticket, job=names.map(JobName), session=names.map(SessionId), nonce=names.map(Nonce), asked_at_ms=numbers
+        )
     ).map(tuple),
     jobs=st.dictionaries(names.map(JobName), STATES, max_size=3),
     in_doubt=st.lists(
@@ -152,7 +154,9 @@ def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
     """In one step; a job has one ticket."""
     idle = moves.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
     assert idle.job(A).idle_since_ms == 9
-    asked = moves.ask(moves.ask(moves.ask(idle, ticket(A), NoRule(), None), ticket(B), NoRule(), None), ticket(A, 1), NoRule(), None)
+    asked = moves.ask(
+        moves.ask(moves.ask(idle, ticket(A), NoRule(), None), ticket(B), NoRule(), None), ticket(A, 1), NoRule(), None
+    )
     assert [t.nonce for t in asked.tickets] == ["B.0", "A.1"]
     assert asked.job(A).idle_since_ms is None
 

@@ -307,3 +307,22 @@ def test_the_simulator_finds_a_planted_bug(bug: str) -> None:
         found = explore(scenario)
     assert plant.says in found.violation, found
     assert found.trace
+
+
+def replay_is_nothing_special(found: Any, *, is_replay: bool, **rest: Any) -> Any:
+    """A replay's own id is raised only when it is in doubt."""
+    return real_plan_entry(found, is_replay=False, **rest)
+
+
+def own_doubt_is_nothing_special(found: Any, *, mine: Any, in_doubt: Any, **rest: Any) -> Any:
+    """The own id is raised only on a replay."""
+    return real_plan_entry(found, mine=mine, in_doubt=in_doubt - {mine}, **rest)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("plan_entry", [replay_is_nothing_special, own_doubt_is_nothing_special])
+def test_two_nets_cover_for_each_other(plan_entry: Any) -> None:
+    """Fencing the own id when in doubt, and on a replay: either alone is enough for these faults."""
+    scenario = next(scenario for scenario in SCENARIOS if scenario.name == "expire")
+    with planted(protocol, "plan_entry", plan_entry):
+        assert explore(scenario).violation == ""

@@ -38,7 +38,9 @@ def test_scenarios_are_named_once_and_there_are_enough() -> None:
     assert set(QUICK) <= set(BY_NAME)
 
 
-@pytest.mark.parametrize("faults", [{"crash": 1}, {"expire": 1}, {"lost": 1}, {"fail": 1}, {"giveup": 1}, {"foreign": 1}])
+@pytest.mark.parametrize(
+    "faults", [{"crash": 1}, {"expire": 1}, {"lost": 1}, {"fail": 1}, {"giveup": 1}, {"foreign": 1}]
+)
 def test_merging_steps_loses_no_verdict(faults: dict[str, int]) -> None:
     """Every effect as a step of its own reaches more states, and the same verdict."""
     job = Job(name=JobName("A"))
