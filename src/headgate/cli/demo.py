@@ -52,7 +52,7 @@ def demo_command(
     full: bool = typer.Option(False, "--full", help="100,000 generated records in place of 4,000."),
     folder: Path = typer.Option(DEFAULT_DIR, "--dir", metavar="DIR", help="Where the lake is made."),
     seed: int = typer.Option(1, "--seed", help="Of the generated records."),
-    rows: int | None = typer.Option(None, "--rows", hidden=True, help="How many records to generate."),
+    tiny: bool = typer.Option(False, "--tiny", hidden=True, help="150 generated records, for tests."),
     output: Output = OUTPUT,
 ) -> None:
     """Watch three jobs share one table: with turns, then without, on the same input; and compare the tables.
@@ -62,7 +62,7 @@ def demo_command(
     from headgate.demo.experiment import run_experiment
     from headgate.demo.lake import open_lake
 
-    inputs, cut = _inputs(data, source, full=full, seed=seed, rows=rows)
+    inputs, cut = _inputs(data, source, full=full, tiny=tiny, seed=seed)
     find_java(settings.java_sources())  # said once, before three processes say it
     with open_lake(folder) as lake:
         sources = settings.jar_sources()
@@ -78,14 +78,14 @@ def demo_command(
         )
 
 
-def _inputs(data: Path | None, source: str, *, full: bool, seed: int, rows: int | None) -> tuple[Inputs, Cut]:
-    from headgate.demo.generator import FULL, SMALL, generate
+def _inputs(data: Path | None, source: str, *, full: bool, tiny: bool, seed: int) -> tuple[Inputs, Cut]:
+    from headgate.demo.generator import FULL, SMALL, TINY, generate
     from headgate.demo.records import read_inputs
 
-    size = FULL if full else SMALL
+    size = FULL if full else TINY if tiny else SMALL
     if data is None:
-        return generate(seed, rows or size.rows), size.cut
-    if full or rows is not None:
+        return generate(seed, size.rows), size.cut
+    if full or tiny:
         raise InvalidRequest("--data brings its own records; nothing was made", advice="Leave out --full, or --data")
     return read_inputs(data, source), FULL.cut
 

@@ -98,7 +98,7 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
     brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
     sides = [
         _side(run, compare(expected, rows, brought=brought))
-        for run, rows in zip((ours, bare), _read_tables([lake.table, lake.table_without]), strict=True)
+        for run, rows in zip((ours, bare), _read_tables(lake, [lake.table, lake.table_without]), strict=True)
     ]
     data = ReportData(
         pipeline="engagement (demo)",
@@ -210,7 +210,7 @@ class _PlainJob:
             "failed": f"batch {line.batch}: {line.error}",
             "restarted": "the query is started again from its checkpoint",
             "killed": "killed with -9: its rows are in the table, its checkpoint does not say so; started again",
-            "gave_up": "failed too often, and is given up: what is left of its input is not written",
+            "gave_up": "ended with an error and is not started again: what is left of its input is not written",
         }[line.what]
         _notice(self._show, text, self.job)
 
@@ -302,9 +302,10 @@ def _side(run: _Run, difference: Difference) -> Side:
     return Side(column=column, difference=difference, elapsed_s=run.elapsed_s)
 
 
-def _read_tables(tables: Sequence[Path]) -> list[list[Row]]:
+def _read_tables(lake: Lake, tables: Sequence[Path]) -> list[list[Row]]:
     """The rows of each table as it is now; none of a table that was never made."""
-    spark = api.session("headgate demo", conf=SPARK)
+    with _standard_error_in(lake.logs / "comparison.log"):
+        spark = api.session("headgate demo", conf=SPARK)
     try:
         return [
             rows_of(spark.read.format("delta").load(str(table)).select(*COLUMNS).toArrow())
@@ -314,6 +315,19 @@ def _read_tables(tables: Sequence[Path]) -> list[list[Row]]:
         ]
     finally:
         spark.stop()
+
+
+@contextmanager
+def _standard_error_in(log: Path) -> Iterator[None]:
+    """What a JVM that is started meanwhile prints about itself goes to a file, as with the jobs."""
+    own = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
 
 
 def _commits(table: Path, name: str) -> list[CommitRow]:
