@@ -173,3 +173,12 @@ def test_the_library_is_the_one_that_its_readme_describes() -> None:
     assert b"<!--" not in library
     for licence in ("LICENSE", "LICENSE-d3", "LICENSE-zrender", "NOTICE"):
         assert folder.joinpath(licence).is_file()
+
+
+def test_notes_on_the_two_runs_stand_under_their_comparison() -> None:
+    """Each is a paragraph, as text; without notes there is none."""
+    data = sample(3)
+    assert data.comparison is not None
+    html = render(replace(data, comparison=replace(data.comparison, notes=("Both were killed.", EVIL))))
+    assert "<p>Both were killed.</p>" in html
+    assert (Page(html).count("img"), Page(html).count("p")) == (0, Page(render(data)).count("p") + 2)

@@ -183,6 +183,8 @@ class Comparison:
 
     with_coordinator: ComparisonColumn
     without_coordinator: ComparisonColumn
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the two runs, a paragraph each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

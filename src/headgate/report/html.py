@@ -278,8 +278,9 @@ def _comparison(comparison: Comparison | None) -> str:
         "<p>The same jobs on the same input, once taking turns and once writing whenever they were ready. "
         f"{escape(facts.comparison_in_words(comparison))}</p>"
     )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in comparison.notes)
     return parts.section(
-        "comparison", "With the coordinator, and without", intro + parts.scrolling(table, "With and without")
+        "comparison", "With the coordinator, and without", intro + parts.scrolling(table, "With and without") + notes
     )
 
 
