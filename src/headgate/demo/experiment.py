@@ -1,7 +1,7 @@
 """The experiment: three jobs on one table as three processes, with turns and without, on the same input.
 
-In both runs one job is killed with `kill -9` when its second append is in the table and its checkpoint does not say so yet,
-and is started again.
+In both runs one job is killed with `kill -9` as soon as its second append is in the table, and is started again: its rows are
+there, and its checkpoint does not say so yet.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ Show = Callable[[dict[str, Any]], None]
 """Told of every event, as JSON data: those of `headgate run`, and `Noticed` for what the demo does itself."""
 
 NOTES = (
-    "In both runs Ingestion was killed when its second append was in the table and its checkpoint did not say so yet, and was "
-    "started again.",
+    "In both runs Ingestion was killed with kill -9 as soon as its second append was in the table, and was started again.",
     "The jobs without turns are written with care: plain Structured Streaming with stock appends and MERGEs; Mutation and TTL "
     "keep every request in a table of their own, which Ingestion reads, so that a record that comes later is written under the "
     "right person, or not at all; after an error a query is started again from its checkpoint, at most ten times. Run one after "
@@ -153,13 +152,13 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[s
                 asked_at_ms=held.since_ms,
                 granted_at_ms=held.since_ms,
                 outcome=Outcome.LOST,
-                reason="its process was ended with kill -9, after its rows were in the table",
+                reason="its process was ended with kill -9",
             )
         ]
         return held.pid
 
     def told(killed: Killed) -> None:
-        text = f"killed with -9 in the middle of turn {cut_off[0].epoch} (pid {killed.pid}): its rows are in the table"
+        text = f"killed with -9 in the middle of turn {cut_off[0].epoch} (pid {killed.pid})"
         _notice(show, text, INGESTION)
 
     def shown(event: dict[str, Any]) -> None:
@@ -180,9 +179,11 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[s
     turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
     if killer.killed is not None and all(turn.epoch != cut_off[0].epoch for turn in turns):
         turns += cut_off
-    written = [turn.batches for turn in turns if turn.batches and turn.outcome in (Outcome.COMPLETED, Outcome.REPLAYED)]
+    # The batch of the turn that was cut off is written, too, in that turn or in the next one.
+    has_written = (Outcome.COMPLETED, Outcome.REPLAYED, Outcome.LOST)
+    spans = [(turn.job, turn.batches) for turn in turns if turn.batches and turn.outcome in has_written]
     run = _Run(
-        batches=sum(last - first + 1 for first, last in written),
+        batches=len({(job, batch) for job, (first, last) in spans for batch in range(first, last + 1)}),
         conflicts=dict(conflicts),
         overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
         restarts=0,  # a job that ends with an error is not started again: it would end the run
@@ -224,7 +225,7 @@ class _PlainJob:
             "ended": f"batch {line.batch}: written",
             "failed": f"batch {line.batch}: {line.error}",
             "restarted": "the query is started again from its checkpoint",
-            "killed": "killed with -9: its rows are in the table, its checkpoint does not say so; started again",
+            "killed": "killed with -9 as its append is in the table; started again",
             "gave_up": "ended with an error and is not started again: what is left of its input is not written",
         }[line.what]
         _notice(self._show, text, self.job)
