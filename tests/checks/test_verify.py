@@ -62,6 +62,13 @@ def _late_writer(lake: Lake) -> None:
     lake.spark_log(4)
 
 
+def _two_locks(lake: Lake) -> None:
+    """Versions 2 and 3 are another lock's."""
+    for version in (2, 3):
+        file = lake.commit_file(version)
+        file.write_text(file.read_text().replace('\\"lock\\": \\"L\\"', '\\"lock\\": \\"M\\"'))
+
+
 def _log_cut_off(lake: Lake) -> None:
     lake.rows[-1] = dataclasses.replace(lake.rows[-1], versions={str(lake.table): (5, 6)})
 
@@ -87,6 +94,7 @@ def _strange_job(lake: Lake) -> None:
         (_other_offsets, "batch 1 (version 2) was written from other offsets"),
         (_gap, "version 4 of the log missing, between 3 and 5"),
         (_late_writer, "in epoch 2, after version 5 of epoch 3"),
+        (_two_locks, "written under the lock L after M"),
         (_log_cut_off, "wrote version 6, and the log ends before it"),
         (_checkpoint_back, "the table holds batch 3, and the checkpoint ends with 2: it went back"),
         (_strange_job, "written by In in epoch 3, which is a turn of Other"),
@@ -139,4 +147,12 @@ def test_a_new_checkpoint_begins_a_new_count(tmp_path: Path) -> None:
     for file in [*lake.checkpoint.glob("*/*")]:
         file.unlink()
     lake.turn(0)
+    assert of(lake).violations == []
+
+
+def test_a_table_given_to_another_lock_for_good_is_no_violation(tmp_path: Path) -> None:
+    """After a release and an adoption the new lock's turns follow the old one's."""
+    lake = healthy(tmp_path)
+    file = lake.commit_file(5)
+    file.write_text(file.read_text().replace('\\"lock\\": \\"L\\"', '\\"lock\\": \\"M\\"'))
     assert of(lake).violations == []

@@ -314,3 +314,21 @@ def test_doctor_says_what_is_not_stopped_and_finds_the_property_that_forgets(lak
     forgetting = headgate("doctor", "--no-spark", "--spec", lake.root)
     assert forgetting.code == 2
     assert "UNSET TBLPROPERTIES" in forgetting.out
+
+
+def test_check_in_json_is_kept_word_for_word(tmp_path: Path) -> None:
+    """The form that machines read; a fault sets the exit status, a note does not."""
+    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "in").mkdir()
+    ran = headgate("check", "--no-spark", "--spec", tmp_path, "--output", "json")
+    assert ran.code == 6
+    assert (ran.json["format"], ran.json["pipeline"], ran.json["exit_code"]) == (1, "p", 6)
+    assert ran.json["findings"][-2] == {
+        "level": "fault",
+        "where": f"{tmp_path / 'headgate.yml'}:14: streams.Gone.source.files",
+        "what": f"{tmp_path / 'gone'} does not exist",
+        "advice": "Make it, or correct `files`",
+        "exit_code": 6,
+    }
+    levels = [line["level"] for line in headgate("check", "--no-spark", "--spec", tmp_path, "--output", "jsonl").lines]
+    assert levels == ["note", "note", "fault", "note"]

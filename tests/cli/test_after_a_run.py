@@ -1,0 +1,102 @@
+"""The commands on what real streams left: three kinds of streams, run by the command, on a real table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.cli.command import Ran, headgate, state_of
+
+FILE = """\
+name: p
+storage: ./_headgate
+tables:
+  t:
+    path: ./table
+    lock: L
+    columns: "id STRING NOT NULL, person STRING"
+    properties: {delta.enableDeletionVectors: "true", delta.enableChangeDataFeed: "true"}
+streams:
+  In:
+    table: t
+    source: {files: ./in, format: json, schema: "id STRING, person STRING"}
+    append: {key: [id], on_duplicate: keep_first}
+  Change:
+    table: t
+    after: In
+    source: {files: ./change, format: json, schema: "id STRING, person STRING"}
+    mutate: {match: {id: id}, set: {person: person}, applies_to: arrived}
+  Gone:
+    table: t
+    after: Change
+    source: {files: ./gone, format: json, schema: "person STRING"}
+    erase: {match: {person: person}}
+"""
+
+
+def put(folder: Path, *records: dict[str, str | None]) -> None:
+    folder.mkdir()
+    (folder / "0.json").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture(scope="module")
+def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pipeline that has run until nothing was left to do."""
+    made = tmp_path_factory.mktemp("pipeline")
+    (made / "headgate.yml").write_text(FILE)
+    put(made / "in", *({"id": f"i{n}", "person": f"p{n % 5}"} for n in range(20)))
+    put(made / "change", {"id": "i1", "person": "p9"}, {"id": None, "person": "p8"})
+    put(made / "gone", {"person": "p2"})
+    assert headgate("check", "--spec", made).code == 0
+    ran = headgate("run", "--until-idle", "--together", "--spec", made)
+    assert ran.code == 0, ran.err
+    return made
+
+
+def of(root: Path, *arguments: str) -> Ran:
+    ran = headgate(*arguments, "--spec", root, "--output", "json")
+    assert ran.code == 0, ran.out + ran.err
+    return ran
+
+
+@pytest.mark.timeout(1200)
+def test_what_streams_leave_is_whole_and_told(root: Path) -> None:
+    """`verify` finds nothing broken, each job is idle at the head, and looking changes nothing."""
+    before = state_of(root)
+    verified = of(root, "verify").json
+    assert verified["counts"]["batches"] == 3
+    assert (verified["violations"], verified["unchecked"]) == ([], [])
+    status = of(root, "status").json
+    jobs = {job["job"]: job for job in status["locks"][0]["jobs"]}
+    head = max(int(file.stem) for file in (root / "table" / "_delta_log").glob("*.json"))
+    assert {name: max(job["idle_at"].values()) for name, job in jobs.items()} == dict.fromkeys(jobs, head)
+    assert (status["locks"][0]["holder"], status["locks"][0]["queue"]) == (None, [])
+    left = status["erasures"][0]["left"]
+    assert left["files"] >= left["with_deletion_vectors"] + left["change_data"] >= 2
+    assert left["version"] <= head
+    turns = of(root, "history", "t").json["turns"]
+    assert {turn["job"] for turn in turns if turn["outcome"] == "completed"} == {"In", "Change", "Gone"}
+    assert state_of(root) == before
+
+
+@pytest.mark.timeout(1200)
+def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_turns(root: Path) -> None:
+    """A request without a key is dead. It may be given another chance or be taken out; each takes a turn of its own."""
+    listed = of(root, "requests", "list", "Change", "--state", "dead")
+    (dead,) = listed.json["requests"]
+    assert "p8" not in listed.out
+    before = state_of(root / "_headgate" / "requests")
+    absent = headgate("requests", "drop", "Change", "nobody", "--reason", "typed wrong", "--spec", root)
+    assert (absent.code, "not dead requests of Change: nobody" in absent.err) == (2, True)
+    never = headgate("requests", "replay", "Gone", "x", "--spec", root)
+    assert never.code == 2
+    assert state_of(root / "_headgate" / "requests") == before
+    dropped = of(root, "requests", "drop", "Change", dead["request_id"], "--reason", "no key").json
+    assert dropped == {"format": 1, "stream": "Change", "dropped": 1}
+    assert of(root, "requests", "list", "Change", "--state", "dead").json["requests"] == []
+    jobs = {job["job"]: job for job in of(root, "status").json["locks"][0]["jobs"]}
+    assert (jobs["adhoc"]["turns"], jobs["adhoc"]["lost"]) == (1, None)
+    assert of(root, "verify").json["violations"] == []
