@@ -1,0 +1,188 @@
+"""The main job on real records: three streams end in the data sets' own answers, however they are cut, mixed and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.acceptance.engagement import (
+    STREAMS,
+    Source,
+    check_every_version,
+    content,
+    digest,
+    drop,
+    pipeline,
+)
+
+PREFIX = 5_000
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("rlists", {"ingest": 4, "mutation": 2, "delete": 1}),
+        ("kafka", {"ingest": 3, "delete": 1}),
+        ("mep", {"ingest": 2}),
+        pytest.param("sympy", {"ingest": 6, "mutation": 4, "delete": 2}, marks=pytest.mark.matrix),
+        pytest.param("git", {"ingest": 10, "mutation": 4, "delete": 2}, marks=pytest.mark.matrix),
+    ],
+)
+def test_whole_sources_end_in_the_answers_of_the_data_set(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path, name: str, counts: dict[str, int]
+) -> None:
+    """All streams at once, in turns: every row and every person as the data set says."""
+    expected = json.loads((engagement_data / "expected.json").read_text())[name]
+    Source(engagement_data, name).write(tmp_path / "in", counts)
+    pipeline(tmp_path, tuple(counts)).run(until_idle=True, spark=spark)
+    rows = content(spark, tmp_path)
+    assert len(rows) == expected["final_rows"]
+    assert digest(rows) == expected["final_sha256"]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.matrix), pytest.param(3, marks=pytest.mark.matrix)]
+)
+def test_micro_batches_in_any_interleaving_give_the_same_table(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path, seed: int
+) -> None:
+    """Each stream's files come in order, the streams mixed at random; at every version no id twice and nobody erased."""
+    source = Source(engagement_data, "rlists", PREFIX)
+    parts = {kind: source.parts(kind, count) for kind, count in (("ingest", 4), ("mutation", 3), ("delete", 2))}
+    order = [kind for kind, cut in parts.items() for _ in cut]
+    random.Random(seed).shuffle(order)
+    # The first file of every folder is there from the start: without one there is no schema to read.
+    taken = dict.fromkeys(parts, 0)
+    for kind in parts:
+        (tmp_path / "in" / kind).mkdir(parents=True)
+    streams = pipeline(tmp_path, is_ordered=False)
+    for kind in order:
+        drop(tmp_path / "in", kind, taken[kind], parts[kind][taken[kind]])
+        taken[kind] += 1
+        streams.run(STREAMS[kind], once=True, spark=spark)
+    present = tuple(kind for kind in parts if taken[kind])
+    assert present == tuple(parts)
+    streams.run(until_idle=True, spark=spark)
+    assert dict(content(spark, tmp_path)) == source.answer(), f"seed {seed}, order {order}"
+    check_every_version(spark, tmp_path)
+
+
+@pytest.mark.data
+def test_requests_that_come_before_their_rows_give_the_same_table(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path
+) -> None:
+    """Mutations and erasures first, on a table that is empty; the rows follow them when they come."""
+    source = Source(engagement_data, "rlists", PREFIX)
+    source.write(tmp_path / "in", {"ingest": 2, "mutation": 1, "delete": 1})
+    streams = pipeline(tmp_path, is_ordered=False)
+    streams.run("Mutation", once=True, spark=spark)
+    streams.run("TTL", once=True, spark=spark)
+    streams.run("Ingestion", once=True, spark=spark)
+    streams.run(until_idle=True, spark=spark)
+    assert dict(content(spark, tmp_path)) == source.answer()
+
+
+@pytest.mark.data
+def test_records_that_come_again_in_other_files_are_kept_once(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path
+) -> None:
+    """`on_duplicate: keep_first`: the same records, cut otherwise, in files of other names, change nothing."""
+    source = Source(engagement_data, "rlists", 2_000)
+    source.write(tmp_path / "in", {"ingest": 2})
+    streams = pipeline(tmp_path, ("ingest",), key=["engagement_id"], on_duplicate="keep_first")
+    streams.run(once=True, spark=spark)
+    before = content(spark, tmp_path)
+    for number, part in enumerate(source.parts("ingest", 3)):
+        drop(tmp_path / "in", "ingest", 100 + number, part)
+    streams.run(once=True, spark=spark)
+    assert content(spark, tmp_path) == before
+    assert len(before) == 2_000
+
+
+@pytest.mark.data
+@pytest.mark.timeout(900)
+def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path
+) -> None:
+    """kill -9 of the process of all three streams after a random event, four times; then a run to the end."""
+    source = Source(engagement_data, "rlists", PREFIX)
+    source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 1})
+    write_spec(tmp_path)
+    seed = random.randrange(10**6)
+    chance = random.Random(seed)
+    print(f"seed {seed}")
+    for _ in range(3):
+        run_and_kill(tmp_path, after_events=chance.randint(1, 14))
+    code, output = run_and_kill(tmp_path, after_events=None)
+    assert code == 0, f"seed {seed}: {output}"
+    assert dict(content(spark, tmp_path)) == source.answer(), f"seed {seed}"
+    check_every_version(spark, tmp_path)
+
+
+def write_spec(root: Path) -> None:
+    """`headgate.yml` with the three streams of `pipeline`, one file a batch."""
+    (root / "headgate.yml").write_text(
+        """
+name: engagement
+storage: ./_headgate
+spark:
+  spark.master: "local[2]"
+  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+  spark.ui.enabled: "false"
+  spark.sql.shuffle.partitions: "2"
+  spark.databricks.delta.snapshotPartitions: "2"
+tables:
+  engagement: {path: ./table, lock: L, properties: {delta.enableDeletionVectors: "true"}}
+streams:
+  Ingestion:
+    table: engagement
+    source: {files: ./in/ingest}
+    max_rows_per_batch: 1
+    append: {columns: {person_id: alias_id}}
+  Mutation:
+    table: engagement
+    after: Ingestion
+    source: {files: ./in/mutation}
+    max_rows_per_batch: 1
+    mutate:
+      match: {alias_id: alias_id}
+      set: {person_id: new_person_id}
+      sequence_by: seq
+      applies_to: arrived_and_later
+  TTL:
+    table: engagement
+    after: Mutation
+    source: {files: ./in/delete}
+    erase: {match: {person_id: person_id}}
+"""
+    )
+
+
+def run_and_kill(root: Path, *, after_events: int | None) -> tuple[int, str]:
+    """Runs all streams in one process until idle; kills it after so many events, its JVM ends by itself."""
+    command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--together", "--output", "jsonl"]
+    lines: list[str] = []
+    with subprocess.Popen(
+        [*command, "--spec", str(root / "headgate.yml")],
+        stdout=subprocess.PIPE,
+        stderr=(root / "stderr.txt").open("a"),
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if '"event"' in line:
+                lines.append(line)
+                if after_events is not None and len(lines) >= after_events:
+                    os.kill(process.pid, signal.SIGKILL)
+                    break
+    return process.returncode, "".join(lines[-20:]) + (root / "stderr.txt").read_text()[-3000:]
