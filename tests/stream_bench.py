@@ -111,6 +111,8 @@ class Bench:
     epoch: int = 0
 
     def __post_init__(self) -> None:
+        # For ten rows, compiling a plan costs more than running it.
+        self.session.conf.set("spark.sql.codegen.wholeStage", "false")
         self.log = DeltaTableLog(self.session)
 
     @property
