@@ -410,7 +410,11 @@ class PipelineRun:
         if self._errors:
             codes = [exit_code_of(error) for error in self._errors.values()]
             worst = combined_exit_code(codes)
-            raise next(error for error in self._errors.values() if exit_code_of(error) == worst)
+            first = next(error for error in self._errors.values() if exit_code_of(error) == worst)
+            for name, error in self._errors.items():
+                if error is not first:
+                    self.site.events.emit(Noticed(job=name, text=str(error)))
+            raise first
         return {name: supervisor.report for name, supervisor in self._supervisors.items()}
 
     def stop(self) -> None:

@@ -26,6 +26,10 @@ from headgate.spark.checkpoint import Checkpoint
 from headgate.streams.work import Work
 
 
+LOSSES_MAX = 3
+"""So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
+
+
 class _TurnLimit(Exception):
     """The turn has had its share of a backlog: this batch is planned, and written in the next turn."""
 
@@ -84,6 +88,7 @@ class Supervisor:
         self._open_batch: int | None = None
         self._query_id: str | None = None
         self._stop = threading.Event()
+        self._losses = 0
 
     # ---------------------------------------------------------------------------------------------------- control
 
@@ -131,6 +136,7 @@ class Supervisor:
 
     def run_paced(self, every_ms: int | None, *, on_waiting: Callable[[HeadgateError], None]) -> None:
         """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again."""
+        self._coordinator.open()
         while not self.is_stopping:
             started_s = time.monotonic()
             is_busy = self._run_patiently(on_waiting)
@@ -142,8 +148,9 @@ class Supervisor:
         """Runs again and again until `is_finished`, looking at the source less often while nothing comes.
 
         Raises:
-            TurnNotGranted: nobody else is alive on the lock, so waiting longer cannot help.
+            TurnNotGranted: another run of the job is alive; or nobody else is, so waiting longer cannot help.
         """
+        self._coordinator.open()
         pause_s = 0.05
         while not self.is_stopping:
             is_busy = self._run_patiently(on_waiting)
@@ -161,8 +168,9 @@ class Supervisor:
                     return
 
     def _run_patiently(self, on_waiting: Callable[[HeadgateError], None]) -> bool:
+        """One run; giving up, and a turn that was lost, are told and tried again. Whether there may be more to do."""
         try:
-            return self.run_once()
+            is_busy = self.run_once()
         except TurnNotGranted as refused:
             self.report.gave_up += 1
             if self.is_stopping:
@@ -171,6 +179,14 @@ class Supervisor:
                 raise
             on_waiting(refused)
             return True
+        except LostTurn as lost:
+            self._losses += 1
+            if self.is_stopping or self._losses > LOSSES_MAX:
+                raise
+            on_waiting(lost)
+            return True
+        self._losses = 0
+        return is_busy
 
     # ------------------------------------------------------------------------------------------------------ query
 
