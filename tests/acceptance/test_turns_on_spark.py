@@ -1,0 +1,277 @@
+"""Turns around real queries and real tables: limits, lost coordinators, foreign writers, and jobs written already."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import headgate
+from headgate.errors import CheckpointMismatch, InvalidRequest
+from headgate.sinks.ledger import read_ledger
+from tests.acceptance.engagement import drop
+
+
+def people(start: int, count: int) -> pa.Table:
+    """Records with ids from `start`, ten a person."""
+    ids = range(start, start + count)
+    return pa.table({"id": pa.array(ids, pa.int64()), "person": [f"p{id_ // 10}" for id_ in ids]})
+
+
+def ids(spark: SparkSession, root: Path) -> list[int]:
+    """The ids in the table, sorted."""
+    rows = spark.read.format("delta").load(str(root / "table")).select("id").toArrow()
+    return sorted(rows["id"].to_pylist())
+
+
+def pipeline(root: Path, *, lock: str = "L", turn_limit: int = 10) -> headgate.Pipeline:
+    """Three streams over `root/in`, one file a batch."""
+    made = headgate.Pipeline("people", storage=str(root / "_headgate"))
+    table = made.table(
+        "people", path=str(root / "table"), lock=lock, properties={"delta.enableDeletionVectors": "true"}
+    )
+    table.append(
+        name="Ingestion",
+        source=headgate.files(str(root / "in/ingest"), schema="id BIGINT, person STRING"),
+        max_rows_per_batch=1,
+        turn_limit={"batches": turn_limit},
+    )
+    table.mutate(
+        name="Mutation",
+        source=headgate.files(str(root / "in/mutation"), schema="old STRING, new STRING"),
+        match={"person": "old"},
+        set={"person": "new"},
+        applies_to="arrived_and_later",
+    )
+    table.erase(
+        name="TTL",
+        source=headgate.files(str(root / "in/delete"), schema="person STRING"),
+        match={"person": "person"},
+    )
+    return made
+
+
+def make_folders(root: Path) -> None:
+    """The sources' folders."""
+    for kind in ("ingest", "mutation", "delete"):
+        (root / "in" / kind).mkdir(parents=True)
+
+
+def test_a_backlog_gives_the_turn_to_others_after_its_limit(spark: SparkSession, tmp_path: Path) -> None:
+    """Seven files and two batches a turn make four turns; each batch is written once."""
+    make_folders(tmp_path)
+    for number in range(7):
+        drop(tmp_path / "in", "ingest", number, people(number * 10, 10))
+    report = pipeline(tmp_path, turn_limit=2).run("Ingestion", until_idle=True, spark=spark)["Ingestion"]
+    assert ids(spark, tmp_path) == list(range(70))
+    assert (report.turns, report.batches) == (4, 7)
+    rows = read_ledger(tmp_path / "_headgate", "L")
+    assert [row.batches for row in rows] == [(0, 1), (2, 3), (4, 5), (6, 6)]
+    assert [row.epoch for row in rows] == list(range(1024, 1028))
+
+
+def test_turns_go_on_above_every_epoch_when_the_lock_database_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is written twice, and the new record starts far above what the table has seen."""
+    make_folders(tmp_path)
+    drop(tmp_path / "in", "ingest", 0, people(0, 10))
+    pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
+    for file in (tmp_path / "_headgate").glob("turns.db*"):
+        if file.is_file():
+            file.unlink()
+    drop(tmp_path / "in", "ingest", 1, people(10, 10))
+    pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
+    assert ids(spark, tmp_path) == list(range(20))
+    epochs = [row.epoch for row in read_ledger(tmp_path / "_headgate", "L") if row.epoch is not None]
+    assert epochs == [1024, 1024 + 1024]
+
+
+def test_a_table_of_another_lock_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Under another lock nobody would see the turns of the first; nothing is written."""
+    make_folders(tmp_path)
+    drop(tmp_path / "in", "ingest", 0, people(0, 10))
+    pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
+    drop(tmp_path / "in", "ingest", 1, people(10, 10))
+    with pytest.raises(InvalidRequest, match="another lock"):
+        pipeline(tmp_path, lock="OTHER").run("Ingestion", once=True, spark=spark)
+    assert ids(spark, tmp_path) == list(range(10))
+
+
+def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, tmp_path: Path) -> None:
+    """Then the source comes again; nothing is skipped in silence."""
+    import shutil
+
+    make_folders(tmp_path)
+    drop(tmp_path / "in", "ingest", 0, people(0, 10))
+    pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
+    shutil.rmtree(tmp_path / "_headgate/checkpoints/Ingestion")
+    with pytest.raises(CheckpointMismatch, match="--new-checkpoint"):
+        pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
+    assert ids(spark, tmp_path) == list(range(10))
+    pipeline(tmp_path).run("Ingestion", once=True, spark=spark, new_checkpoints=["Ingestion"])
+    assert ids(spark, tmp_path) == sorted([*range(10), *range(10)])
+
+
+def test_writers_without_turns_in_the_middle_harm_no_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """OPTIMIZE and DELETE by hand, again and again while all three kinds work: every statement gets through in the end."""
+    make_folders(tmp_path)
+    for number in range(3):
+        drop(tmp_path / "in", "ingest", number, people(number * 100, 100))
+    drop(tmp_path / "in", "mutation", 0, pa.table({"old": ["p1", "p11"], "new": ["q1", "q11"]}))
+    drop(tmp_path / "in", "delete", 0, pa.table({"person": ["p2", "q1"]}))
+    streams = pipeline(tmp_path)
+    streams.run("Ingestion", once=True, spark=spark)
+    stop, faults = threading.Event(), []
+    foreign = spark.newSession()
+
+    def disturb() -> None:
+        number = 290
+        while not stop.is_set():
+            try:
+                foreign.sql(f"DELETE FROM delta.`{tmp_path / 'table'}` WHERE id = {number}")
+                foreign.sql(f"OPTIMIZE delta.`{tmp_path / 'table'}`")
+                number = min(number + 1, 299)
+            except Exception as error:  # the foreign writer takes its chances, as it always did
+                if "Concurrent" not in str(error) and "CONCURRENT" not in str(error):
+                    faults.append(error)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        drop(tmp_path / "in", "ingest", 3, people(300, 50))
+        streams.run(once=True, spark=spark)
+    finally:
+        stop.set()
+        thread.join()
+    streams.run(until_idle=True, spark=spark)
+    assert not faults
+    gone = {*range(20, 30), *range(10, 20)}
+    left = [id_ for id_ in ids(spark, tmp_path) if id_ < 290 or id_ >= 300]
+    assert left == [id_ for id_ in [*range(290), *range(300, 350)] if id_ not in gone]
+
+
+# ------------------------------------------------------------------------------------------------ jobs written already
+
+
+class Written:
+    """A query of the user's own over `root/in/own`."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.root = spark, root
+        spark.createDataFrame([], "id BIGINT, person STRING").write.format("delta").save(str(root / "table"))
+        (root / "in/own").mkdir(parents=True)
+        self.job = headgate.JobCoordinator(
+            spark, name="Own", lock="L", storage=str(root / "_headgate"), tables=[str(root / "table")]
+        )
+
+    def append(self, batch: DataFrame, batch_id: int) -> None:
+        """One write."""
+        batch.write.format("delta").mode("append").save(str(self.root / "table"))
+
+    def query(self, function: Callable[[DataFrame, int], None]) -> Callable[[], DataStreamWriter]:
+        """What supervise wants."""
+
+        def make() -> DataStreamWriter:
+            frame = self.spark.readStream.schema("id BIGINT, person STRING").parquet(str(self.root / "in/own"))
+            writer = frame.writeStream.foreachBatch(headgate.coordinated(function, self.job))
+            return writer.option("checkpointLocation", str(self.root / "checkpoint"))
+
+        return make
+
+
+@pytest.fixture
+def written(spark: SparkSession, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """A job of the user's own, ended after the test."""
+    made = Written(spark, tmp_path)
+    yield made
+    made.job.close()
+
+
+def test_a_function_that_fails_after_its_write_is_not_written_again(written: Written) -> None:
+    """The batch comes again, its token says that it is there, and Spark's commit log follows."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+    calls: list[int] = []
+
+    def fails_once(batch: DataFrame, batch_id: int) -> None:
+        written.append(batch, batch_id)
+        calls.append(batch_id)
+        if len(calls) == 1:
+            raise RuntimeError("power cut")
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        headgate.supervise(written.query(fails_once), written.job, once=True)
+    report = headgate.supervise(written.query(fails_once), written.job, once=True)
+    assert ids(written.spark, written.root) == list(range(10))
+    assert (report.turns, calls) == (1, [0, 0])
+    outcomes = [row.outcome for row in read_ledger(written.root / "_headgate", "L")]
+    assert outcomes == ["failed", "replayed"]
+
+
+def test_a_second_write_needs_a_step(written: Written) -> None:
+    """Without one it is refused, not skipped in silence; with steps both are written, and once."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        written.append(batch, batch_id)
+        written.append(batch, batch_id)
+
+    with pytest.raises(InvalidRequest, match="without a step"):
+        headgate.supervise(written.query(twice), written.job, once=True)
+    assert ids(written.spark, written.root) == list(range(10))
+
+    drop(written.root / "in", "own", 1, people(10, 10))
+
+    def stepwise(batch: DataFrame, batch_id: int) -> None:
+        with written.job.turn(batch_id) as turn:
+            assert turn.epoch >= 1024
+            with turn.step("first"):
+                written.append(batch.where("id >= 10"), batch_id)
+            with turn.step("second"):
+                written.append(batch.where("id >= 10").selectExpr("id + 100 AS id", "person"), batch_id)
+
+    headgate.supervise(written.query(stepwise), written.job, until_idle=True)
+    headgate.supervise(written.query(stepwise), written.job, once=True)
+    assert ids(written.spark, written.root) == [*range(20), *range(110, 120)]
+
+
+def test_a_write_after_a_step_without_one_is_refused(written: Written) -> None:
+    """Its number would be below the step's, and Delta would skip it in silence."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+
+    def mixed(batch: DataFrame, batch_id: int) -> None:
+        with written.job.turn(batch_id) as turn, turn.step("first"):
+            written.append(batch, batch_id)
+        written.append(batch, batch_id)
+
+    with pytest.raises(InvalidRequest, match="without a step"):
+        headgate.supervise(written.query(mixed), written.job, once=True)
+    assert ids(written.spark, written.root) == list(range(10))
+
+
+def test_a_coordinated_function_in_any_other_query_is_refused(written: Written) -> None:
+    """Nobody would give the turn back when Spark's commit log is written."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+    query = written.query(written.append)().trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match=r"headgate\.supervise"):
+        query.awaitTermination()
+    assert ids(written.spark, written.root) == []
+
+
+def test_a_block_of_code_takes_a_turn_of_its_own(written: Written) -> None:
+    """lock, register and unlock as in the article; a block under a number that was written before is skipped."""
+    rows = written.spark.createDataFrame([(1, "a")], "id BIGINT, person STRING")
+    for _ in range(2):
+        with written.job.turn(7):
+            written.append(rows, 7)
+    assert ids(written.spark, written.root) == [1]
+    turn = written.job.lock(timeout=5)
+    assert written.job.register() == "Own"
+    written.append(rows.selectExpr("id + 1 AS id", "person"), 8)
+    written.job.unlock()
+    assert ids(written.spark, written.root) == [1, 2]
+    assert turn.epoch == 1026
