@@ -52,6 +52,11 @@ def schema_of(spark: SparkSession, source: Source) -> StructType:
         InvalidRequest: it cannot be parsed or inferred.
         Unavailable: the place does not exist.
     """
+    if isinstance(source, FilesSource) and is_local(source.path) and not globbing.has_magic(source.path):
+        if not Path(_plain(source.path)).exists():
+            raise Unavailable(
+                f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
+            )
     if source.schema is not None:
         try:
             declared = StructType.fromDDL(source.schema)
@@ -59,14 +64,12 @@ def schema_of(spark: SparkSession, source: Source) -> StructType:
             reason = str(error).strip().splitlines()[0]
             raise InvalidRequest(faults=[Fault(where="source.schema", what=reason, expected="Spark DDL")]) from error
         if not isinstance(declared, StructType):
-            raise InvalidRequest(faults=[Fault(where="source.schema", what="one type", expected="columns, in Spark DDL")])
+            raise InvalidRequest(
+                faults=[Fault(where="source.schema", what="one type", expected="columns, in Spark DDL")]
+            )
         return declared
     assert isinstance(source, FilesSource)
     if is_local(source.path) and not local_files(source.path):
-        if not globbing.has_magic(source.path) and not Path(_plain(source.path)).exists():
-            raise Unavailable(
-                f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
-            )
         raise InvalidRequest(
             f"the source {source.path} holds no file to read the schema from; nothing was read",
             advice='Put a file there, or state the schema: `schema: "…"`',
@@ -78,6 +81,20 @@ def schema_of(spark: SparkSession, source: Source) -> StructType:
             f"the source {source.path} cannot be read: {error.getCondition() or error}",
             advice="Correct `files` or `format`",
         ) from error
+
+
+def placed(batch: DataFrame, source: Source) -> DataFrame:
+    """A micro-batch of `read_stream` in which every row knows its place; to be called once, before anything else.
+
+    Lines of text rise within a split, and splits within a file; only a batch, and no streaming query, can number them.
+    The number in `_hg_position` counts the lines that one task reads, which is the place in the file where it reads one.
+    """
+    if not isinstance(source, FilesSource) or source.format == "parquet":
+        return batch
+    in_task = F.col(f"{ORDER}.row").bitwiseAND((1 << 33) - 1).cast("string")
+    return batch.withColumn(ORDER, F.col(ORDER).withField("row", F.monotonically_increasing_id())).withColumn(
+        POSITION, F.concat_ws("#", F.col(f"{ORDER}.file"), in_task)
+    )
 
 
 def is_local(path: str) -> bool:
@@ -113,8 +130,8 @@ def _files(spark: SparkSession, source: FilesSource, max_rows: int) -> DataFrame
         schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     frame = reader.schema(schema).load(source.path)
     meta = "_metadata"
-    # Parquet knows a row's index in its file. Lines of text do not, but rise within a split, and splits within a file.
-    row = F.col(f"{meta}.row_index") if source.format == "parquet" else F.monotonically_increasing_id()
+    # Parquet knows a row's index in its file. Lines of text do not, and a streaming query cannot number them: see `placed`.
+    row = F.col(f"{meta}.row_index") if source.format == "parquet" else F.lit(None).cast("bigint")
     split = F.lit(0).cast("bigint") if source.format == "parquet" else F.col(f"{meta}.file_block_start")
     order = F.struct(
         F.col(f"{meta}.file_modification_time").alias("modified_at"),

@@ -14,7 +14,7 @@ from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
-from headgate.spark.sources import read_stream
+from headgate.spark.sources import placed, read_stream
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
 from headgate.streams.mutate import MutateStream
@@ -85,7 +85,7 @@ class StreamWork:
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
-        result = self._kind.run_batch(turn, batch, batch_id)
+        result = self._kind.run_batch(turn, placed(batch, self._spec.source), batch_id)
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
         return result.rows_written
