@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headgate import settings
 from headgate.checks import check, doctor
-from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path
+from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_file
 from headgate.checks.erasure import BytesLeft, bytes_left
 from headgate.checks.finding import Finding, of_error
 from headgate.checks.status import LockStatus, lock_status
@@ -45,10 +45,8 @@ def existing_store(url: str) -> TurnStore | None:
     """
     from headgate.api import open_store  # brings Spark with it, which takes a second
 
-    scheme, _, rest = url.partition(":")
-    if scheme == "sqlite" and not Path(rest.removeprefix("//") if rest.startswith("///") else rest).exists():
-        return None
-    return open_store(url)
+    file = sqlite_file(url)
+    return None if file is not None and not file.exists() else open_store(url)
 
 
 def session_of(pipeline: Pipeline) -> SparkSession:

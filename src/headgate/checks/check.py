@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
-from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, writable
+from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_file, writable
 from headgate.checks.finding import Finding, of_error
 from headgate.core.spec import FilesSource, Pipeline, StreamSpec, TableSpec
 from headgate.errors import HeadgateError, Unavailable
@@ -47,9 +46,9 @@ def notes(pipeline: Pipeline) -> list[Finding]:
 def storage(pipeline: Pipeline, places: Places) -> list[Finding]:
     """Whether storage, and the folder of the turns, can be written."""
     wanted = {"storage": pipeline.storage}
-    scheme, _, rest = pipeline.coordinator.url.partition(":")
-    if scheme == "sqlite":
-        wanted["coordinator.url"] = str(Path(rest.removeprefix("//") if rest.startswith("///") else rest).parent)
+    turns_file = sqlite_file(pipeline.coordinator.url)
+    if turns_file is not None:
+        wanted["coordinator.url"] = str(turns_file.parent)
     found = []
     for key, folder in wanted.items():
         reason = writable(folder)

@@ -32,6 +32,12 @@ def local_path(location: str) -> Path | None:
     return None if "://" in location or location.startswith("hdfs:") else Path(location)
 
 
+def sqlite_file(url: str) -> Path | None:
+    """The file in which a coordinator of this URL keeps turns; None for one that keeps them elsewhere."""
+    scheme, _, rest = url.partition(":")
+    return Path(rest.removeprefix("//") if rest.startswith("///") else rest) if scheme == "sqlite" else None
+
+
 def writable(path: str | os.PathLike[str]) -> str | None:
     """Why nothing could be made at `path`; None if it could. Leaves nothing behind."""
     folder = Path(path).absolute()
