@@ -25,7 +25,6 @@ from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.streams.work import Work
 
-
 LOSSES_MAX = 3
 """So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
 
