@@ -77,9 +77,9 @@ def follow(page: Path, folder: Path) -> list[str]:
             assert re.fullmatch(r"# [\w.-]+", first), f"{where}: the first line does not name the file"
             (folder / first.removeprefix("# ")).write_text(fence.text, encoding="utf-8")
         elif fence.kind == "console":
-            wanted = [one for one in commands(fence) if not is_checked_only(one)]
-            script = 'headgate() { "$PYTHON" -m headgate "$@"; }\n' + "\n".join(wanted)
-            printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, where) if wanted else "")
+            for command in (one for one in commands(fence) if not is_checked_only(one)):
+                script = 'headgate() { "$PYTHON" -m headgate "$@"; }\n' + command
+                printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, f"{where} {command}"))
         else:
             assert fence.kind == "text", f"{where}: a block of this kind is not followed"
     return printed
