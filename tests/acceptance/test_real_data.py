@@ -58,7 +58,7 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 ) -> None:
     """Each stream's files come in order, the streams mixed at random; at every version no id twice and nobody erased."""
     source = Source(engagement_data, "rlists", PREFIX)
-    parts = {kind: source.parts(kind, count) for kind, count in (("ingest", 4), ("mutation", 3), ("delete", 2))}
+    parts = {kind: source.parts(kind, count) for kind, count in (("ingest", 3), ("mutation", 2), ("delete", 1))}
     order = [kind for kind, cut in parts.items() for _ in cut]
     random.Random(seed).shuffle(order)
     # The first file of every folder is there from the start: without one there is no schema to read.
@@ -114,15 +114,15 @@ def test_records_that_come_again_in_other_files_are_kept_once(
 def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
     spark: SparkSession, engagement_data: Path, tmp_path: Path
 ) -> None:
-    """kill -9 of the process of all three streams after a random event, four times; then a run to the end."""
+    """kill -9 of the process of all three streams after a random event, twice; then a run to the end."""
     source = Source(engagement_data, "rlists", PREFIX)
     source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 1})
     write_spec(tmp_path)
     seed = random.randrange(10**6)
     chance = random.Random(seed)
     print(f"seed {seed}")
-    for _ in range(3):
-        run_and_kill(tmp_path, after_events=chance.randint(1, 14))
+    for _ in range(2):
+        run_and_kill(tmp_path, after_events=chance.randint(1, 16))
     code, output = run_and_kill(tmp_path, after_events=None)
     assert code == 0, f"seed {seed}: {output}"
     assert dict(content(spark, tmp_path)) == source.answer(), f"seed {seed}"
@@ -172,12 +172,12 @@ def run_and_kill(root: Path, *, after_events: int | None) -> tuple[int, str]:
     """Runs all streams in one process until idle; kills it after so many events, its JVM ends by itself."""
     command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--together", "--output", "jsonl"]
     lines: list[str] = []
-    with subprocess.Popen(
-        [*command, "--spec", str(root / "headgate.yml")],
-        stdout=subprocess.PIPE,
-        stderr=(root / "stderr.txt").open("a"),
-        text=True,
-    ) as process:
+    with (
+        (root / "stderr.txt").open("a") as stderr,
+        subprocess.Popen(
+            [*command, "--spec", str(root / "headgate.yml")], stdout=subprocess.PIPE, stderr=stderr, text=True
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             if '"event"' in line:
