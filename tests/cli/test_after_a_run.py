@@ -13,6 +13,7 @@ from tests.cli.command import Ran, headgate, state_of
 FILE = """\
 name: p
 storage: ./_headgate
+coordinator: {lock_timeout: 10m}  # so that nobody starts its query again only because the machine is slow
 tables:
   t:
     path: ./table

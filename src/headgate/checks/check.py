@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Callable, Iterable
 
-from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_file, writable
+from headgate.checks.disk import LocalCheckpoint, is_taken, local_path, sqlite_file, writable
 from headgate.checks.finding import Finding, of_error
 from headgate.core.spec import FilesSource, Pipeline, StreamSpec, TableSpec
 from headgate.errors import HeadgateError, Unavailable
@@ -128,16 +128,11 @@ def checkpoint(stream: StreamSpec, rows: Iterable[TurnEnded], places: Places) ->
 def table_folder(table: TableSpec, places: Places) -> list[Finding]:
     """Whether the path is free, or a Delta table."""
     path = None if table.path is None else local_path(table.path)
-    if path is None or not path.exists():
+    if path is None or not is_taken(path):
         return []
+    what, advice = (
+        f"{path} holds other files and is no Delta table",
+        "Name another folder, or convert it: CONVERT TO DELTA",
+    )
     where = places.of(f"tables.{table.name}.path")
-    if not path.is_dir():
-        what, advice = f"{path} is a file, not a Delta table", "Name a folder"
-    elif any(path.iterdir()) and not LocalLog(path).exists:
-        what, advice = (
-            f"{path} holds files and is no Delta table",
-            "Name another folder, or convert it: CONVERT TO DELTA",
-        )
-    else:
-        return []
     return [Finding(level="fault", where=where, what=what, advice=advice, exit_code=2)]

@@ -38,6 +38,13 @@ def sqlite_file(url: str) -> Path | None:
     return Path(rest.removeprefix("//") if rest.startswith("///") else rest) if scheme == "sqlite" else None
 
 
+def is_taken(table: Path) -> bool:
+    """Whether a table's place holds something, and no Delta table; a log that was begun and holds no commit is nothing."""
+    if not table.is_dir():
+        return table.exists()
+    return not LocalLog(table).exists and any(entry.name != LOG for entry in table.iterdir())
+
+
 def writable(path: str | os.PathLike[str]) -> str | None:
     """Why nothing could be made at `path`; None if it could. Leaves nothing behind."""
     folder = Path(path).absolute()

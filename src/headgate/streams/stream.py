@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from headgate.checks.disk import is_taken, local_path
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
 from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
+from headgate.delta.jvm import first_line
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
 from headgate.spark.sources import placed, read_stream
@@ -51,6 +54,13 @@ class StreamWork:
         target, log = self._context.target, self._context.log
         reading = log.read_tokens(target)
         if reading.version < 0:
+            path = local_path(target)
+            if path is not None and is_taken(path):
+                raise InvalidRequest(
+                    "the table's place holds other files and is no Delta table; nothing was written",
+                    advice="Name another folder, or convert it: CONVERT TO DELTA",
+                    table=target,
+                )
             return
         governed.refuse_forgetting(target, log.metadata(target).properties)
         note = governed.read_governed(self._context.session, target)
@@ -85,7 +95,13 @@ class StreamWork:
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
-        result = self._kind.run_batch(turn, placed(batch, self._spec.source), batch_id)
+        try:
+            result = self._kind.run_batch(turn, placed(batch, self._spec.source), batch_id)
+        except AnalysisException as error:
+            raise InvalidRequest(
+                f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
+                advice="See which key of the file it is with: headgate check",
+            ) from error
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
         return result.rows_written
