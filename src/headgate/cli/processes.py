@@ -114,6 +114,11 @@ class Processes:
             self._show(data)
 
     @property
+    def signals(self) -> tuple[int, ...]:
+        """The signals that told this process to stop them, in order."""
+        return tuple(self._signals)
+
+    @property
     def is_interrupted(self) -> bool:
         """Whether a signal told this process to stop them."""
         return bool(self._signals)

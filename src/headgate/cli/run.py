@@ -76,7 +76,11 @@ def _as_processes(
         arguments += [part for other in names for part in ("--among", other)]
         arguments += ["--new-checkpoint", name] if name in new else []
         commands[name] = arguments
-    return Processes(commands, show=printer.show).run()
+    processes = Processes(commands, show=printer.show)
+    result = processes.run()
+    if signal.SIGINT in processes.signals:
+        raise KeyboardInterrupt
+    return result
 
 
 def _fetch_jars(pipeline: Pipeline) -> None:
