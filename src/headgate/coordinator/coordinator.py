@@ -42,6 +42,7 @@ class Coordinator:
         self._on_lost = on_lost
         self._session: StoreSession | None = None
         self._heartbeat: Heartbeat | None = None
+        self._version_seen = 0
 
     # ------------------------------------------------------------------------------------------- life of a run
 
@@ -81,6 +82,11 @@ class Coordinator:
     def record(self) -> LockRecord | None:
         """The lock's record as it is now."""
         return self._ports.store.read(self.lock).record
+
+    def wait_for_change(self, timeout_s: float) -> None:
+        """Returns soon after the record is not any more what it was at the last call, and after `timeout_s` at the latest."""
+        self._ports.store.wait_for_change(self.lock, self._version_seen, max(0.0, timeout_s))
+        self._version_seen = self._ports.store.read(self.lock).version
 
     def live(self) -> Sessions:
         """Who is alive on this lock now."""

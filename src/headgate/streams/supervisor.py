@@ -25,6 +25,8 @@ from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.streams.work import Work
 
+LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
+"""How soon a source that was empty is looked at again: twice as long each time nothing came."""
 LOSSES_MAX = 3
 """So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
 
@@ -150,17 +152,18 @@ class Supervisor:
             TurnNotGranted: another run of the job is alive; or nobody else is, so waiting longer cannot help.
         """
         self._coordinator.open()
-        pause_s = 0.05
+        pause_s = LOOK_AGAIN_S
         while not self.is_stopping:
             is_busy = self._run_patiently(on_waiting)
             if is_finished():
                 return
-            pause_s = 0.05 if is_busy else min(pause_s * 2, 2.0)
+            pause_s = LOOK_AGAIN_S if is_busy else min(pause_s * 2, LOOK_AGAIN_MAX_S)
             deadline_s = time.monotonic() + pause_s
             while not is_busy and time.monotonic() < deadline_s and not self.is_stopping:
-                # Others' commits are noticed at once, without starting a query: a note, or a sweep, may be due. Only after a
-                # run that found the source empty, though: else there is something left to do.
-                if self._stop.wait(0.05) or self._work.has_sweep_work():
+                # A look at the source starts a query, one at the record costs nothing: others' turns are noticed at once.
+                # Only after a run that found the source empty, though: else there is something left to do.
+                self._coordinator.wait_for_change(min(LOOK_AGAIN_S, deadline_s - time.monotonic()))
+                if self._work.has_sweep_work():
                     break
                 self._announce_idle()
                 if is_finished():
