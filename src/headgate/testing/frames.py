@@ -105,7 +105,7 @@ class Records:
         except TypeError:
             pass
         else:
-            if value is not None and type(value).__hash__ is object.__hash__:
+            if value is not None and cast(Any, type(value)).__hash__ is object.__hash__:
                 raise TypeError(f"a local of type {type(value).__name__} has no content that tells it from another")
             return cast(Hashable, value)
         known = self._frozen.get(id(value))
@@ -121,7 +121,7 @@ class Records:
         if isinstance(value, tuple | list):
             return tuple(self.freeze(item) for item in value)
         if is_dataclass(value):
-            return (type(value), *(self.freeze(getattr(value, name)) for name in _names(type(value))))
+            return (type(value), *(self.freeze(getattr(value, name)) for name in _names(cast(Hashable, type(value)))))
         raise TypeError(f"a local of type {type(value).__name__} has no content that tells it from another")
 
 

@@ -32,8 +32,8 @@ from headgate.core.turns.protocol import (
     take_turn,
     write_step,
 )
-from headgate.core.turns.protocol import Behind as TableIsAhead
 from headgate.core.turns.record import Holder
+from headgate.core.turns.tokens import Behind as TableIsAhead
 from headgate.core.turns.tokens import Token
 from headgate.errors import LostTurn
 
@@ -162,7 +162,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
         end = done
     except LostTurn:
         end = "again"
-    if is_asking:
+    if is_asking and batch is not None:
         is_back = yield from take_back(nonce)
         if not is_back:
             # The grant had been made: the turn is taken to know its epoch, and closed unclean below.
