@@ -113,6 +113,7 @@ class Bench:
     def __post_init__(self) -> None:
         # For ten rows, compiling a plan costs more than running it.
         self.session.conf.set("spark.sql.codegen.wholeStage", "false")
+        self.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         self.log = DeltaTableLog(self.session)
 
     @property
