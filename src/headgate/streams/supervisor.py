@@ -120,29 +120,27 @@ class Supervisor:
         """One turn on what the source has now, then a sweep if one is due; says so when nothing is left.
 
         Returns:
-            Whether there was anything to do.
+            Whether more is known to be waiting: the turn had reached its limit.
 
         Raises:
             TurnNotGranted: not in time; nothing was written, and the same batch comes again.
             HeadgateError: see its class; the turn is closed, and the same batch comes again.
         """
-        turns_before = self.report.turns
         has_more = self._drain()
         if has_more or self.is_stopping:
-            return True
+            return has_more
         if self._work.has_sweep_work():
             self._sweep()
         self._announce_idle()
-        return self.report.turns != turns_before
+        return False
 
     def run_paced(self, every_ms: int | None, *, on_waiting: Callable[[HeadgateError], None]) -> None:
         """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again."""
         self._coordinator.open()
         while not self.is_stopping:
             started_s = time.monotonic()
-            is_busy = self._run_patiently(on_waiting)
-            pause_s = 1.0 if every_ms is None else every_ms / 1000
-            if not (every_ms is None and is_busy):
+            pause_s = LOOK_AGAIN_S if every_ms is None else every_ms / 1000
+            if not self._run_patiently(on_waiting):
                 self._stop.wait(max(0.0, started_s + pause_s - time.monotonic()))
 
     def run_until(self, is_finished: Callable[[], bool], *, on_waiting: Callable[[HeadgateError], None]) -> None:
@@ -154,12 +152,14 @@ class Supervisor:
         self._coordinator.open()
         pause_s = LOOK_AGAIN_S
         while not self.is_stopping:
-            is_busy = self._run_patiently(on_waiting)
+            turns_before = self.report.turns
+            has_more = self._run_patiently(on_waiting)
             if is_finished():
                 return
+            is_busy = has_more or self.report.turns != turns_before
             pause_s = LOOK_AGAIN_S if is_busy else min(pause_s * 2, LOOK_AGAIN_MAX_S)
             deadline_s = time.monotonic() + pause_s
-            while not is_busy and time.monotonic() < deadline_s and not self.is_stopping:
+            while not has_more and time.monotonic() < deadline_s and not self.is_stopping:
                 # A look at the source starts a query, one at the record costs nothing: others' turns are noticed at once.
                 # Only after a run that found the source empty, though: else there is something left to do.
                 self._coordinator.wait_for_change(min(LOOK_AGAIN_S, deadline_s - time.monotonic()))
@@ -170,9 +170,9 @@ class Supervisor:
                     return
 
     def _run_patiently(self, on_waiting: Callable[[HeadgateError], None]) -> bool:
-        """One run; giving up, and a turn that was lost, are told and tried again. Whether there may be more to do."""
+        """One run; giving up, and a turn that was lost, are told and tried again. Whether more is known to be waiting."""
         try:
-            is_busy = self.run_once()
+            has_more = self.run_once()
         except TurnNotGranted as refused:
             self.report.gave_up += 1
             if self.is_stopping:
@@ -188,7 +188,7 @@ class Supervisor:
             on_waiting(lost)
             return True
         self._losses = 0
-        return is_busy
+        return has_more
 
     # ------------------------------------------------------------------------------------------------------ query
 
