@@ -170,17 +170,16 @@ class Supervisor:
                     return
 
     def _run_patiently(self, on_waiting: Callable[[HeadgateError], None]) -> bool:
-        """One run; giving up, and a turn that was lost, are told and tried again. Whether more is known to be waiting."""
+        """One run; giving up, and a turn that was lost, are no end: it is run again. Whether more is known to be waiting."""
         try:
             has_more = self.run_once()
-        except TurnNotGranted as refused:
+        except TurnNotGranted:
             self.report.gave_up += 1
             if self.is_stopping:
                 return False
             if self._coordinator.live().jobs <= {self._coordinator.job}:
                 raise
-            on_waiting(refused)
-            return True
+            return True  # the coordinator has told of it
         except LostTurn as lost:
             self._losses += 1
             if self.is_stopping or self._losses > LOSSES_MAX:
