@@ -157,7 +157,18 @@ def application() -> Any:
 
     for name in COMMANDS:
         import_module(f"headgate.cli.{name}")
+    # Other tests may have brought the modules in before, in another order than the command itself does.
+    app.registered_commands.sort(key=lambda one: _place(one.callback, COMMANDS))
+    app.registered_groups.sort(key=lambda one: _place(_first_callback(one), COMMANDS))
     return get_command(app)
+
+
+def _first_callback(group: Any) -> Any:
+    return group.typer_instance.registered_commands[0].callback
+
+
+def _place(callback: Any, order: tuple[str, ...]) -> int:
+    return order.index(callback.__module__.removeprefix("headgate.cli."))
 
 
 def reference() -> str:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,13 +46,18 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
     spark: SparkSession, jars_from: JarSources, java_from: JavaSources
 ) -> None:
     """A second call returns the fit session that runs, and sets on it what can be set."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
+        spark._jsparkSession
+    )  # another test may have left its own
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
-        assert make(jars_from, java_from, {"spark.sql.shuffle.partitions": "3"}) is spark
+        again = make(jars_from, java_from, {"spark.sql.shuffle.partitions": "3"})
+        assert again._jsparkSession.equals(spark._jsparkSession)
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
-    assert make(jars_from, java_from, FAST_CONF) is spark
+    assert make(jars_from, java_from, FAST_CONF)._jsparkSession.equals(spark._jsparkSession)
 
 
 @pytest.mark.parametrize(
