@@ -46,10 +46,7 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
     spark: SparkSession, jars_from: JarSources, java_from: JavaSources
 ) -> None:
     """A second call returns the fit session that runs, and sets on it what can be set."""
-    jvm: Any = spark._jvm
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(
-        spark._jsparkSession
-    )  # another test may have left its own
+    spark.createDataFrame([(1,)], "a int")  # which makes it PySpark's active session: another test may have left its own
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
         again = make(jars_from, java_from, {"spark.sql.shuffle.partitions": "3"})
