@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -46,7 +46,9 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
     spark: SparkSession, jars_from: JarSources, java_from: JavaSources
 ) -> None:
     """A second call returns the fit session that runs, and sets on it what can be set."""
-    spark.createDataFrame([(1,)], "a int")  # which makes it PySpark's active session: another test may have left its own
+    spark.createDataFrame(
+        [(1,)], "a int"
+    )  # which makes it PySpark's active session: another test may have left its own
     before = spark.conf.get("spark.sql.shuffle.partitions")
     try:
         again = make(jars_from, java_from, {"spark.sql.shuffle.partitions": "3"})
