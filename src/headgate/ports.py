@@ -100,6 +100,10 @@ class TableLog(Protocol):
         """
         ...
 
+    def prepare_write(self, table: TableLocation) -> None:
+        """A write with a token is about to be made: a log that can make its look at the stored token cheap does so now."""
+        ...
+
     def commit_entry(
         self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
     ) -> CasReply:

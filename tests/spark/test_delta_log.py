@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,71 @@ def test_a_table_made_anew_has_none_of_the_old_tokens(
         foreign_commit(table, txn("x", 1))
     reading = log.read_tokens(table)
     assert (reading.version, dict(reading.tokens)) == (versions, {})
+
+
+@pytest.fixture(scope="module")
+def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
+    """Counts the Spark jobs of a call."""
+
+    def run(work: Callable[[], object]) -> int:
+        group = str(uuid.uuid4())
+        session.sparkContext.setJobGroup(group, "counted")
+        try:
+            work()
+        finally:
+            session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+        return len(session.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+    return run
+
+
+def test_a_prepared_write_is_spared_the_look_at_its_token(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """Delta's snapshot answers as Delta would have found out, ids of other writers included, and no job is run for it."""
+    table = make_table(session, tmp_path / "t")
+    jvm, one = Jvm(session), rows(session, 1)
+    append(one, table, write_token(1, 0))
+    for round_ in range(3):
+        foreign_commit(table, txn("stream-of-somebody", 2**40 + round_), txn(f"other-{round_}", 1))
+        if round_ < 2:
+            log.read_tokens(table)
+            log.prepare_write(table)
+        looking = jobs(lambda: append(one, table, write_token(1, 0)))  # it is there: Delta looks, and writes nothing
+        assert (looking > 0) == (round_ == 2)
+        snapshot = jvm.snapshot(jvm.delta_log(table))
+        by_delta = {action.appId(): action.version() for action in jvm.from_seq(snapshot.setTransactions())}
+        assert jvm.from_map(snapshot.transactions()) == by_delta
+        assert len(by_delta) == round_ + 3
+        append(one, table, write_token(1, round_ + 1))
+        append(one, table, write_token(1, 0))
+        assert log.head(table) == 2 * round_ + 3
+
+
+@pytest.mark.parametrize("why", ["another commit", "made anew", "ids expire", "never read"])
+def test_what_the_log_does_not_know_delta_finds_out(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path, why: str
+) -> None:
+    """A snapshot of another commit, or with rules of its own, is given nothing."""
+    expire = {"setTransactionRetentionDuration": "interval 1 hours"} if why == "ids expire" else {}
+    table = make_table(session, tmp_path / "t", **expire)
+    if why != "never read":
+        log.read_tokens(table)
+    foreign_commit(table, txn("x", 1))
+    if why != "never read":
+        log.read_tokens(table)
+    if why == "another commit":
+        foreign_commit(table, txn("x", 2))
+    if why == "made anew":
+        shutil.rmtree(table)
+        make_table(session, tmp_path / "t")
+        foreign_commit(table, txn("y", 2))
+    log.prepare_write(table)
+    jvm = Jvm(session)
+    own = jvm.snapshot(jvm.delta_log(table))
+    found = {action.appId(): action.version() for action in jvm.from_seq(own.setTransactions())}
+    assert jvm.from_map(own.transactions()) == found
+    assert found == {"another commit": {"x": 2}, "made anew": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
 
 
 def test_all_of_it_holds_on_a_table_with_every_feature_and_an_odd_path(

@@ -160,7 +160,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("kind", ["append", "append that knows", "merge"])
+@pytest.mark.parametrize("kind", ["append", "prepared append", "merge"])
 def test_an_entry_commit_stops_a_write_that_is_under_way(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, kind: str
 ) -> None:
@@ -172,8 +172,11 @@ def test_an_entry_commit_stops_a_write_that_is_under_way(
     source = waits_for(rows(zombie, 1, 2), started, released)
 
     def write() -> None:
+        if kind == "prepared append":
+            log.read_tokens(table)
+            log.prepare_write(table)
         if kind != "merge":
-            append(source, table, write_token(1, 1), log=None if kind == "append" else log)
+            append(source, table, write_token(1, 1))
             return
         source.createOrReplaceTempView("slow_source")
         with conflicts(), tokened(zombie, write_token(1, 1)):
@@ -298,21 +301,14 @@ def test_a_clustered_table_can_be_made(session: SparkSession, log: DeltaTableLog
     assert "clustering" in log.metadata(table).features
 
 
-KNOWS = pytest.mark.parametrize("knows", [False, True], ids=["stock", "told the token"])
-
-
-@KNOWS
-def test_an_append_is_delta_s_own_whoever_looks_up_the_token(
-    session: SparkSession, log: DeltaTableLog, tmp_path: Path, *, knows: bool
-) -> None:
-    """Generated columns, constraints, schema checks and merging, the skip, and the commit are the same both ways."""
-    reader = log if knows else None
+def test_an_append_is_delta_s_own(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
+    """Generated columns, constraints, schema checks and merging, the skip, and the commit are those of the stock writer."""
     table = make_table(session, tmp_path / "t", "id BIGINT, g BIGINT GENERATED ALWAYS AS (id * 2), p STRING")
     session.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT small CHECK (id < 100)")
     one = session.range(1, 2).selectExpr("id", "'x' AS p").coalesce(1)
     for _ in range(2):
-        append(one, table, write_token(1, 0), log=reader)
-    append(one, table, write_token(0, 9), log=reader)
+        append(one, table, write_token(1, 0))
+    append(one, table, write_token(0, 9))
     assert log.head(table) == 2
     for wrong in (
         one.selectExpr("id + 100 AS id", "p"),
@@ -320,8 +316,8 @@ def test_an_append_is_delta_s_own_whoever_looks_up_the_token(
         one.selectExpr("*", "1 AS new"),
     ):
         with pytest.raises((AnalysisException, Py4JJavaError)):
-            append(wrong, table, write_token(1, 1), log=reader)
-    append(one.selectExpr("*", "1 AS new"), table, write_token(1, 1), options={"mergeSchema": "true"}, log=reader)
+            append(wrong, table, write_token(1, 1))
+    append(one.selectExpr("*", "1 AS new"), table, write_token(1, 1), options={"mergeSchema": "true"})
     found = session.read.format("delta").load(table).collect()
     assert sorted(tuple(row) for row in found if row.new) == [(1, 2, "x", 1)]
     assert len(found) == 2
@@ -331,9 +327,8 @@ def test_an_append_is_delta_s_own_whoever_looks_up_the_token(
     assert info["operationMetrics"]["numOutputRows"] == "1"
 
 
-@KNOWS
 def test_an_append_of_rows_chosen_by_reading_the_table_sees_other_writers(
-    session: SparkSession, log: DeltaTableLog, tmp_path: Path, *, knows: bool
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
 ) -> None:
     """Rows that were chosen because the table lacks them are not written if another writer has added them since."""
     table = make_table(session, tmp_path / "t")
@@ -342,7 +337,7 @@ def test_an_append_of_rows_chosen_by_reading_the_table_sees_other_writers(
     present = session.read.format("delta").load(table).select("id")
     lacking = waits_for(rows(session, 1, 2), started, released).join(present, "id", "leftanti")
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(append, lacking, table, write_token(1, 0), log=log if knows else None)
+        writing = pool.submit(append, lacking, table, write_token(1, 0))
         wait_until(lambda: started.exists() or writing.done())
         foreign_commit(table, {"add": {**last_add(table), "path": "other.parquet"}})
         released.touch()

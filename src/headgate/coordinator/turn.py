@@ -176,6 +176,7 @@ class HeldTurn:
         token = self._token(step)
         result = self._driver.run(protocol.look(table, self._turn.token_id, token, self._mark(name)))
         if isinstance(result, NotApplied):
+            self._driver.ports.log.prepare_write(table)
             return False
         if not isinstance(result, protocol.AlreadyApplied):
             raise self._refusal(table, name, result)
@@ -254,6 +255,7 @@ class HeldTurn:
         self.check()
         if self._first_write_at_ms is None:
             self._first_write_at_ms = self._driver.ports.clock.wall_ms()
+        self._driver.ports.log.prepare_write(effect.table)
         try:
             statement(self.token(effect.token.step, effect.mark.name))
         except StatementConflict as conflict:

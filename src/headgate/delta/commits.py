@@ -100,9 +100,17 @@ def commit_info(text: str) -> dict[str, Any]:
 
 def commit_tokens(text: str) -> dict[TokenId, int]:
     """The `headgate/` ids that a commit set, with their numbers."""
-    return {
-        TokenId(txn["appId"]): int(txn["version"]) for txn in actions(text, "txn") if txn["appId"].startswith(PREFIX)
-    }
+    return tokens_among(commit_transactions(text))
+
+
+def commit_transactions(text: str) -> dict[str, int]:
+    """All transaction ids that a commit set, those of other applications too, with their numbers."""
+    return {txn["appId"]: int(txn["version"]) for txn in actions(text, "txn")}
+
+
+def tokens_among(transactions: Mapping[str, int]) -> dict[TokenId, int]:
+    """Those whose id is Headgate's."""
+    return {TokenId(app_id): number for app_id, number in transactions.items() if app_id.startswith(PREFIX)}
 
 
 def headgate_metadata(info: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -134,7 +134,7 @@ def release(spark: SparkSession, table: TableLocation) -> bool:
     try:
         log = jvm.delta_log(table)
         path = _note_path(jvm, log)
-        files = path.getFileSystem(log.newDeltaHadoopConf())
+        files = path.getFileSystem(jvm.hadoop_conf)
         was_there = bool(files.delete(path, False))
         if files.exists(path.getParent()) and not list(files.listStatus(path.getParent())):
             files.delete(path.getParent(), False)

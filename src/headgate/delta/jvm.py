@@ -29,16 +29,27 @@ USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     SESSION: ("setActiveSession/1", "getActiveSession/0", "clearActiveSession/0"),
     f"{DELTA}.DeltaLog": (
-        *("forTable/2", "update/3", "getSnapshotAt/4", "startTransaction/2", "createDataFrame/4"),
-        *("store/0", "newDeltaHadoopConf/0", "logPath/0", "dataPath/0"),
+        *(
+            "forTable/2",
+            "update/3",
+            "unsafeVolatileSnapshot/0",
+            "getSnapshotAt/4",
+            "startTransaction/2",
+            "createDataFrame/4",
+        ),
+        *("store/0", "logPath/0", "dataPath/0"),
     ),
-    f"{DELTA}.Snapshot": ("version/0", "transactions/0", "metadata/0", "protocol/0", "logSegment/0", "allFiles/0"),
+    f"{DELTA}.Snapshot": (
+        "version/0",
+        "transactions/0",
+        "setTransactions/0",
+        "metadata/0",
+        "protocol/0",
+        "logSegment/0",
+        "allFiles/0",
+    ),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
-    f"{DELTA}.OptimisticTransaction": ("commit/3", "commitIfNeeded/3", "txnId/0", "readWholeTable/0", "readTxn/0"),
-    f"{DELTA}.OptimisticTransaction$": ("setActive/1", "clearActive/0"),
-    f"{DELTA}.DeltaOptions": ("<init>/2",),
-    f"{DELTA}.DeltaOperations$Write": ("<init>/9",),
-    f"{DELTA}.commands.WriteIntoDelta": ("<init>/9", "writeAndReturnCommitData/4"),
+    f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0",),
@@ -46,6 +57,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 }
 """Class → methods, each with its number of parameters."""
 
+RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
 
@@ -90,12 +102,15 @@ class Jvm:
         root: Any = spark._jvm
         self.root: Any = root
         self.jsession: Any = spark._jsparkSession
+        self.hadoop_conf: Any = self.jsession.sessionState().newHadoopConf()
         self.none: Any = scala_object(root, "scala.None$")
         self._converters: Any = root.scala.jdk.javaapi.CollectionConverters
         # Looked up once: each dotted name costs the JVM several searches.
         self._sessions: Any = getattr(root, SESSION)
         self._logs: Any = getattr(root, f"{DELTA}.DeltaLog")
         self._path: Any = root.org.apache.hadoop.fs.Path
+        self._bulk: Any = root.io.github.headgate.Bulk
+        self._transactions: Any = root.io.github.headgate.SnapshotTransactions
         self._actions: Any = scala_object(root, f"{DELTA}.actions.Action$")
 
     @contextmanager
@@ -121,10 +136,39 @@ class Jvm:
         with self.active():
             return log.update(False, self.none, self.none)
 
+    def transactions(self, snapshot: Any) -> dict[str, int]:
+        """The snapshot's transaction ids with their numbers; a Spark job, unless they were given to it."""
+        with self.active():
+            return self.from_map(self._transactions.of(snapshot))
+
+    def give_transactions(self, snapshot: Any, transactions: Mapping[str, int]) -> None:
+        """Have the snapshot know its transaction ids without a job; nothing where Delta drops ids after a time."""
+        if snapshot.metadata().configuration().contains(RETENTION):
+            return
+        numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
+        self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
+
+    def commits_from(self, store: Any, log_path: Any, version: int) -> dict[int, tuple[int, str]] | None:
+        """The commits from a version on: time of modification (ms), and `txn` and `protocol` actions but for the first.
+
+        Empty where there is no log, None where a commit was cleaned up between being listed and being read.
+        """
+        text = self._bulk.commitsFrom(store, log_path, version, self.hadoop_conf)
+        if text is None:
+            return None
+        found: dict[int, tuple[int, str]] = {}
+        for line in text.split("\n")[:-1]:
+            if line[0].isdigit():
+                number, modified_at_ms = map(int, line.split(" "))
+                found[number] = (modified_at_ms, "")
+            else:
+                found[number] = (modified_at_ms, f"{found[number][1]}{line}\n")
+        return found
+
     def read_text(self, log: Any, path: Any) -> str | None:
         """A small file by the table's own log store; None where it does not exist."""
         try:
-            lines = log.store().read(path, log.newDeltaHadoopConf())
+            lines = log.store().read(path, self.hadoop_conf)
         except JVM_ERRORS as error:
             if is_missing_file(error):
                 return None
@@ -133,7 +177,7 @@ class Jvm:
 
     def put_text_if_absent(self, log: Any, path: Any, text: str) -> bool:
         """Write a one-line file, whole or not at all, as the table's log store writes a commit; False if it exists."""
-        conf = log.newDeltaHadoopConf()
+        conf = self.hadoop_conf
         path.getFileSystem(conf).mkdirs(path.getParent())
         try:
             log.store().write(path, self.to_seq([text]).iterator(), False, conf)

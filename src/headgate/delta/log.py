@@ -2,8 +2,9 @@
 
 Rules for editors:
 - Tokens come from a state that is carried forward by reading the commits after it, in milliseconds. Delta's own
-  `snapshot.transactions` runs a Spark job over the table's whole state for every new version, a second and more; it is
-  asked once per table, and again when the remembered state no longer connects to the log.
+  `snapshot.transactions` runs a Spark job over the table's whole state for every new version, half a second and more; it
+  is asked once per table, and again when the remembered state no longer connects to the log. Stock writes ask it, too:
+  `prepare_write` gives Delta's snapshot the answer beforehand.
 - The state connects as long as the commit file that it ends with is there, with the same time of modification.
   Otherwise the log was cleaned up, or the table was dropped and made anew.
 - Files are listed and read through Delta's own log store, never past it: some stores finish a commit while listing.
@@ -23,8 +24,17 @@ from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation, TokenId, Version
 from headgate.core.turns.effects import CasReply, StepMark, TableTokens
-from headgate.core.turns.tokens import PREFIX, Token, unpack
-from headgate.delta.commits import Commit, actions, commit_info, commit_tokens, headgate_metadata, parse_commit
+from headgate.core.turns.tokens import Token, unpack
+from headgate.delta.commits import (
+    Commit,
+    actions,
+    commit_info,
+    commit_tokens,
+    commit_transactions,
+    headgate_metadata,
+    parse_commit,
+    tokens_among,
+)
 from headgate.delta.jvm import DELTA, JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line, is_missing_file
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
@@ -38,7 +48,6 @@ PRIVATE_CONFS = {
 }
 CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 """With these, a catalog decides which commits count, and the log's folder may lack them."""
-COMMIT_FILE = re.compile(r"(\d{20})\.json")
 READ_ATTEMPTS_MAX = 10
 """How often a reading begins again because the log was cleaned up, or the table replaced, in the middle of it."""
 RECENT_MAX = 100
@@ -67,11 +76,11 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The tokens as of one commit file."""
+    """The transaction ids, those of other applications too, as of one commit file."""
 
     version: Version
     modified_at_ms: int
-    tokens: Mapping[TokenId, int]
+    transactions: Mapping[str, int]
 
 
 class DeltaTableLog:
@@ -86,6 +95,8 @@ class DeltaTableLog:
         for key, value in PRIVATE_CONFS.items():
             self._jvm.spark.conf.set(key, value)
         self._states: dict[TableLocation, _State] = {}
+        # The log store of a table that was read, and the path of its log.
+        self._places: dict[TableLocation, tuple[Any, Any]] = {}
         self._commit_lock = threading.Lock()
 
     # ------------------------------------------------------------------------------------------------------- tokens
@@ -101,7 +112,34 @@ class DeltaTableLog:
             state = self._read_on(table)
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
-        return TableTokens(Version(-1), {}) if state is None else TableTokens(state.version, state.tokens)
+        return (
+            TableTokens(Version(-1), {})
+            if state is None
+            else TableTokens(state.version, tokens_among(state.transactions))
+        )
+
+    def prepare_write(self, table: TableLocation) -> None:
+        """Spare Delta the Spark job with which it would look up the token of a write that is about to be made.
+
+        Its current snapshot of the table is given the ids that were read last, if they are of the same commit. A commit that
+        another makes in between has Delta take a new snapshot, and look there itself.
+
+        Raises:
+            Unavailable: The log could not be read.
+        """
+        state = self._states.get(table)
+        if state is None:
+            return
+        try:
+            log = self._jvm.delta_log(table)
+            snapshot = log.unsafeVolatileSnapshot()
+            if snapshot.version() != state.version:
+                snapshot = self._jvm.snapshot(log)
+            modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
+            if (snapshot.version(), modified_at_ms) == (state.version, state.modified_at_ms):
+                self._jvm.give_transactions(snapshot, state.transactions)
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
 
     def head(self, table: TableLocation) -> Version:
         """The table's newest version, as fresh as `read_tokens`; -1 where there is no table."""
@@ -203,36 +241,34 @@ class DeltaTableLog:
 
     def _read_on(self, table: TableLocation) -> _State | None:
         """The tokens at the head: the remembered state carried forward. None where there is no table."""
-        log = self._jvm.delta_log(table)
         for _ in range(READ_ATTEMPTS_MAX):
-            state = self._states.get(table) or self._load(table, log)
+            state = self._states.get(table) or self._load(table)
             if state is None:
                 return None
-            modified_at_ms = self._commit_files(log, state.version)
-            if modified_at_ms.get(state.version) != state.modified_at_ms:
+            tail = self._jvm.commits_from(*self._places[table], state.version)
+            if tail is None:
+                continue
+            if tail.pop(state.version, (None, ""))[0] != state.modified_at_ms:
                 self._states.pop(table, None)
                 continue
-            following = Version(state.version + 1)
-            while following in modified_at_ms and (text := self._read(log, following)) is not None:
+            while (following := Version(state.version + 1)) in tail:
+                modified_at_ms, text = tail[following]
                 _refuse_catalog(table, text)
-                state = _State(following, modified_at_ms[following], {**state.tokens, **commit_tokens(text)})
-                following = Version(state.version + 1)
-            if following not in modified_at_ms:
-                self._states[table] = state
-                return state
+                state = _State(following, modified_at_ms, {**state.transactions, **commit_transactions(text)})
+            self._states[table] = state
+            return state
         raise Unavailable("the table's log changes faster than it can be read; nothing was written", table=table)
 
-    def _load(self, table: TableLocation, log: Any) -> _State | None:
+    def _load(self, table: TableLocation) -> _State | None:
         """The tokens as Delta reconstructs them; a Spark job."""
+        log = self._jvm.delta_log(table)
+        self._places[table] = (log.store(), log.logPath())
         snapshot = self._jvm.snapshot(log)
         if snapshot.version() < 0:
             return None
         _refuse_catalog(table, snapshot.protocol().json())
-        with self._jvm.active():
-            transactions = self._jvm.from_map(snapshot.transactions())
-        tokens = {TokenId(app_id): number for app_id, number in transactions.items() if app_id.startswith(PREFIX)}
         modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
-        return _State(Version(snapshot.version()), modified_at_ms, tokens)
+        return _State(Version(snapshot.version()), modified_at_ms, self._jvm.transactions(snapshot))
 
     # ------------------------------------------------------------------------------------------------ commits and data
 
@@ -347,20 +383,6 @@ class DeltaTableLog:
         return [json.loads(row) for row in rows]
 
     # ------------------------------------------------------------------------------------------------------------ files
-
-    def _commit_files(self, log: Any, start: Version) -> dict[Version, int]:
-        """Version → time of modification (ms) of the commit files from `start` on; empty where there is no log."""
-        try:
-            listed = log.store().listFrom(self._commit_path(log, start), log.newDeltaHadoopConf())
-        except JVM_ERRORS as error:
-            if is_missing_file(error):
-                return {}
-            raise
-        files = {}
-        for status in self._jvm.from_iterator(listed):
-            if name := COMMIT_FILE.fullmatch(status.getPath().getName()):
-                files[Version(int(name[1]))] = int(status.getModificationTime())
-        return files
 
     def _read(self, log: Any, version: Version) -> str | None:
         """The text of a commit file; None where it does not exist."""

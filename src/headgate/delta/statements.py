@@ -19,9 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation
-from headgate.delta.appends import run_append
 from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
-from headgate.delta.log import DeltaTableLog
 from headgate.errors import InvalidRequest
 from headgate.ports import StatementConflict, WriteToken
 
@@ -55,7 +53,6 @@ def append(
     token: WriteToken,
     *,
     options: Mapping[str, str] | None = None,
-    log: DeltaTableLog | None = None,
 ) -> None:
     """Append rows with Delta's own writer, the token in the same commit. Makes the table if there is none.
 
@@ -64,15 +61,10 @@ def append(
         location: The table.
         token: What the commit carries; nothing is written where the stored number is as large.
         options: Options of Delta's writer, as `mergeSchema`.
-        log: Tells the stored number at once; without it Delta finds it out, by a Spark job over the table's state.
 
     Raises:
         StatementConflict: Another writer changed the table's definition, or used this token, in the meantime.
     """
-    if log is not None:
-        with conflicts():
-            if run_append(df, location, token, options or {}, log):
-                return
     writer = df.write.format("delta").mode("append").options(**(options or {}))
     writer = writer.option("txnAppId", token.token_id).option("txnVersion", str(token.number))
     with conflicts():

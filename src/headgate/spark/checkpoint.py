@@ -17,8 +17,10 @@ class Checkpoint:
     """The checkpoint of one query, by its location, on any file system that Hadoop knows."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        self.location = location.rstrip("/")
-        self._jvm: Any = spark._jvm
+        self.location = location
+        jvm: Any = spark._jvm
+        self._bulk: Any = jvm.io.github.headgate.Bulk
+        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
         self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
         self._fs: Any = self._path("").getFileSystem(self._conf)
 
@@ -44,17 +46,15 @@ class Checkpoint:
                 "the checkpoint's file `metadata` cannot be read; nothing was run", path=self.location
             ) from error
 
-    def view(self) -> CheckpointView:
-        """Which batch is the last in the commit log, and whether a planned one is open."""
-        committed = max(self._batches("commits"), default=-1)
-        return CheckpointView(
-            last_committed=committed, is_batch_open=max(self._batches("offsets"), default=-1) > committed
-        )
+    def look(self) -> tuple[CheckpointView, int | None]:
+        """Which batch is the last in the commit log; and the open one, which an earlier run planned and did not finish.
 
-    def open_batch(self) -> int | None:
-        """The batch that an earlier run planned and did not finish; a query started now runs it again."""
+        A query that is started now runs the open batch again.
+        """
+        committed = max(self._batches("commits"), default=-1)
         planned = max(self._batches("offsets"), default=-1)
-        return planned if planned > max(self._batches("commits"), default=-1) else None
+        is_open = planned > committed
+        return CheckpointView(last_committed=committed, is_batch_open=is_open), planned if is_open else None
 
     def committed_batches(self) -> tuple[int, ...]:
         """Batches in the commit log, rising. Spark keeps the last hundred or so."""
@@ -66,24 +66,15 @@ class Checkpoint:
         return None if data is None else hashlib.sha256(data).hexdigest()
 
     def _batches(self, folder: str) -> list[int]:
-        path = self._path(folder)
-        if not self._fs.exists(path):
-            return []
-        names = [status.getPath().getName() for status in self._fs.listStatus(path)]
-        return [int(name) for name in names if name.isdecimal()]
+        names = self._bulk.names(self._fs, self._path(folder))
+        return [int(name) for name in names.split("\n") if name.isdecimal()]
 
     def _read(self, name: str) -> bytes | None:
-        path = self._path(name)
-        if not self._fs.exists(path):
-            return None
-        stream = self._fs.open(path)
-        try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
+        found = self._bulk.read(self._fs, self._path(name))
+        return None if found is None else bytes(found)
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}" if name else self.location)
+        return self._new_path(f"{self.location.rstrip('/')}/{name}" if name else self.location)
 
 
 def location_of(writer: DataStreamWriter) -> str:

@@ -109,7 +109,7 @@ class AppendStream:
 
     def _write(self, rows: DataFrame, token: WriteToken) -> None:
         options = {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
-        append(rows, self._context.target, token, options=options, log=self._context.log)
+        append(rows, self._context.target, token, options=options)
 
     def _written_by(self, token: WriteToken, before: Version) -> int:
         """Rows in the commit of this token, which is after `before`."""

@@ -88,6 +88,7 @@ class Supervisor:
         self._query: StreamingQuery | None = None
         self._open_batch: int | None = None
         self._query_id: str | None = None
+        self._checkpoint: Checkpoint | None = None
         self._stop = threading.Event()
         self._losses = 0
 
@@ -193,12 +194,15 @@ class Supervisor:
 
     def _drain(self) -> bool:
         """Runs the query on what the source has. True if it stopped at the turn's limit and more is waiting."""
-        checkpoint = Checkpoint(self._spark, self._work.checkpoint)
+        location = self._work.checkpoint
+        if self._checkpoint is None or self._checkpoint.location != location:
+            self._checkpoint = Checkpoint(self._spark, location)
+        checkpoint = self._checkpoint
         self._query_id = checkpoint.query_id()
         self._check_query_id(self._query_id)
-        self._coordinator.begin(checkpoint.view())
+        view, self._open_batch = checkpoint.look()
+        self._coordinator.begin(view)
         self._work.prepare()
-        self._open_batch = checkpoint.open_batch()
         self._turn = self._error = None
         query: StreamingQuery | None = None
         failure: BaseException | None = None
@@ -242,7 +246,8 @@ class Supervisor:
         try:
             if self._error is not None:
                 raise self._error
-            checkpoint = Checkpoint(self._spark, self._work.checkpoint)
+            checkpoint = self._checkpoint
+            assert checkpoint is not None, "the query was started here"
             if self._query_id is None:
                 self._query_id = checkpoint.query_id()
             assert self._query_id is not None, "a query that runs a batch has written its metadata"

@@ -1,0 +1,77 @@
+package io.github.headgate;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.file.NoSuchFileException;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.delta.storage.LogStore;
+import scala.collection.Iterator;
+
+/** What takes py4j several calls for each file of a folder, in one call. Answers are text, as a list costs calls, too. */
+public final class Bulk {
+  private static final String COMMIT = "\\d{20}\\.json";
+  private static final int KIND_WIDTH = 24; // an action's kind is the first key of its line
+
+  private Bulk() {}
+
+  /**
+   * The commits of a table's log from a version on: its number and its time of modification (ms) in one line, and below it
+   * the version's actions of the kinds `txn` and `protocol`; of the first version no actions. Empty where there is no log,
+   * null where a commit was cleaned up between being listed and being read.
+   */
+  public static String commitsFrom(LogStore store, Path log, long from, Configuration conf) throws IOException {
+    StringBuilder found = new StringBuilder();
+    Iterator<FileStatus> files;
+    try {
+      files = store.listFrom(new Path(log, String.format("%020d.json", from)), conf);
+    } catch (FileNotFoundException | NoSuchFileException noLog) {
+      return "";
+    }
+    while (files.hasNext()) {
+      FileStatus file = files.next();
+      String name = file.getPath().getName();
+      if (!name.matches(COMMIT)) continue;
+      long version = Long.parseLong(name.substring(0, 20));
+      StringBuilder actions = new StringBuilder();
+      if (version > from) {
+        Iterator<String> lines;
+        try {
+          lines = store.read(file.getPath(), conf).iterator();
+        } catch (FileNotFoundException | NoSuchFileException cleaned) {
+          return null;
+        }
+        while (lines.hasNext()) {
+          String line = lines.next();
+          String kind = line.substring(0, Math.min(KIND_WIDTH, line.length()));
+          if (kind.contains("\"txn\"") || kind.contains("\"protocol\"")) actions.append(line).append('\n');
+        }
+      }
+      found.append(version).append(' ').append(file.getModificationTime()).append('\n').append(actions);
+    }
+    return found.toString();
+  }
+
+  /** A file's bytes; null where there is none. */
+  public static byte[] read(FileSystem files, Path path) throws IOException {
+    try (InputStream in = files.open(path)) {
+      return in.readAllBytes();
+    } catch (FileNotFoundException none) {
+      return null;
+    }
+  }
+
+  /** The names of a folder's files, a line each; empty where there is none. */
+  public static String names(FileSystem files, Path folder) throws IOException {
+    StringBuilder names = new StringBuilder();
+    try {
+      for (FileStatus file : files.listStatus(folder)) names.append(file.getPath().getName()).append('\n');
+    } catch (FileNotFoundException none) {
+      return "";
+    }
+    return names.toString();
+  }
+}

@@ -1,0 +1,14 @@
+package org.apache.hadoop.fs;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+
+public abstract class FileSystem {
+  public FileStatus[] listStatus(Path path) throws FileNotFoundException, IOException {
+    return null;
+  }
+
+  public FSDataInputStream open(Path path) throws IOException {
+    return null;
+  }
+}

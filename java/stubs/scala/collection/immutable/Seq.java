@@ -1,0 +1,7 @@
+package scala.collection.immutable;
+
+import scala.collection.Iterator;
+
+public interface Seq<A> {
+  Iterator<A> iterator();
+}
