@@ -14,6 +14,7 @@ from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ti
 from headgate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import headgate
+from tests.report.sample import COMPARISON
 
 FILE = """\
 name: p
@@ -247,6 +248,23 @@ def test_report_writes_one_page_and_prints_its_path(lake: Lake) -> None:
     assert facts == {"format": 1, "file": str(page), "turns": 3, "commits": 6}
     nowhere = headgate("report", "--html", lake.root / "no" / "out.html", "--spec", lake.root)
     assert nowhere.code == 6
+
+
+def test_the_report_of_the_demo_s_lake_has_its_comparison(lake: Lake) -> None:
+    """The demo leaves its findings beside the file; a damaged one is named, and no report is written."""
+    page, title = lake.root / "out.html", "With the coordinator, and without"
+    headgate("report", "--html", page, "--spec", lake.root)
+    assert title not in page.read_text()
+    left = lake.root / "comparison.json"
+    left.write_text(COMPARISON.to_json())
+    headgate("report", "--html", page, "--spec", lake.root)
+    assert title in page.read_text()
+    page.unlink()
+    left.write_text('{"notes": []}')
+    ran = headgate("report", "--html", page, "--spec", lake.root)
+    assert ran.code == 4
+    assert str(left) in ran.err
+    assert not page.exists()
 
 
 def test_config_shows_values_origins_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.output import FORMAT, OUTPUT, SPEC
 from headgate.delta.commits import Commit
-from headgate.errors import Unavailable
-from headgate.report import CommitRow, ReportData, TurnRow, render
+from headgate.errors import Corrupt, Unavailable
+from headgate.report import COMPARISON, CommitRow, Comparison, ReportData, TurnRow, render
 
 
 @app.command("report")
@@ -34,6 +34,7 @@ def report_command(
         machine=f"{platform.node()}, {platform.system()}, {os.cpu_count()} cores",
         turns=tuple(TurnRow.from_event(row) for row in turns_of(pipeline)),
         commits=tuple(commit_row(table, commit) for table, commit in commits_of(pipeline)),
+        comparison=_comparison(settings.find_spec(spec).with_name(COMPARISON)),
     )
     own = html.with_name(f".{html.name}.{os.getpid()}")
     try:
@@ -46,6 +47,16 @@ def report_command(
         return
     facts = {"file": str(html.absolute()), "turns": len(data.turns), "commits": len(data.commits)}
     typer.echo(json.dumps({"format": FORMAT, **facts}))
+
+
+def _comparison(file: Path) -> Comparison | None:
+    """The demo's experiment, if this is the demo's pipeline."""
+    try:
+        return Comparison.from_json(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Corrupt("the demo's comparison cannot be read; no report was written", path=file) from error
 
 
 def commit_row(table: str, commit: Commit) -> CommitRow:

@@ -13,7 +13,6 @@ Rules for editors:
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from headgate.delta.commits import (
     parse_commit,
     tokens_among,
 )
-from headgate.delta.jvm import DELTA, JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line, is_missing_file
+from headgate.delta.jvm import DELTA, JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
 PRIVATE_CONFS = {

@@ -33,7 +33,17 @@ from headgate.demo.journal import Line
 from headgate.demo.killer import Killed, Killer
 from headgate.demo.lake import INGESTION, JOBS, LOCK, SPARK, Lake, commit_files, fill
 from headgate.demo.records import Cut, Inputs
-from headgate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow, facts, render
+from headgate.report import (
+    COMPARISON,
+    CommitRow,
+    Comparison,
+    ComparisonColumn,
+    Outcome,
+    ReportData,
+    TurnRow,
+    facts,
+    render,
+)
 
 Show = Callable[[dict[str, Any]], None]
 """Told of every event, as JSON data: those of `headgate run`, and `Noticed` for what the demo does itself."""
@@ -110,18 +120,20 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
         _side(run, compare(expected, rows, brought=brought))
         for run, rows in zip((ours, bare), _read_tables(lake, [lake.table, lake.table_without]), strict=True)
     ]
+    comparison = Comparison(
+        with_coordinator=sides[0].column,
+        without_coordinator=sides[1].column,
+        notes=(*NOTES, *_wrong_in_words(sides[1].difference)),
+    )
     data = ReportData(
         pipeline="engagement (demo)",
         made_at_ms=_now_ms(),
         machine=machine(),
         turns=tuple(turns),
         commits=(*_commits(lake.table, "engagement"), *_commits(lake.table_without, "engagement, without turns")),
-        comparison=Comparison(
-            with_coordinator=sides[0].column,
-            without_coordinator=sides[1].column,
-            notes=(*NOTES, *_wrong_in_words(sides[1].difference)),
-        ),
+        comparison=comparison,
     )
+    lake.spec.with_name(COMPARISON).write_text(comparison.to_json(), encoding="utf-8")
     lake.report.write_text(render(data), encoding="utf-8")
     return Findings(with_turns=sides[0], without_turns=sides[1], failed=failed, report=lake.report)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from headgate.errors import Corrupt, InvalidRequest
 from headgate.events import TurnEnded
 
 LEDGER_FORMAT = 1
+COMPARISON = "comparison.json"
+"""Where the demo leaves its comparison, beside its `headgate.yml`."""
 
 
 class Outcome(StrEnum):
@@ -185,6 +187,24 @@ class Comparison:
     without_coordinator: ComparisonColumn
     notes: tuple[str, ...] = ()
     """What a reader should know of the two runs, a paragraph each."""
+
+    def to_json(self) -> str:
+        """The file that the demo leaves beside its `headgate.yml` for later reports."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Comparison:
+        """Of such a file.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            data = json.loads(text)
+            runs = {side: ComparisonColumn(**data[side]) for side in ("with_coordinator", "without_coordinator")}
+            return Comparison(**runs, notes=tuple(data["notes"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
