@@ -48,6 +48,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "logSegment/0",
         "allFiles/0",
     ),
+    f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
     f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
@@ -141,19 +142,22 @@ class Jvm:
         with self.active():
             return self.from_map(self._transactions.of(snapshot))
 
-    def give_transactions(self, snapshot: Any, transactions: Mapping[str, int]) -> None:
+    def give_transactions(self, log: Any, snapshot: Any, transactions: Mapping[str, int]) -> None:
         """Have the snapshot know its transaction ids without a job; nothing where Delta drops ids after a time."""
         if snapshot.metadata().configuration().contains(RETENTION):
             return
+        if not self._transactions.isLearned():
+            # That of a table which does not exist is computed without a job.
+            self.transactions(getattr(self.root, f"{DELTA}.DummySnapshot")(log.logPath(), log))
         numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
-    def commits_from(self, store: Any, log_path: Any, version: int) -> dict[int, tuple[int, str]] | None:
-        """The commits from a version on: time of modification (ms), and `txn` and `protocol` actions but for the first.
+    def commits_from(self, store: Any, log_path: Any, version: int, known: int) -> dict[int, tuple[int, str]] | None:
+        """The commits from a version on: time of modification (ms), and, after `known`, `txn` and `protocol` actions.
 
         Empty where there is no log, None where a commit was cleaned up between being listed and being read.
         """
-        text = self._bulk.commitsFrom(store, log_path, version, self.hadoop_conf)
+        text = self._bulk.commits(store, log_path, version, known, self.hadoop_conf)
         if text is None:
             return None
         found: dict[int, tuple[int, str]] = {}

@@ -49,6 +49,8 @@ CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordin
 """With these, a catalog decides which commits count, and the log's folder may lack them."""
 READ_ATTEMPTS_MAX = 10
 """How often a reading begins again because the log was cleaned up, or the table replaced, in the middle of it."""
+WHOLE_LOG_MAX = 20
+"""Up to this version a log is read from its first commit on, if it is still whole."""
 RECENT_MAX = 100
 """Up to so many commits are read to find files by path, before the table's whole state is."""
 
@@ -136,7 +138,7 @@ class DeltaTableLog:
                 snapshot = self._jvm.snapshot(log)
             modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
             if (snapshot.version(), modified_at_ms) == (state.version, state.modified_at_ms):
-                self._jvm.give_transactions(snapshot, state.transactions)
+                self._jvm.give_transactions(log, snapshot, state.transactions)
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
 
@@ -244,7 +246,7 @@ class DeltaTableLog:
             state = self._states.get(table) or self._load(table)
             if state is None:
                 return None
-            tail = self._jvm.commits_from(*self._places[table], state.version)
+            tail = self._jvm.commits_from(*self._places[table], state.version, state.version)
             if tail is None:
                 continue
             if tail.pop(state.version, (None, ""))[0] != state.modified_at_ms:
@@ -259,15 +261,24 @@ class DeltaTableLog:
         raise Unavailable("the table's log changes faster than it can be read; nothing was written", table=table)
 
     def _load(self, table: TableLocation) -> _State | None:
-        """The tokens as Delta reconstructs them; a Spark job."""
+        """The tokens of a short log from all its commits, else as Delta reconstructs them, with a Spark job."""
         log = self._jvm.delta_log(table)
         self._places[table] = (log.store(), log.logPath())
         snapshot = self._jvm.snapshot(log)
         if snapshot.version() < 0:
             return None
         _refuse_catalog(table, snapshot.protocol().json())
+        version = Version(snapshot.version())
         modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
-        return _State(Version(snapshot.version()), modified_at_ms, self._jvm.transactions(snapshot))
+        transactions: dict[str, int] | None = None
+        if version <= WHOLE_LOG_MAX:
+            commits = self._jvm.commits_from(*self._places[table], 0, -1) or {}
+            if commits.get(version, (None, ""))[0] == modified_at_ms and set(range(version)) <= commits.keys():
+                texts = (commits[number][1] for number in range(version + 1))
+                transactions = {app_id: n for text in texts for app_id, n in commit_transactions(text).items()}
+        if transactions is None:
+            transactions = self._jvm.transactions(snapshot)
+        return _State(version, modified_at_ms, transactions)
 
     # ------------------------------------------------------------------------------------------------ commits and data
 

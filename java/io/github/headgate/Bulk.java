@@ -19,11 +19,11 @@ public final class Bulk {
   private Bulk() {}
 
   /**
-   * The commits of a table's log from a version on: its number and its time of modification (ms) in one line, and below it
-   * the version's actions of the kinds `txn` and `protocol`; of the first version no actions. Empty where there is no log,
-   * null where a commit was cleaned up between being listed and being read.
+   * The commits of a table's log from a version on: number and time of modification (ms) in one line, and below it, for
+   * versions after `known`, the actions of the kinds `txn` and `protocol`. Empty where there is no log, null where a
+   * commit was cleaned up between being listed and being read.
    */
-  public static String commitsFrom(LogStore store, Path log, long from, Configuration conf) throws IOException {
+  public static String commits(LogStore store, Path log, long from, long known, Configuration conf) throws IOException {
     StringBuilder found = new StringBuilder();
     Iterator<FileStatus> files;
     try {
@@ -37,7 +37,7 @@ public final class Bulk {
       if (!name.matches(COMMIT)) continue;
       long version = Long.parseLong(name.substring(0, 20));
       StringBuilder actions = new StringBuilder();
-      if (version > from) {
+      if (version > known) {
         Iterator<String> lines;
         try {
           lines = store.read(file.getPath(), conf).iterator();

@@ -33,6 +33,11 @@ public final class SnapshotTransactions {
     }
   }
 
+  /** Whether `give` can do anything yet. */
+  public static boolean isLearned() {
+    return bit != 0;
+  }
+
   /** Have the snapshot answer with this map; whether it now does, or had its own answer already. */
   public static boolean give(Object snapshot, Object transactions) throws ReflectiveOperationException {
     if (bit == 0) return false;
