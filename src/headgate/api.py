@@ -22,6 +22,7 @@ from headgate.core.spec.build import PipelineBuilder
 from headgate.core.spec.kinds import duration_ms
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
+from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
 from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
 from headgate.events import Noticed, TurnEnded
@@ -117,8 +118,11 @@ class Site:
         """Opens the store and the ledger.
 
         Raises:
-            Unavailable: one of them cannot be used.
+            MissingExtra: the session was made without Delta, or without Headgate's jar.
+            UnsupportedTable: it has another Delta than this release was made for.
+            Unavailable: the store or the ledger cannot be used.
         """
+        check_jvm(spark)
         events = Tee([LedgerSink(storage), *watchers])
         return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
 
@@ -193,7 +197,9 @@ class JobCoordinator(Job):
             "lock.timeout": lock_timeout,
             "tables": ",".join(tables) or None,
         }
-        resolved = settings.resolve_job(cli={key: value for key, value in given.items() if value is not None})
+        resolved = settings.resolve_job(
+            cli={key: value for key, value in given.items() if value is not None}, cli_origin="JobCoordinator(…)"
+        )
         self._open(spark, resolved)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 from headgate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
@@ -177,30 +176,6 @@ COMPARISON = Comparison(
         correct=False,
     ),
 )
-
-
-def ledger_line(turn: TurnRow, **changed: object) -> str:
-    """The turn as a line of the ledger, with some fields `changed`; a field changed to `...` is left out."""
-    row: dict[str, object] = {
-        "format": 1,
-        "lock": turn.lock,
-        "job": turn.job,
-        "epoch": turn.epoch,
-        "query_id": turn.query_id,
-        "run": turn.run,
-        "batches": list(turn.batches) if turn.batches else None,
-        "predecessor": turn.predecessor,
-        "asked_at_ms": turn.asked_at_ms,
-        "granted_at_ms": turn.granted_at_ms,
-        "first_write_at_ms": turn.first_write_at_ms,
-        "commit_log_at_ms": turn.commit_log_at_ms,
-        "released_at_ms": turn.released_at_ms,
-        "versions": {table: list(versions) for table, versions in turn.versions.items()},
-        "outcome": turn.outcome.value,
-        "reason": turn.reason,
-        **changed,
-    }
-    return json.dumps({name: value for name, value in row.items() if value is not ...})
 
 
 def _effect(random: Random, place: int) -> tuple[int | None, int | None]:

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
-from headgate.errors import Corrupt, InvalidRequest
 from headgate.events import TurnEnded
 from headgate.report import Outcome, TurnRow
-from headgate.sinks.ledger import to_line
-from tests.report.sample import BEGIN_MS, JOBS, ledger_line, sample
+from tests.report.sample import BEGIN_MS, JOBS, sample
 
 TURN = sample(1).turns[0]
 
 
-def test_a_line_of_the_ledger_gives_the_turn_that_was_written() -> None:
-    """Every turn comes back as it was, whatever its outcome and whatever is missing in it."""
-    turns = sample(5, turns=300, unusual_share=0.5).turns
-    assert {turn.outcome for turn in turns} == set(Outcome)
-    assert [TurnRow.from_ledger(ledger_line(turn)) for turn in turns] == list(turns)
-
-
-def test_a_row_that_the_ledger_wrote_gives_the_turn_that_ended() -> None:
-    """Writer and reader of the ledger's lines agree, field by field."""
+def test_a_turn_that_ended_is_shown_as_it_was() -> None:
+    """Field by field."""
     event = TurnEnded(
         lock="L",
         job="A",
@@ -40,46 +29,9 @@ def test_a_row_that_the_ledger_wrote_gives_the_turn_that_ended() -> None:
         reason="why",
     )
     turn = TurnRow.from_event(event)
-    assert turn == TurnRow.from_ledger(to_line(event))
     assert {name: getattr(turn, name) for name in event.__slots__} == {
         name: getattr(event, name) for name in event.__slots__
     }
-
-
-def test_a_key_of_a_later_writer_is_passed_over() -> None:
-    """Within one format a row may gain keys without harm to readers."""
-    assert TurnRow.from_ledger(ledger_line(TURN, shoe_size=44)) == TURN
-
-
-def test_a_newer_format_is_refused_rather_than_misread() -> None:
-    """What a newer version wrote may mean something else."""
-    with pytest.raises(InvalidRequest, match="newer version"):
-        TurnRow.from_ledger(ledger_line(TURN, format=2))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        '{"format": 1, "lock": "half a li',
-        "[]",
-        ledger_line(TURN, lock=...),
-        ledger_line(TURN, outcome="went home"),
-        ledger_line(TURN, outcome=None),
-        ledger_line(TURN, asked_at_ms="noon"),
-        ledger_line(TURN, asked_at_ms=True),
-        ledger_line(TURN, epoch=1.5),
-        ledger_line(TURN, batches=[1]),
-        ledger_line(TURN, batches=5),
-        ledger_line(TURN, versions=[1, 2]),
-        ledger_line(TURN, versions={"engagement": 3}),
-        ledger_line(TURN, versions={"engagement": ["3"]}),
-    ],
-)
-def test_a_line_that_breaks_the_format_is_named_and_not_guessed_at(line: str) -> None:
-    """Each kind of damage raises the error for damaged files, never one of Python's own."""
-    with pytest.raises(Corrupt, match="line of the ledger"):
-        TurnRow.from_ledger(line)
 
 
 def test_a_turn_that_gave_up_waited_until_it_gave_up_and_held_nothing() -> None:

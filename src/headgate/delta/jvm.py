@@ -57,6 +57,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2", "write/4"),
 }
 """Class → methods, each with its number of parameters."""
+OURS = "io.github.headgate"
+OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
+    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2"),
+    f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
+}
+"""The same of the package's own jar."""
 
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
@@ -67,13 +73,13 @@ def check_jvm(spark: SparkSession) -> None:
     """Check that the session has Delta, and that this Delta has all that Headgate calls. Opens no table, runs no job.
 
     Raises:
-        MissingExtra: The session was made without Delta.
+        MissingExtra: The session was made without Delta, or without Headgate's jar.
         UnsupportedTable: It has another Delta than this release was made for.
     """
     jvm: Any = spark._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     lacking = []
-    for name, methods in NEEDED.items():
+    for name, methods in {**NEEDED, **OURS_NEEDED}.items():
         try:
             found_class = jvm.java.lang.Class.forName(name, False, loader)
             found = {f"{method.getName()}/{method.getParameterCount()}" for method in found_class.getMethods()}
@@ -87,6 +93,12 @@ def check_jvm(spark: SparkSession) -> None:
             lacking.append(name)
         else:
             lacking += [f"{name}.{method}" for method in methods if method not in found]
+    if any(name.startswith(OURS) for name in lacking):
+        raise MissingExtra(
+            "this Spark session was made without Headgate's jar, or with that of another version; nothing was done",
+            advice="Start it with headgate.session(…), or with the jars of: headgate jars path",
+            lacking=", ".join(lacking),
+        )
     if lacking:
         raise UnsupportedTable(
             "this version of Delta lacks what Headgate calls; nothing was done",

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from headgate.errors import Corrupt, InvalidRequest
 from headgate.events import TurnEnded
 
-LEDGER_FORMAT = 1
 COMPARISON = "comparison.json"
 """Where the demo leaves its comparison, beside its `headgate.yml`."""
 
@@ -89,50 +87,6 @@ class TurnRow:
             outcome=Outcome(event.outcome),
             reason=event.reason,
         )
-
-    @classmethod
-    def from_ledger(cls, line: str) -> TurnRow:
-        """The turn that a line of the ledger describes. Keys that this version does not know are passed over.
-
-        Raises:
-            Corrupt: The line is not JSON, lacks a field, or a field has the wrong type.
-            InvalidRequest: The line was written in a newer format.
-        """
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise Corrupt("a line of the ledger is not JSON; it was not read", line=_shortened(line)) from error
-        if not isinstance(row, dict):
-            raise Corrupt("a line of the ledger is not an object; it was not read", line=_shortened(line))
-        written_as = row.get("format")
-        if isinstance(written_as, int) and written_as > LEDGER_FORMAT:
-            raise InvalidRequest(
-                "the ledger was written by a newer version; it was not read",
-                format=written_as,
-                advice="Use the version of Headgate that wrote it, or a later one",
-            )
-        try:
-            return cls(
-                lock=_text(row["lock"]),
-                job=_text(row["job"]),
-                epoch=_optional_whole(row["epoch"]),
-                query_id=_optional_text(row["query_id"]),
-                run=_optional_text(row["run"]),
-                batches=_span(row["batches"]),
-                predecessor=_optional_text(row["predecessor"]),
-                asked_at_ms=_whole(row["asked_at_ms"]),
-                granted_at_ms=_optional_whole(row["granted_at_ms"]),
-                first_write_at_ms=_optional_whole(row["first_write_at_ms"]),
-                commit_log_at_ms=_optional_whole(row["commit_log_at_ms"]),
-                released_at_ms=_optional_whole(row["released_at_ms"]),
-                versions=_versions(row["versions"]),
-                outcome=Outcome(_text(row["outcome"])),
-                reason=_optional_text(row["reason"]),
-            )
-        except KeyError as error:
-            raise Corrupt("a line of the ledger lacks a field; it was not read", field=error.args[0]) from error
-        except (TypeError, ValueError) as error:
-            raise Corrupt(f"a line of the ledger is wrong: {error}; it was not read", line=_shortened(line)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,42 +172,3 @@ class ReportData:
     turns: tuple[TurnRow, ...]
     commits: tuple[CommitRow, ...] = ()
     comparison: Comparison | None = None
-
-
-def _shortened(line: str) -> str:
-    return repr(line if len(line) <= 80 else f"{line[:80]}…")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected a text, found {value!r}")
-    return value
-
-
-def _optional_text(value: object) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _whole(value: object) -> int:
-    # bool is an int in Python, and never a number in the ledger.
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"expected a whole number, found {value!r}")
-    return value
-
-
-def _optional_whole(value: object) -> int | None:
-    return None if value is None else _whole(value)
-
-
-def _span(value: object) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != 2:
-        raise TypeError(f"expected the first and the last batch, found {value!r}")
-    return _whole(value[0]), _whole(value[1])
-
-
-def _versions(value: object) -> dict[str, tuple[int, ...]]:
-    if not isinstance(value, dict):
-        raise TypeError(f"expected the versions of each table, found {value!r}")
-    return {_text(table): tuple(sorted(_whole(version) for version in versions)) for table, versions in value.items()}
