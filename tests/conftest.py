@@ -59,7 +59,13 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
     "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
 }
-NEEDED_BY_FIXTURE = {"spark": "spark", "session": "spark", "kafka_servers": "kafka", "engagement_data": "data"}
+NEEDED_BY_FIXTURE = {
+    "spark": "spark",
+    "session": "spark",
+    "kafka_servers": "kafka",
+    "engagement_data": "data",
+    "delta_tables": "data",
+}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -122,6 +128,12 @@ def kafka_servers(
 
     with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def delta_tables() -> Path:
+    """An archive of small tables that other engines wrote."""
+    return data_dir() / "delta_tables.tar.gz"
 
 
 @pytest.fixture(scope="session")

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
+from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Epoch
 from headgate.core.turns import moves, order, protocol, tokens
 from headgate.core.turns.effects import (
     CommitEntry,
     CompareAndSet,
     LiveSessions,
-    Protocol,
     ReadRecord,
     ReadTokens,
     WaitForChange,
-    perform,
 )
 from headgate.core.turns.record import LockRecord, Ticket
 from headgate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading

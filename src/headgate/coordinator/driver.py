@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, assert_never
 
+from headgate.core.effects import Protocol
 from headgate.core.ids import JobName, TableLocation
 from headgate.core.turns.effects import (
     CommitEntry,
@@ -14,7 +15,6 @@ from headgate.core.turns.effects import (
     Execute,
     FindMark,
     LiveSessions,
-    Protocol,
     ReadRecord,
     ReadTokens,
     TableTokens,

@@ -18,7 +18,7 @@ from functools import cache
 from types import CodeType
 from typing import Any, cast
 
-from headgate.core.turns.effects import Effect
+from headgate.core.effects import Effect
 from headgate.core.turns.record import LockRecord
 from headgate.errors import LostTurn
 

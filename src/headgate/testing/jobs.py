@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from headgate.core.turns.effects import Attempt, Effect, Protocol, StepMark, perform
+from headgate.core.turns.effects import Attempt, StepMark
 from headgate.core.turns.order import NoRule, OrderRule
 from headgate.core.turns.protocol import (
     AlreadyApplied,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from headgate.core.effects import Effect
 from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import (
-    Effect,
     LiveSessions,
     ReadRecord,
     ReadTokens,

@@ -6,23 +6,15 @@ them, and loses requests or replies. Same code, explored exhaustively.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal
 
+from headgate.core.effects import Effect
 from headgate.core.ids import Nonce, TableLocation, TokenId, Version
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import Holder, LockRecord
 from headgate.core.turns.tokens import Token
-
-R = TypeVar("R")
-
-
-class Effect(Generic[R]):
-    """A question; `R` is the type of its answer."""
-
-    __slots__ = ()
-
 
 CasReply = Literal["done", "stale", "unknown"]
 
@@ -122,16 +114,6 @@ class Execute(Effect[Literal["done", "conflict"]]):
     token_id: TokenId
     token: Token
     mark: StepMark
-
-
-Protocol = Generator[Effect[Any], Any, R]
-"""A piece of the turn protocol: yields effects, returns an `R`."""
-
-
-def perform(effect: Effect[R]) -> Protocol[R]:
-    """Ask one question; `reply = yield from perform(...)` is the only way an effect leaves a protocol."""
-    reply: R = yield effect
-    return reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

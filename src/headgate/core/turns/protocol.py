@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns import moves
 from headgate.core.turns.effects import (
@@ -25,13 +26,11 @@ from headgate.core.turns.effects import (
     Execute,
     FindMark,
     LiveSessions,
-    Protocol,
     ReadRecord,
     ReadTokens,
     StepMark,
     WaitForChange,
     WallClock,
-    perform,
 )
 from headgate.core.turns.order import OrderRule
 from headgate.core.turns.record import Holder, LockRecord, Ticket

@@ -1,0 +1,24 @@
+"""Protocols as generators: they yield questions to the world, are told the answers, and touch nothing themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Effect(Generic[R]):
+    """A question; `R` is the type of its answer."""
+
+    __slots__ = ()
+
+
+Protocol = Generator[Effect[Any], Any, R]
+"""A piece of a protocol: yields effects, returns an `R`."""
+
+
+def perform(effect: Effect[R]) -> Protocol[R]:
+    """Ask one question; `reply = yield from perform(...)` is the only way an effect leaves a protocol."""
+    reply: R = yield effect
+    return reply

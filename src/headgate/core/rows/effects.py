@@ -1,0 +1,104 @@
+"""What publishing a statement asks of the world: typed questions that a generator yields.
+
+Production answers them with stock Delta, the gate and the table's files; the simulator answers them from memory, switches
+writers at every one of them, and loses requests or replies. Same code, explored exhaustively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from headgate.core.effects import Effect
+from headgate.core.ids import Version
+from headgate.core.rows.actions import Action, Body, Changes, FileChange
+from headgate.core.rows.vectors import Descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A commit that stock Delta computed and that was not put."""
+
+    version: Version
+    """The statement's snapshot."""
+    actions: tuple[Action, ...]
+    """Without `commitInfo`."""
+    info: Body
+    """Its `commitInfo`: operation, parameters, metrics, user metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The stock commit went through; None where the statement had nothing to commit."""
+
+    version: Version | None
+
+
+@dataclass(frozen=True, slots=True)
+class Execute(Effect[Captured | Committed]):
+    """Run the whole stock statement on the table as it is; keep its commit if another holds the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges(Effect[Changes]):
+    """What was committed after a version, up to now."""
+
+    after: Version
+
+
+Positions = BitMap64 | None
+"""Rows of a file; None where some are meant and it is not known which."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindEntered(Effect[Mapping[str, Positions]]):
+    """Which live rows of these files the statement's condition holds for; files without such rows are left out."""
+
+    files: tuple[FileChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeetKeys(Effect[bool]):
+    """Whether rows that came, or went, have a key of the statement's source."""
+
+    came: tuple[FileChange, ...]
+    lost_rows: tuple[FileChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadVector(Effect[BitMap64]):
+    """The positions that a vector marks."""
+
+    descriptor: Descriptor
+
+
+@dataclass(frozen=True, slots=True)
+class WriteVectors(Effect[tuple[Descriptor, ...]]):
+    """Write vectors down, where a commit can name them."""
+
+    vectors: tuple[BitMap64, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutReply:
+    """How a compare-and-set ended: whether it is known to be ours. If not, it is another's, or nobody knows yet."""
+
+    is_done: bool
+    transaction_id: str
+    """Of the commit that was tried; by it a later reader knows ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Effect[PutReply]):
+    """Commit these actions at exactly `version`, with the history of the stock statement."""
+
+    version: Version
+    actions: tuple[Action, ...]
+    info: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Effect[None]):
+    """From now on, until the statement ends, no other commit of this driver goes to the table."""

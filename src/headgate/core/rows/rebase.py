@@ -1,0 +1,284 @@
+"""Re-expresses the commit of a statement that lost the race for its version on top of what won; or says why it cannot.
+
+**Serializable in log order**: what comes out, committed after the winners, must change the table as the statement would
+have, run on the table that they left. What stock Delta computed may be kept where that is proved:
+
+- Rows that winners *brought* must not concern the statement (the image test), else it would have met them.
+- Rows that winners *took* must not be among those that it wrote (the vectors of a file are disjoint); a keyed statement may
+  not even have looked at them.
+
+Rules for editors: every test errs on the side of running the statement again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from pyroaring import BitMap64
+
+from headgate.core.effects import Protocol, perform
+from headgate.core.rows.actions import Action, Body, Changes, FileChange, vector_of
+from headgate.core.rows.effects import Captured, FindEntered, MeetKeys, Positions, ReadVector, WriteVectors
+from headgate.errors import Corrupt
+
+ROW_TRACKING = "delta.rowTracking"
+
+
+class Reads(StrEnum):
+    """What a statement's result depends on; decided from its plan, never from the `operation` that it names."""
+
+    NOTHING = "nothing"
+    """A blind append."""
+    ROWS = "rows"
+    """DELETE and UPDATE: each row for itself."""
+    KEYS = "keys"
+    """MERGE of a source that is frozen, by equality of keys: pairs of a row and the source's row of its key."""
+    TABLE = "table"
+    """Anything else: a source that reads the table, sub-queries, overwrites."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What has to be known of a statement."""
+
+    reads: Reads
+    marks_rows: bool = False
+    """DELETE on a table with deletion vectors: what it does to a row needs no copy of the row."""
+    has_condition: bool = False
+    """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The statement has to be executed again on the table as it is."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A token of the commit is in the table already, with an equal or larger number: it must not be written."""
+
+    token_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebased:
+    """The commit on top of the winners."""
+
+    actions: tuple[Action, ...]
+    level: int
+    """1: the stock commit as it was. 2: with vectors of both."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left to do: winners did all of it."""
+        return not any(action.kind in ("add", "remove", "txn") for action in self.actions)
+
+
+def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Again | Superseded]:
+    """The commit of `lost`, made to follow `won`.
+
+    Args:
+        statement: What it reads.
+        lost: What stock Delta would have committed after its snapshot.
+        won: What was committed since.
+    """
+    for action in lost.actions:
+        if action.kind == "txn" and won.transactions.get(action.body["appId"], -1) >= int(action.body["version"]):
+            return Superseded(action.body["appId"])
+    if won.is_definition_changed:
+        return Again("the table's definition was changed")
+    if any(a.kind == "domainMetadata" and a.body["domain"] in won.domains - {ROW_TRACKING} for a in lost.actions):
+        return Again("the same domain's metadata were changed")
+    # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
+    kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
+    may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
+    entered = yield from _read_test(statement, won, may_mark=may_mark)
+    if isinstance(entered, Again):
+        return entered
+    vectors = yield from _write_test(lost, won, entered, may_mark=may_mark)
+    if isinstance(vectors, Again):
+        return vectors
+    actions = yield from _rewritten(lost, won, vectors, entered)
+    return Rebased(actions=actions, level=2 if vectors else 1)
+
+
+def _read_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Mapping[str, BitMap64] | Again]:
+    """Whether what the statement read is as it was; rows that a DELETE takes along, by file."""
+    came, gone = won.came, won.lost_rows
+    if not came and not gone:
+        return {}
+    match statement.reads:
+        case Reads.NOTHING:
+            return {}
+        case Reads.TABLE:
+            return Again("it reads the table, which was changed")
+        case Reads.KEYS:
+            is_met = yield from perform(MeetKeys(came, gone))
+            if is_met:
+                return Again("rows with keys of its source were changed")
+            if not statement.has_condition:
+                return {}
+        case Reads.ROWS:
+            pass
+    if not came:
+        return {}
+    entered: Mapping[str, Positions] = yield from perform(FindEntered(came))
+    known = {
+        path: rows for path, rows in entered.items() if rows is not None and _records(_live(won, path)) is not None
+    }
+    if entered and not (may_mark and len(known) == len(entered)):
+        return Again("rows that its condition holds for came in")
+    return known
+
+
+def _write_test(
+    lost: Captured, won: Changes, entered: Mapping[str, BitMap64], *, may_mark: bool
+) -> Protocol[dict[str, BitMap64 | None] | Again]:
+    """The vector that each file which both concern ends with; None: the statement leaves the file alone after all."""
+    taken = _bodies(lost, "remove")
+    kept = {path: body for path, body in _bodies(lost, "add").items() if path in taken}
+    vectors: dict[str, BitMap64 | None] = {}
+    for path, rows in entered.items():
+        after = won.files[path].after
+        assert after is not None, "rows enter by files that are in the table"
+        there = yield from _positions(after)
+        vectors[path] = there | rows
+    for path, removed in taken.items():
+        change = won.files.get(path)
+        if change is None:
+            continue
+        if change.before is not None and vector_of(change.before) != vector_of(removed):
+            raise Corrupt(
+                "a captured commit names another vector than its snapshot has; nothing was written", path=path
+            )
+        if change.after is None:
+            if not may_mark:
+                return Again("a file that it changes was replaced")
+            vectors[path] = None  # its rows are gone, or among those that came, which the read test has seen
+            continue
+        own = yield from _own(kept.get(path))
+        if vector_of(change.after) == vector_of(removed):
+            vectors.setdefault(path, _EVERY_ROW if own is None else own)  # no other rows: statistics, or row ids
+            continue
+        base = yield from _positions(removed)
+        winners = yield from _positions(change.after)
+        if base - winners:
+            return Again("rows of a file that it changes were restored")
+        if own is None:
+            # It took every row that was live.
+            if not may_mark:
+                return Again("rows that it changed were changed")
+            vectors[path] = _EVERY_ROW
+        elif may_mark:
+            vectors[path] = None if own <= winners else winners | own
+        elif (own & winners) - base:
+            return Again("rows that it changed were changed")
+        else:
+            vectors[path] = winners | own
+    return vectors
+
+
+def _rewritten(
+    lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None], entered: Mapping[str, BitMap64]
+) -> Protocol[tuple[Action, ...]]:
+    """The captured actions with these vectors, each removal naming the vector that the file has now."""
+    taken = _bodies(lost, "remove")
+    whole = {
+        path
+        for path, vector in vectors.items()
+        if vector is not None and (vector is _EVERY_ROW or len(vector) == _records(_live(won, path)))
+    }
+    marked = [path for path, vector in vectors.items() if vector is not None and path not in whole]
+    written = yield from perform(
+        WriteVectors(tuple(vector for path in marked if (vector := vectors[path]) is not None))
+    )
+    descriptors = dict(zip(marked, written, strict=True))
+    out: list[Action] = []
+    for action in lost.actions:
+        path = action.body.get("path", "")
+        if action.kind == "domainMetadata" and action.body["domain"] == ROW_TRACKING:
+            continue  # the transaction that commits numbers rows anew
+        if action.kind in ("add", "remove") and path in vectors:
+            continue  # made below, from the winner's action
+        if action.kind == "add" and path not in taken:
+            action = Action("add", _without(action.body, "baseRowId", "defaultRowCommitVersion"))
+        out.append(action)
+    own_adds = _bodies(lost, "add")
+    for path, vector in vectors.items():
+        if vector is None:
+            continue
+        live = _live(won, path)
+        at_ms = _deletion_time(lost, path, live)
+        out.append(Action("remove", _removal(live, at_ms)))
+        if path in descriptors:
+            stats = own_adds.get(path, live).get("stats", live.get("stats"))
+            out.append(
+                Action("add", {**live, "dataChange": True, "deletionVector": descriptors[path], "stats": _wide(stats)})
+            )
+    return tuple(out)
+
+
+_EVERY_ROW = BitMap64()
+"""Stands for a vector that marks all rows, whose number need not be known; told by identity."""
+
+
+def _positions(file: Body) -> Protocol[BitMap64]:
+    descriptor = file.get("deletionVector")
+    if descriptor is None:
+        return BitMap64()
+    positions = yield from perform(ReadVector(descriptor))
+    return positions
+
+
+def _own(kept: Body | None) -> Protocol[BitMap64 | None]:
+    """The vector that the statement gave a file; None where it removed the file as a whole."""
+    if kept is None:
+        return None
+    positions = yield from _positions(kept)
+    return positions
+
+
+def _bodies(lost: Captured, kind: str) -> dict[str, Body]:
+    return {action.body["path"]: action.body for action in lost.actions if action.kind == kind}
+
+
+def _live(won: Changes, path: str) -> Body:
+    change: FileChange = won.files[path]
+    assert change.after is not None, "only files that are in the table get a vector"
+    return change.after
+
+
+def _records(file: Body) -> int | None:
+    """Rows in a file, marked ones included; None where the log does not say."""
+    stats = file.get("stats")
+    number = json.loads(stats).get("numRecords") if isinstance(stats, str) else None
+    return int(number) if number is not None else None
+
+
+def _wide(stats: str | None) -> str | None:
+    """Statistics of a file with a vector: their bounds hold for rows that may be marked."""
+    return None if stats is None else json.dumps({**json.loads(stats), "tightBounds": False}, separators=(",", ":"))
+
+
+def _deletion_time(lost: Captured, path: str, live: Body) -> int:
+    own = _bodies(lost, "remove").get(path)
+    if own is not None and own.get("deletionTimestamp") is not None:
+        return int(own["deletionTimestamp"])
+    return int(lost.info.get("timestamp") or live.get("modificationTime") or 0)
+
+
+def _removal(live: Body, at_ms: int) -> dict[str, Any]:
+    """The `remove` of a file as it is in the table."""
+    kept = ("partitionValues", "size", "stats", "tags", "deletionVector", "baseRowId", "defaultRowCommitVersion")
+    said = {name: live[name] for name in kept if live.get(name) is not None}
+    return {"path": live["path"], "deletionTimestamp": at_ms, "dataChange": True, "extendedFileMetadata": True, **said}
+
+
+def _without(body: Body, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}

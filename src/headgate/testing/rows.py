@@ -1,0 +1,475 @@
+"""Explores row-level concurrency: every run of the real protocol by a few writers on a table of a few rows, with faults.
+
+A table is its log: real actions, whose `add` also holds the file's rows. Each commit must change the table as its statement
+would have, run alone on the version before; each statement must be in the log at most once, and exactly once if its writer
+was told so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from pyroaring import BitMap64
+
+from headgate.core.effects import Effect
+from headgate.core.ids import Version
+from headgate.core.rows import publish as publishing
+from headgate.core.rows.actions import Action, changes, parse
+from headgate.core.rows.effects import (
+    Captured,
+    Committed,
+    Execute,
+    FindEntered,
+    MeetKeys,
+    Put,
+    PutReply,
+    ReadChanges,
+    ReadVector,
+    Reserve,
+    WriteVectors,
+)
+from headgate.core.rows.publish import Published
+from headgate.core.rows.rebase import Reads, Statement
+from headgate.core.rows.vectors import read, write_inline
+
+Row = tuple[int, int]
+"""Key and value."""
+Log = tuple[str, ...]
+"""The commits' texts."""
+
+
+class Wrong(Exception):
+    """A rule is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A statement: what it does to one row (None: the row goes), and what it adds, given all rows."""
+
+    name: str
+    statement: Statement
+    concerns: Callable[[Row], bool]
+    becomes: Callable[[Row], Row | None] = lambda row: row
+    adds: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()
+    keys: frozenset[int] = frozenset()
+    moves_all: bool = False
+    """OPTIMIZE: all rows into one file, none changed."""
+
+    def serially(self, rows: Counter[Row]) -> Counter[Row]:
+        """The rows after it, run alone."""
+        kept: Counter[Row] = Counter()
+        for row, number in rows.items():
+            then = self.becomes(row) if self.concerns(row) else row
+            if then is not None:
+                kept[then] += number
+        kept.update(self.adds(sorted(rows.elements())))
+        return kept
+
+
+def delete(value: int) -> Change:
+    """DELETE WHERE v = value."""
+    kind = Statement(reads=Reads.ROWS, marks_rows=True)
+    return Change(f"delete {value}", kind, lambda row: row[1] == value, lambda row: None)
+
+
+def update(value: int, to: int) -> Change:
+    """UPDATE SET v = to WHERE v = value."""
+    kind = Statement(reads=Reads.ROWS)
+    return Change(f"update {value} to {to}", kind, lambda row: row[1] == value, lambda row: (row[0], to))
+
+
+def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
+    """MERGE of one row: WHEN MATCHED UPDATE (or, without `to`, DELETE), WHEN NOT MATCHED INSERT."""
+    return Change(
+        f"merge {key}={to}",
+        Statement(reads=Reads.KEYS),
+        lambda row: row[0] == key,
+        lambda row: None if to is None else (key, to),
+        lambda rows: [(key, to or 0)] if inserts and all(row[0] != key for row in rows) else [],
+        keys=frozenset({key}),
+    )
+
+
+def append(key: int, value: int) -> Change:
+    """INSERT VALUES."""
+    return Change(
+        f"append {key}={value}", Statement(reads=Reads.NOTHING), lambda row: False, adds=lambda rows: [(key, value)]
+    )
+
+
+def copy(value: int) -> Change:
+    """INSERT … SELECT k + 10, v FROM itself WHERE v = value."""
+    return Change(
+        f"copy {value}",
+        Statement(reads=Reads.TABLE),
+        lambda row: False,
+        adds=lambda rows: [(row[0] + 10, row[1]) for row in rows if row[1] == value],
+    )
+
+
+def optimize() -> Change:
+    """OPTIMIZE."""
+    return Change("optimize", Statement(reads=Reads.TABLE), lambda row: False, moves_all=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A small world."""
+
+    files: tuple[tuple[Row, ...], ...]
+    writers: tuple[Change, ...]
+    marked: tuple[tuple[int, ...], ...] = ()
+    """Rows of each file that a vector marks from the beginning."""
+    outside: frozenset[int] = frozenset()
+    """Writers of another driver, whom a reservation does not stop."""
+    has_vectors: bool = True
+    faults: int = 0
+    """Lost requests, lost or late answers, and crashes, in all."""
+    executions_max: int = 99
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that differs between runs."""
+
+    log: Log
+    traces: tuple[tuple[tuple[str, int], ...], ...]
+    """Of each writer: what it was told, in order; its answers follow from it and the log."""
+    faults: int = 0
+    crashed: frozenset[int] = frozenset()
+    reserved_by: int | None = None
+    late: tuple[tuple[int, int, str], ...] = ()
+    """Puts that are still under way: writer, version, text."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What exploring has shown."""
+
+    states: int = 0
+    levels: Counter[int] = field(default_factory=Counter)
+    violation: str = ""
+
+
+def explore(scenario: Scenario) -> Found:
+    """Every state that can be reached, until the first violation."""
+    first = State(log=(_first(scenario),), traces=((),) * len(scenario.writers))
+    seen, todo, found = {first}, [first], Found()
+    levels: set[tuple[int, int, int]] = set()
+    while todo:
+        state = todo.pop()
+        try:
+            nexts = list(_nexts(scenario, state, levels))
+        except Wrong as wrong:
+            found.violation = f"{wrong}; {_told(scenario, state)}"
+            break
+        for reached in nexts:
+            if reached not in seen:
+                seen.add(reached)
+                todo.append(reached)
+        if not nexts and any(_is_waiting(scenario, state, writer) for writer in range(len(scenario.writers))):
+            found.violation = f"nobody can go on; {_told(scenario, state)}"
+            break
+    found.states = len(seen)
+    found.levels = Counter(level for _, _, level in levels)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ transitions
+
+
+def _nexts(scenario: Scenario, state: State, levels: set[tuple[int, int, int]]) -> Iterator[State]:
+    for writer in range(len(scenario.writers)):
+        if writer in state.crashed:
+            continue
+        step = _advance(scenario, writer, state.traces[writer], state.log)
+        if isinstance(step, Published):
+            levels.add((writer, len(state.log), step.level))
+            _check_end(scenario, state, writer, step)
+            if state.reserved_by == writer:
+                yield replace(state, reserved_by=None)
+            continue
+        for reached in _answers(scenario, state, writer, step):
+            _check(scenario, reached)
+            yield reached
+        if state.faults < scenario.faults:
+            released = None if state.reserved_by == writer else state.reserved_by
+            yield replace(state, crashed=state.crashed | {writer}, faults=state.faults + 1, reserved_by=released)
+    for at, (_, version, text) in enumerate(state.late):
+        rest = state.late[:at] + state.late[at + 1 :]
+        if len(state.log) == version:
+            arrived = replace(state, log=(*state.log, text), late=rest)
+            _check(scenario, arrived)
+            yield arrived
+        else:
+            yield replace(state, late=rest)
+
+
+def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -> Iterator[State]:
+    head = len(state.log) - 1
+    is_free = writer in scenario.outside or state.reserved_by in (None, writer)
+
+    def told(*said: tuple[str, int], log: Log = state.log, **changed: Any) -> State:
+        traces = (*state.traces[:writer], (*state.traces[writer], *said), *state.traces[writer + 1 :])
+        return replace(state, traces=traces, log=log, **changed)
+
+    match step:
+        case Execute():
+            pending = state.traces[writer][-1:] and state.traces[writer][-1][0] == "computed"
+            if not pending:
+                captured = _stock(scenario, writer, state.traces[writer], state.log)
+                yield told(("computed", head)) if captured.actions else told(("nothing", head))
+                return
+            snapshot = state.traces[writer][-1][1]
+            if head == snapshot and is_free:
+                captured = _stock(scenario, writer, state.traces[writer][:-1], state.log)
+                text = _text(writer, f"{writer}.0.{len(state.traces[writer])}", captured.actions)
+                yield told(("put", head + 1), log=(*state.log, text))
+            else:
+                yield told(("captured", snapshot))
+        case ReadChanges():
+            yield told(("read", head))
+        case Put(version=version, actions=actions):
+            if not is_free:
+                return
+            id_ = _put_id(writer, state.traces[writer])
+            text = _text(writer, id_, actions)
+            is_won = version == head + 1
+            yield told(("done" if is_won else "lost", 0), log=(*state.log, text) if is_won else state.log)
+            if state.faults < scenario.faults:
+                faults = state.faults + 1
+                yield told(("lost", 0), faults=faults)
+                if is_won:
+                    yield told(("lost", 0), log=(*state.log, text), faults=faults)
+                yield told(("lost", 0), faults=faults, late=(*state.late, (writer, version, text)))
+        case Reserve():
+            if state.reserved_by is None:
+                yield told(("reserved", 0), reserved_by=writer)
+        case _:
+            raise AssertionError(f"not answered: {step}")
+
+
+def _is_waiting(scenario: Scenario, state: State, writer: int) -> bool:
+    if writer in state.crashed:
+        return False
+    return not isinstance(_advance(scenario, writer, state.traces[writer], state.log), Published)
+
+
+# ------------------------------------------------------------------------------------------------------ one writer
+
+
+@cache
+def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Published | Effect[Any]:
+    """The writer's protocol, told what the trace says; its next question, or its end."""
+    change = scenario.writers[writer]
+    protocol = publishing.publish(change.statement)
+    place = 0
+    answer: Any = None
+    try:
+        while True:
+            effect = protocol.send(answer)
+            match effect:
+                case FindEntered(files=files):
+                    answer = {}
+                    for file in files:
+                        body = file.after or {}
+                        rows = BitMap64(at for at, row in _live(body) if change.concerns(row))
+                        if rows:
+                            answer[file.path] = rows
+                case MeetKeys(came=came, lost_rows=gone):
+                    before = [row for file in gone for row in _rows_of(_add_of(log, file.before or {}))]
+                    met = [row for file in came for _, row in _live(file.after or {})]
+                    answer = any(row[0] in change.keys for row in [*met, *before])
+                case ReadVector(descriptor=descriptor):
+                    answer = read(descriptor)
+                case WriteVectors(vectors=vectors):
+                    answer = tuple(write_inline(vector) for vector in vectors)
+                case _:
+                    if not _is_told(trace[place:]):
+                        return effect
+                    answer, place = _answer(scenario, writer, trace, place, log, effect)
+    except StopIteration as end:
+        published: Published = end.value
+        return published
+
+
+def _is_told(rest: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the trace goes on with a whole answer; a statement that was computed has its own two steps."""
+    return len(rest) > 1 or (len(rest) == 1 and rest[0][0] != "computed")
+
+
+def _answer(
+    scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], place: int, log: Log, effect: Effect[Any]
+) -> tuple[Any, int]:
+    """What the writer was told at a place of its trace, and the next place."""
+    word, number = trace[place]
+    match word:
+        case "nothing":
+            return Committed(None), place + 1
+        case "computed" if trace[place + 1][0] == "put":
+            return Committed(Version(number + 1)), place + 2
+        case "computed":
+            return _stock(scenario, writer, trace[:place], log[: number + 1]), place + 2
+        case "read":
+            assert isinstance(effect, ReadChanges)
+            return changes(effect.after, [parse(text) for text in log[effect.after + 1 : number + 1]]), place + 1
+        case "done" | "lost":
+            return PutReply(is_done=word == "done", transaction_id=_put_id(writer, trace[:place])), place + 1
+        case _:
+            return None, place + 1
+
+
+def _put_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
+    return f"{writer}.{len(trace)}"
+
+
+def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Captured:
+    """What stock Delta computes for the writer's statement on the log's last version."""
+    change, out, name = scenario.writers[writer], [], f"w{writer}-{len(trace)}"
+    files = _files(log)
+    images: list[Row] = []
+    for body in files.values():
+        live = _live(body)
+        hit = [at for at, row in live if change.concerns(row) or change.moves_all]
+        if not hit:
+            continue
+        rows = dict(live)
+        images += [
+            then for at in hit if (then := rows[at] if change.moves_all else change.becomes(rows[at])) is not None
+        ]
+        out.append(Action("remove", {key: body[key] for key in ("path", "stats", "deletionVector") if key in body}))
+        if len(hit) == len(live):
+            continue
+        if scenario.has_vectors:
+            marked = _marked(body) | BitMap64(hit)
+            out.append(Action("add", {**body, "deletionVector": write_inline(marked)}))
+        else:
+            images += [row for at, row in live if at not in hit]
+    if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
+        return Captured(version=Version(len(log) - 1), actions=(), info={})
+    images += change.adds(sorted(row for body in files.values() for _, row in _live(body)))
+    if images:
+        out.append(Action("add", _file(name, images)))
+    return Captured(version=Version(len(log) - 1), actions=tuple(out), info={})
+
+
+# -------------------------------------------------------------------------------------------------------- the table
+
+
+def _first(scenario: Scenario) -> str:
+    actions = []
+    for at, rows in enumerate(scenario.files):
+        body = _file(f"f{at}", rows)
+        if scenario.marked and scenario.marked[at]:
+            body["deletionVector"] = write_inline(BitMap64(scenario.marked[at]))
+        actions.append(Action("add", body))
+    return _text(-1, "first", actions)
+
+
+def _file(path: str, rows: Sequence[Row]) -> dict[str, Any]:
+    stats = json.dumps({"numRecords": len(rows)})
+    return {"path": path, "dataChange": True, "stats": stats, "rows": [list(row) for row in rows]}
+
+
+def _text(writer: int, id_: str, actions: Sequence[Action]) -> str:
+    info = Action("commitInfo", {"txnId": id_, "writer": writer})
+    return "\n".join(action.to_json() for action in (info, *actions))
+
+
+@cache
+def _files(log: Log) -> Mapping[str, Mapping[str, Any]]:
+    """The table's files, by the protocol's own rule: a file and its vector together are one."""
+    live: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for text in log:
+        commit = parse(text)
+        for action in commit:
+            if action.kind == "remove":
+                if live.pop(_key(action.body), None) is None:
+                    raise Wrong("a commit removes what is not in the table")
+        for action in commit:
+            if action.kind == "add":
+                live[_key(action.body)] = action.body
+    if len({path for path, _ in live}) != len(live):
+        raise Wrong("a file is in the table twice")
+    return {path: body for (path, _), body in live.items()}
+
+
+def _key(body: Mapping[str, Any]) -> tuple[str, str]:
+    return body["path"], json.dumps(body.get("deletionVector"))
+
+
+def _marked(body: Mapping[str, Any]) -> BitMap64:
+    descriptor = body.get("deletionVector")
+    return read(descriptor) if descriptor else BitMap64()
+
+
+def _live(body: Mapping[str, Any]) -> list[tuple[int, Row]]:
+    marked = _marked(body)
+    return [(at, (row[0], row[1])) for at, row in enumerate(body.get("rows", ())) if at not in marked]
+
+
+def _rows_of(body: Mapping[str, Any]) -> list[Row]:
+    return [row for _, row in _live(body)]
+
+
+def _add_of(log: Log, removed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `add` that a `remove` takes back."""
+    for text in log:
+        for action in parse(text):
+            if action.kind == "add" and _key(action.body) == _key(removed):
+                return action.body
+    raise Wrong("a removed file was never added")
+
+
+@cache
+def _rows(log: Log) -> Counter[Row]:
+    return Counter(row for body in _files(log).values() for row in _rows_of(body))
+
+
+def _writer_of(text: str) -> int:
+    return int(parse(text)[0].body["writer"])
+
+
+# --------------------------------------------------------------------------------------------------------- the rules
+
+
+def _check(scenario: Scenario, state: State) -> None:
+    """The last commit does what its statement does, and its statement was not there before."""
+    if len(state.log) < 2:
+        return
+    writer = _writer_of(state.log[-1])
+    before, after = _rows(state.log[:-1]), _rows(state.log)
+    expected = scenario.writers[writer].serially(before)
+    if after != expected:
+        raise Wrong(
+            f"{scenario.writers[writer].name} gave {sorted(after.elements())}, not {sorted(expected.elements())}"
+        )
+    if [_writer_of(text) for text in state.log].count(writer) > 1:
+        raise Wrong(f"{scenario.writers[writer].name} was done twice")
+
+
+def _check_end(scenario: Scenario, state: State, writer: int, end: Published) -> None:
+    """What the writer was told is so."""
+    change = scenario.writers[writer]
+    if end.executions > scenario.executions_max:
+        raise Wrong(f"{change.name} was executed {end.executions} times")
+    if end.version is not None:
+        if len(state.log) <= end.version or _writer_of(state.log[end.version]) != writer:
+            raise Wrong(f"{change.name} was told of version {end.version}, which is not its own")
+        return
+    if any(_writer_of(text) == writer for text in state.log):
+        raise Wrong(f"{change.name} was told of no version, and has one")
+    versions = (_rows(state.log[: at + 1]) for at in range(len(state.log)))
+    if all(change.serially(rows) != rows for rows in versions):
+        raise Wrong(f"{change.name} was left out, though there was something to do at every version")
+
+
+def _told(scenario: Scenario, state: State) -> str:
+    commits = [scenario.writers[_writer_of(text)].name for text in state.log[1:]]
+    rows = [sorted(row for body in _files(state.log[:1]).values() for row in _rows_of(body))]
+    return f"table {rows[0]}, log: {', '.join(commits)}; traces {state.traces}"

@@ -1,0 +1,204 @@
+"""Row-level concurrency explored: whatever the writers' order and whatever is lost, the table is what a serial run gives."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyroaring import BitMap64
+
+from headgate.core.effects import Protocol, perform
+from headgate.core.rows import publish, rebase
+from headgate.core.rows.actions import Changes
+from headgate.core.rows.effects import Captured, Execute
+from headgate.core.rows.rebase import Again, Statement
+from headgate.testing import rows
+from headgate.testing.rows import Change, Found, Scenario, append, copy, delete, explore, merge, optimize, update
+from headgate.testing.simulator import planted
+
+FILES = (((1, 0), (2, 1)), ((3, 0),))
+MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)
+"""One file of which a row is marked from the beginning."""
+ALL = (
+    *(delete(0), delete(1), update(0, 1), update(1, 0), merge(1, 5), merge(4, 5), merge(2, None), append(4, 0)),
+    *(copy(0), optimize()),
+)
+FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
+
+
+def explored(
+    changes: tuple[Change, ...],
+    number: int,
+    faults: int = 0,
+    *,
+    outside: frozenset[int] = frozenset(),
+    has_vectors: bool = True,
+    executions_max: int = 99,
+) -> Found:
+    """All choices of so many statements, on both tables; the first violation ends it."""
+    whole = Found()
+    for chosen in itertools.combinations_with_replacement(changes, number):
+        for files, marked in ((FILES, ()), (MARKED_FILES, MARKED)) if has_vectors else ((FILES, ()),):
+            found = explore(
+                Scenario(
+                    files=files,
+                    marked=marked,
+                    writers=chosen,
+                    outside=outside,
+                    has_vectors=has_vectors,
+                    faults=faults,
+                    executions_max=executions_max,
+                )
+            )
+            whole.states += found.states
+            whole.levels += found.levels
+            if found.violation:
+                whole.violation = f"{[change.name for change in chosen]}: {found.violation}"
+                return whole
+    return whole
+
+
+@pytest.mark.parametrize("has_vectors", [True, False], ids=["with vectors", "without"])
+def test_every_pair_is_serial(*, has_vectors: bool) -> None:
+    """Any two statements, with up to two lost requests, lost or late answers, or crashes."""
+    assert explored(ALL, 2, faults=2, has_vectors=has_vectors).violation == ""
+
+
+def test_three_at_once_are_serial_and_come_to_an_end() -> None:
+    """Chains of winners; nobody is executed more than three times, and every level is needed."""
+    found = explored(FEW, 3, executions_max=3)
+    assert found.violation == ""
+    assert set(found.levels) == {0, 1, 2, 4, 5}
+
+
+def test_a_writer_of_another_driver_does_no_harm() -> None:
+    """A reservation does not stop it: it may cost another execution, never a wrong row."""
+    assert explored(FEW, 3, outside=frozenset({0})).violation == ""
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(7200)
+def test_the_whole_set() -> None:
+    """All triples with a fault, and four writers."""
+    assert explored(ALL, 3, faults=1).violation == ""
+    assert explored(ALL, 3, faults=1, has_vectors=False).violation == ""
+    assert explored((delete(0), update(0, 1), append(4, 0), optimize()), 4, executions_max=4).violation == ""
+
+
+# ------------------------------------------------------------------------------------------------------ planted bugs
+
+real_read_test, real_write_test, real_follow = rebase._read_test, rebase._write_test, publish._follow
+
+
+def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """Rows that came in are not looked at."""
+    if statement.reads is rebase.Reads.ROWS:
+        return {}
+    return (yield from real_read_test(statement, won, may_mark=may_mark))
+
+
+def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """A MERGE that inserts takes no notice of one that inserted."""
+    if statement.reads is rebase.Reads.KEYS:
+        return {}
+    return (yield from real_read_test(statement, won, may_mark=may_mark))
+
+
+def reads_of_the_table_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """INSERT … SELECT from itself is taken for a blind append."""
+    if statement.reads is rebase.Reads.TABLE:
+        return {}
+    return (yield from real_read_test(statement, won, may_mark=may_mark))
+
+
+def union_always(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+    """An UPDATE joins vectors as a DELETE may."""
+    return (yield from real_write_test(lost, won, entered, may_mark=True))
+
+
+def no_base_vector(file: Any) -> Protocol[BitMap64]:
+    """What was marked before is forgotten."""
+    return BitMap64()
+    yield
+
+
+def winners_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+    """The captured actions are put as they are."""
+    return {}
+    yield
+
+
+def no_look_for_own(statement: Statement, lost: Captured) -> Protocol[Any]:
+    """A put whose answer was lost is taken for one that was never made."""
+    protocol = real_follow(statement, lost)
+    answer: Any = None
+    try:
+        while True:
+            effect = protocol.send(answer)
+            answer = yield effect
+            if isinstance(answer, Changes):
+                answer = replace(answer, transaction_ids={})
+    except StopIteration as end:
+        return end.value
+
+
+def moved_files_ignored(self: Changes) -> Any:
+    """Files that OPTIMIZE wrote are taken for files that hold nothing new."""
+    return ()
+
+
+def marks_though_it_copies(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+    """A DELETE that rewrote files is treated like one that marked rows."""
+    entered = yield from real_read_test(statement, won, may_mark=statement.marks_rows)
+    if isinstance(entered, Again):
+        return entered
+    vectors = yield from real_write_test(lost, won, entered, may_mark=statement.marks_rows)
+    if isinstance(vectors, Again):
+        return vectors
+    actions = yield from rebase._rewritten(lost, won, vectors, entered)
+    return rebase.Rebased(actions=actions, level=2 if vectors else 1)
+
+
+def stock_first_then_nothing(statement: Statement) -> Protocol[Any]:
+    """A commit that lost is given up, and success is told."""
+    executed = yield from perform(Execute())
+    version = None if isinstance(executed, Captured) else executed.version
+    return publish.Published(version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
+
+
+BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
+    "no image test": (rebase, "_read_test", no_image_test, lambda: explored(ALL, 2)),
+    "no key test": (rebase, "_read_test", no_key_test, lambda: explored(ALL, 2)),
+    "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
+    "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
+    "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
+    "captured actions as they are": (rebase, "_write_test", winners_vector_forgotten, lambda: explored(ALL, 2)),
+    "own put not looked for": (publish, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
+    "relocations ignored": (Changes, "came", property(moved_files_ignored), lambda: explored(ALL, 2)),
+    "marks though it copies": (
+        publish,
+        "rebase",
+        marks_though_it_copies,
+        lambda: explored(ALL, 2, has_vectors=False),
+    ),
+    "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
+    "never reserved": (
+        publish,
+        "EXECUTIONS_FREE",
+        -1,
+        lambda: explored((update(0, 1), append(4, 0)), 4, executions_max=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_exploration_finds_a_planted_bug(name: str) -> None:
+    """The search does find what it looks for."""
+    module, attribute, bug, search = BUGS[name]
+    with ExitStack() as ends:
+        ends.enter_context(planted(module, attribute, bug))
+        assert search().violation
