@@ -45,9 +45,14 @@ def parse(text: str) -> tuple[Action, ...]:
             data = json.loads(line)
         except ValueError as error:
             raise Corrupt("a line of a commit is not JSON; nothing was written", line=line[:80]) from error
-        if not isinstance(data, dict) or not data or not all(isinstance(body, dict) for body in data.values()):
+        known = (
+            [Action(kind, body) for kind, body in data.items() if isinstance(body, dict)]
+            if isinstance(data, dict)
+            else []
+        )
+        if not known:
             raise Corrupt("a line of a commit is no action; nothing was written", line=line[:80])
-        found += [Action(kind, body) for kind, body in data.items()]
+        found += known
     return tuple(found)
 
 
