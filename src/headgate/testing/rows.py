@@ -24,7 +24,9 @@ from headgate.core.rows.effects import (
     Captured,
     Committed,
     Execute,
+    ExecuteOn,
     FindEntered,
+    FindMoved,
     MeetKeys,
     Put,
     PutReply,
@@ -53,6 +55,7 @@ class Change:
 
     name: str
     statement: Statement
+    """On a table with vectors."""
     concerns: Callable[[Row], bool]
     becomes: Callable[[Row], Row | None] = lambda row: row
     adds: Callable[[Sequence[Row]], Sequence[Row]] = lambda rows: ()
@@ -114,7 +117,8 @@ def copy(value: int) -> Change:
 
 def optimize() -> Change:
     """OPTIMIZE."""
-    return Change("optimize", Statement(reads=Reads.TABLE), lambda row: False, moves_all=True)
+    kind = Statement(reads=Reads.PLACES, marks_rows=True)
+    return Change("optimize", kind, lambda row: False, moves_all=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +131,10 @@ class Scenario:
     """Rows of each file that a vector marks from the beginning."""
     outside: frozenset[int] = frozenset()
     """Writers of another driver, whom a reservation does not stop."""
+    marks: bool = True
+    """Whether stock statements mark rows in vectors; else they write files anew."""
     has_vectors: bool = True
+    """Whether the table may have vectors."""
     faults: int = 0
     """Lost requests, lost or late answers, and crashes, in all."""
     executions_max: int = 99
@@ -267,7 +274,8 @@ def _is_waiting(scenario: Scenario, state: State, writer: int) -> bool:
 def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Published | Effect[Any]:
     """The writer's protocol, told what the trace says; its next question, or its end."""
     change = scenario.writers[writer]
-    protocol = publishing.publish(change.statement)
+    statement = change.statement if scenario.has_vectors else replace(change.statement, marks_rows=False)
+    protocol = publishing.publish(statement)
     place = 0
     answer: Any = None
     try:
@@ -285,6 +293,10 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
                     before = [row for file in gone for row in _rows_of(_add_of(log, file.before or {}))]
                     met = [row for file in came for _, row in _live(file.after or {})]
                     answer = any(row[0] in change.keys for row in [*met, *before])
+                case FindMoved(lost_rows=lost, copies=copies):
+                    answer = _moved_to(log, lost, copies)
+                case ExecuteOn(files=files, version=version):
+                    answer = _on_files(scenario, change, f"w{writer}-{place}o", files, log, version)
                 case ReadVector(descriptor=descriptor):
                     answer = read(descriptor)
                 case WriteVectors(vectors=vectors):
@@ -330,9 +342,28 @@ def _put_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
 
 def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Captured:
     """What stock Delta computes for the writer's statement on the log's last version."""
-    change, out, name = scenario.writers[writer], [], f"w{writer}-{len(trace)}"
-    files = _files(log)
+    change, name = scenario.writers[writer], f"w{writer}-{len(trace)}"
+    return _computed(scenario, change, name, _files(log), Version(len(log) - 1))
+
+
+def _on_files(
+    scenario: Scenario, change: Change, name: str, files: Sequence[Mapping[str, Any]], log: Log, version: Version
+) -> Captured | Committed:
+    """The same on some files only."""
+    bodies = {body["path"]: body if "rows" in body else _add_of(log, body) for body in files}
+    if any(_files(log[: version + 1]).get(path) != body for path, body in bodies.items()):
+        raise Wrong("a statement was executed on files that are not in the table")
+    captured = _computed(scenario, change, name, bodies, version)
+    return captured if captured.actions else Committed(None)
+
+
+def _computed(
+    scenario: Scenario, change: Change, name: str, files: Mapping[str, Mapping[str, Any]], version: Version
+) -> Captured:
     images: list[Row] = []
+    out: list[Action] = []
+    if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
+        return Captured(version=version, actions=(), info={})
     for body in files.values():
         live = _live(body)
         hit = [at for at, row in live if change.concerns(row) or change.moves_all]
@@ -345,17 +376,30 @@ def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], 
         out.append(Action("remove", {key: body[key] for key in ("path", "stats", "deletionVector") if key in body}))
         if len(hit) == len(live):
             continue
-        if scenario.has_vectors:
+        if scenario.marks:
             marked = _marked(body) | BitMap64(hit)
             out.append(Action("add", {**body, "deletionVector": write_inline(marked)}))
         else:
             images += [row for at, row in live if at not in hit]
-    if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
-        return Captured(version=Version(len(log) - 1), actions=(), info={})
     images += change.adds(sorted(row for body in files.values() for _, row in _live(body)))
     if images:
         out.append(Action("add", _file(name, images)))
-    return Captured(version=Version(len(log) - 1), actions=tuple(out), info={})
+    return Captured(version=version, actions=tuple(out), info={})
+
+
+def _moved_to(log: Log, lost: Sequence[Any], copies: Sequence[Mapping[str, Any]]) -> dict[str, BitMap64] | None:
+    """Where lost rows are in the copies."""
+    gone: Counter[Row] = Counter()
+    for change in lost:
+        gone.update(_rows_of(_add_of(log, change.before)))
+        gone.subtract(_rows_of(change.after) if change.after else [])
+    found: dict[str, BitMap64] = {}
+    for body in copies:
+        for at, row in _live(body):
+            if gone[row] > 0:
+                gone[row] -= 1
+                found.setdefault(body["path"], BitMap64()).add(at)
+    return found if not +gone else None
 
 
 # -------------------------------------------------------------------------------------------------------- the table
@@ -442,6 +486,8 @@ def _check(scenario: Scenario, state: State) -> None:
     """The last commit does what its statement does, and its statement was not there before."""
     if len(state.log) < 2:
         return
+    if not scenario.has_vectors and "deletionVector" in state.log[-1]:
+        raise Wrong("a table that has no vectors got one")
     writer = _writer_of(state.log[-1])
     before, after = _rows(state.log[:-1]), _rows(state.log)
     expected = scenario.writers[writer].serially(before)

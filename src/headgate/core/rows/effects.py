@@ -42,6 +42,29 @@ class Execute(Effect[Captured | Committed]):
 
 
 @dataclass(frozen=True, slots=True)
+class ExecuteOn(Effect[Captured | Committed]):
+    """Run the stock statement on these files only, as they are at `version`; keep its commit, which is not put.
+
+    Its actions name the files as the table does.
+    """
+
+    files: tuple[Body, ...]
+    """The `add` of each, or, for a file that is as it was, the statement's own `remove`."""
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class FindMoved(Effect[Mapping[str, BitMap64] | None]):
+    """Where rows that these files have lost are in copies of them: path of a copy → positions. Equal rows are one another's.
+
+    None where it is not certain.
+    """
+
+    lost_rows: tuple[FileChange, ...]
+    copies: tuple[Body, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReadChanges(Effect[Changes]):
     """What was committed after a version, up to now."""
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
-from headgate.core.rows.effects import Captured, Committed, Execute, Put, ReadChanges, Reserve
-from headgate.core.rows.rebase import Again, Statement, Superseded, rebase
+from headgate.core.rows.effects import Captured, Committed, Execute, ExecuteOn, Put, ReadChanges, Reserve
+from headgate.core.rows.rebase import Again, Partly, Statement, Superseded, rebase
 
-EXECUTIONS_FREE = 2
-"""So often a statement is executed beside others; after that the table is reserved for it."""
-STOCK, EXECUTED_AGAIN, RESERVED = 0, 4, 5
+LOSSES_FREE = 2
+"""So often a statement is executed again, whole or in part, beside others; after that the table is reserved for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +25,10 @@ class Published:
     version: Version | None
     """Of its commit; None where it had nothing to change."""
     level: int
-    """0: the stock commit. 1: the same, later. 2: with vectors of both. 4: executed again. 5: with the table reserved."""
+    """0: the stock commit. 1: the same, later. 2: with vectors of both. 3: executed again on some files. 4: on the table.
+    5: with the table reserved."""
     executions: int
+    """Whole ones, and those on some files."""
     lost_puts: int
     """Commits of ours that lost the race, too, or whose answer was lost."""
     reasons: tuple[str, ...]
@@ -40,38 +41,55 @@ class Published:
 class _Followed:
     """How a captured commit ended."""
 
-    end: Version | Again | Superseded | None
+    end: Version | Partly | Again | Superseded | None
     level: int
     lost_puts: int
 
 
 def publish(statement: Statement) -> Protocol[Published]:
     """Executes a statement and gets its commit into the table."""
-    executions = lost_puts = 0
     reasons: list[str] = []
+    level = lost_puts = 0
+    lost: Captured | None = None
     while True:
-        if executions == EXECUTIONS_FREE:
-            yield from perform(Reserve())
-        executions += 1
-        executed = yield from perform(Execute())
+        executed = lost or (yield from perform(Execute()))
         if isinstance(executed, Committed):
-            followed = _Followed(executed.version, STOCK, 0)
+            followed = _Followed(executed.version, 0, 0)
         else:
             followed = yield from _follow(statement, executed)
         lost_puts += followed.lost_puts
-        end = followed.end
-        if isinstance(end, Again):
-            reasons.append(end.reason)
-            continue
-        at_least = STOCK if executions == 1 else EXECUTED_AGAIN if executions <= EXECUTIONS_FREE else RESERVED
-        return Published(
-            version=None if isinstance(end, Superseded) else end,
-            level=max(followed.level, at_least),
-            executions=executions,
-            lost_puts=lost_puts,
-            reasons=tuple(reasons),
-            is_superseded=isinstance(end, Superseded),
+        level, end = max(level, followed.level), followed.end
+        if not isinstance(end, Again | Partly):
+            return Published(
+                version=None if isinstance(end, Superseded) else end,
+                level=level,
+                executions=len(reasons) + 1,
+                lost_puts=lost_puts,
+                reasons=tuple(reasons),
+                is_superseded=isinstance(end, Superseded),
+            )
+        reasons.append(end.reason)
+        if len(reasons) == LOSSES_FREE:
+            yield from perform(Reserve())
+        level = 5 if len(reasons) >= LOSSES_FREE else max(level, 3 if isinstance(end, Partly) else 4)
+        lost = (
+            (yield from _on_part(executed, end)) if isinstance(executed, Captured) and isinstance(end, Partly) else None
         )
+
+
+def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
+    """The commit of a statement that was executed again on some files, with what stays of the one before."""
+    executed = yield from perform(ExecuteOn(part.files, part.version))
+    if isinstance(executed, Committed):
+        return Captured(version=part.version, actions=part.kept, info=before.info)
+    said_before = {action.kind for action in part.kept}
+    new = tuple(a for a in executed.actions if a.kind in ("add", "remove", "cdc") or a.kind not in said_before)
+    info = dict(executed.info)
+    if part.kept:
+        metrics = [before.info.get("operationMetrics") or {}, executed.info.get("operationMetrics") or {}]
+        names = dict.fromkeys([*metrics[0], *metrics[1]])
+        info["operationMetrics"] = {name: str(sum(int(each.get(name, 0)) for each in metrics)) for name in names}
+    return Captured(version=part.version, actions=(*part.kept, *new), info=info)
 
 
 def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
@@ -85,7 +103,7 @@ def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
         if own is not None:
             return _Followed(own, 1, len(tried))
         rebased = yield from rebase(statement, lost, won)
-        if isinstance(rebased, Again | Superseded):
+        if isinstance(rebased, Again | Partly | Superseded):
             return _Followed(rebased, 0, len(tried))
         if rebased.is_empty:
             return _Followed(None, rebased.level, len(tried))

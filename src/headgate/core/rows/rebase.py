@@ -21,8 +21,17 @@ from typing import Any
 from pyroaring import BitMap64
 
 from headgate.core.effects import Protocol, perform
+from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, Body, Changes, FileChange, vector_of
-from headgate.core.rows.effects import Captured, FindEntered, MeetKeys, Positions, ReadVector, WriteVectors
+from headgate.core.rows.effects import (
+    Captured,
+    FindEntered,
+    FindMoved,
+    MeetKeys,
+    Positions,
+    ReadVector,
+    WriteVectors,
+)
 from headgate.errors import Corrupt
 
 ROW_TRACKING = "delta.rowTracking"
@@ -39,6 +48,8 @@ class Reads(StrEnum):
     """MERGE of a source that is frozen, by equality of keys: pairs of a row and the source's row of its key."""
     TABLE = "table"
     """Anything else: a source that reads the table, sub-queries, overwrites."""
+    PLACES = "places"
+    """OPTIMIZE and ZORDER: rows are copied into other files, and none is changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +58,7 @@ class Statement:
 
     reads: Reads
     marks_rows: bool = False
-    """DELETE on a table with deletion vectors: what it does to a row needs no copy of the row."""
+    """What it does to a row needs no copy of it: DELETE, and PLACES for a row that is gone, on a table with vectors."""
     has_condition: bool = False
     """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
 
@@ -57,6 +68,17 @@ class Again:
     """The statement has to be executed again on the table as it is."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partly:
+    """The statement has to be executed on these files only; on no other is anything left to do."""
+
+    reason: str
+    files: tuple[Body, ...]
+    version: Version
+    kept: tuple[Action, ...]
+    """What stays of the captured commit, on top of the winners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,7 @@ class Rebased:
         return not any(action.kind in ("add", "remove", "txn") for action in self.actions)
 
 
-def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Again | Superseded]:
+def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Partly | Again | Superseded]:
     """The commit of `lost`, made to follow `won`.
 
     Args:
@@ -98,18 +120,35 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
     may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
+    if statement.reads is Reads.PLACES:
+        return (yield from _moved(statement, lost, won))
     entered = yield from _read_test(statement, won, may_mark=may_mark)
     if isinstance(entered, Again):
         return entered
-    vectors = yield from _write_test(lost, won, entered, may_mark=may_mark)
+    vectors = yield from _write_test(lost, won, {} if isinstance(entered, Came) else entered, may_mark=may_mark)
     if isinstance(vectors, Again):
-        return vectors
+        return _on_what_both_concern(vectors.reason, lost, won) if statement.reads is Reads.ROWS else vectors
+    if isinstance(entered, Came):
+        # The statement does to each row what the row alone says, so what it did to others stays.
+        kept = yield from _rewritten(lost, won, vectors, {})
+        return Partly(
+            reason="rows that its condition holds for came in", files=entered.files, version=won.version, kept=kept
+        )
     actions = yield from _rewritten(lost, won, vectors, entered)
     return Rebased(actions=actions, level=2 if vectors else 1)
 
 
-def _read_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Mapping[str, BitMap64] | Again]:
-    """Whether what the statement read is as it was; rows that a DELETE takes along, by file."""
+@dataclass(frozen=True, slots=True)
+class Came:
+    """Files with rows that a condition holds for."""
+
+    files: tuple[Body, ...]
+
+
+def _read_test(
+    statement: Statement, won: Changes, *, may_mark: bool
+) -> Protocol[Mapping[str, BitMap64] | Came | Again]:
+    """Whether what the statement read is as it was; if not, rows that a DELETE takes along, by file, or their files."""
     came, gone = won.came, won.lost_rows
     if not came and not gone:
         return {}
@@ -124,7 +163,7 @@ def _read_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoco
                 return Again("rows with keys of its source were changed")
             if not statement.has_condition:
                 return {}
-        case Reads.ROWS:
+        case Reads.ROWS | Reads.PLACES:
             pass
     if not came:
         return {}
@@ -132,9 +171,66 @@ def _read_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoco
     known = {
         path: rows for path, rows in entered.items() if rows is not None and _records(_live(won, path)) is not None
     }
-    if entered and not (may_mark and len(known) == len(entered)):
+    if not entered or (may_mark and len(known) == len(entered)):
+        return known
+    if statement.reads is Reads.KEYS:
         return Again("rows that its condition holds for came in")
-    return known
+    return Came(tuple(_live(won, path) for path in entered))
+
+
+def _on_what_both_concern(reason: str, lost: Captured, won: Changes) -> Partly:
+    """The files that the statement wrote to, as they are, and those that winners brought."""
+    files = []
+    for path, removed in _bodies(lost, "remove").items():
+        change = won.files.get(path)
+        live = removed if change is None else change.after
+        if live is not None:
+            files.append(live)
+    files += [
+        change.after for change in won.came if change.after is not None and change.path not in _bodies(lost, "remove")
+    ]
+    return Partly(reason=reason, files=tuple(files), version=won.version, kept=())
+
+
+def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Again]:
+    """Copies of rows that winners took get a vector; files that came are not concerned."""
+    taken, copies = _bodies(lost, "remove"), _bodies(lost, "add")
+    changed = tuple(change for change in won.lost_rows if change.path in taken)
+    if any(path in taken for path in copies):
+        return Again("it changes a file in its place")
+    if any(won.files[path].before is None for path in taken if path in won.files):
+        return Again("statistics or row ids of a file that it copies were written anew")
+    if not changed:
+        # Other bodies of the same rows: a removal must name nothing but path and vector.
+        return Rebased(actions=lost.actions, level=1)
+    if not statement.marks_rows:
+        return Again("rows that it copied were changed")
+    places = yield from perform(FindMoved(changed, tuple(copies.values())))
+    if places is None or any(_records(copies[path]) is None for path in places):
+        return Again("rows that it copied were changed")
+    marked = [path for path, rows in places.items() if len(rows) < (_records(copies[path]) or 0)]
+    written = yield from perform(WriteVectors(tuple(places[path] for path in marked)))
+    descriptors = dict(zip(marked, written, strict=True))
+    out: list[Action] = []
+    for action in lost.actions:
+        path = action.body.get("path", "")
+        if action.kind == "remove" and path in won.files:
+            live = won.files[path].after
+            if live is None:
+                continue
+            body = _without(action.body, "deletionVector")
+            out.append(
+                Action(
+                    "remove", body if vector_of(live) is None else {**body, "deletionVector": live["deletionVector"]}
+                )
+            )
+        elif action.kind == "add" and path in places:
+            if path in descriptors:
+                stats = _wide(action.body.get("stats"))
+                out.append(Action("add", {**action.body, "deletionVector": descriptors[path], "stats": stats}))
+        else:
+            out.append(action)
+    return Rebased(actions=tuple(out), level=2)
 
 
 def _write_test(
