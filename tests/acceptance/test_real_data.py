@@ -40,13 +40,17 @@ PREFIX = 5_000
 def test_whole_sources_end_in_the_answers_of_the_data_set(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, name: str, counts: dict[str, int]
 ) -> None:
-    """All streams at once, in turns: every row and every person as the data set says."""
-    expected = json.loads((engagement_data / "expected.json").read_text())[name]
-    Source(engagement_data, name).write(tmp_path / "in", counts)
+    """All streams at once, in turns: every row and every person as the data set says, or a plain replay of it."""
+    source = Source(engagement_data, name)
+    expected = json.loads((engagement_data / "expected.json").read_text()).get(name)
+    source.write(tmp_path / "in", counts)
     pipeline(tmp_path, tuple(counts)).run(until_idle=True, spark=spark)
     rows = content(spark, tmp_path)
-    assert len(rows) == expected["final_rows"]
-    assert digest(rows) == expected["final_sha256"]
+    if expected is None:
+        assert sorted(rows) == sorted(source.answer().items())
+    else:
+        assert len(rows) == expected["final_rows"]
+        assert digest(rows) == expected["final_sha256"]
 
 
 @pytest.mark.data

@@ -60,6 +60,9 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Bulk": ("commits/5", "names/2", "read/2"),
+    f"{OURS}.Gate": (
+        *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
+    ),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""

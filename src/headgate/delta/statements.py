@@ -77,7 +77,7 @@ def tokened(session: SparkSession, token: WriteToken) -> Iterator[None]:
 
     One write changes the table; a second one with the same token would be skipped silently (see `single_write`).
     """
-    with _confs(
+    with confs(
         session,
         {APP_ID_CONF: token.token_id, NUMBER_CONF: str(token.number), USER_METADATA_CONF: token.user_metadata},
     ):
@@ -96,7 +96,7 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
         InvalidRequest: A second write was begun; the first one is in the table, and a repetition will know it.
         StatementConflict: See `conflicts`.
     """
-    with _confs(session, {AUTO_RESET_CONF: "true"}), tokened(session, token):
+    with confs(session, {AUTO_RESET_CONF: "true"}), tokened(session, token):
         try:
             with conflicts():
                 yield
@@ -177,7 +177,8 @@ def create_table(
 
 
 @contextmanager
-def _confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+def confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Have a session these settings for the time of a block; what was set before is set again afterwards."""
     before = {key: session.conf.get(key, None) for key in values}
     try:
         for key, value in values.items():

@@ -19,7 +19,7 @@ from headgate.spark.java import JavaSources, find_java
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-LOG_STORE = "io.github.headgate.LinkLogStore"
+LOG_STORE = "io.github.headgate.GateLogStore"
 LOG_STORE_KEY = "spark.delta.logStore.file.impl"
 KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 

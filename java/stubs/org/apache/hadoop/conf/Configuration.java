@@ -1,3 +1,15 @@
 package org.apache.hadoop.conf;
 
-public class Configuration {}
+public class Configuration {
+  public String get(String name) {
+    return null;
+  }
+
+  public String get(String name, String otherwise) {
+    return null;
+  }
+
+  public long getLong(String name, long otherwise) {
+    return 0;
+  }
+}

@@ -1,0 +1,162 @@
+package io.github.headgate;
+
+import java.io.IOException;
+import java.io.InterruptedIOException;
+import java.net.URI;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicReference;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * What the gate is told from Python, for each table of this JVM: whether it is governed and whose turn it is, and who has
+ * reserved it; and the commits that it kept back. It knows nothing of conflicts.
+ *
+ * <p>A turn ends by the clock of the JVM, so it also ends when Python stands still.
+ */
+public final class Gate {
+  /** A commit was refused: it is not its job's turn. Nothing was written. */
+  public static final class NoTurnException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    NoTurnException(String message) {
+      super(message);
+    }
+  }
+
+  /** A commit was kept back, and can be taken with {@link #take}. Nothing was written. */
+  public static final class KeptException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    KeptException(String message) {
+      super(message);
+    }
+  }
+
+  private record Turn(String job, long epoch, long deadlineNanos) {
+    boolean isOf(String asking) {
+      return job != null && job.equals(asking) && System.nanoTime() - deadlineNanos < 0;
+    }
+
+    String told() {
+      if (job == null) return "nobody has the turn";
+      return System.nanoTime() - deadlineNanos < 0 ? job + " has the turn" : "the turn of " + job + " has run out";
+    }
+  }
+
+  private static final Turn NOBODY = new Turn(null, -1, 0);
+  private static final long POLL_MS = 5;
+  private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
+  private static final Map<String, String> KEPT = new ConcurrentHashMap<>();
+  private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
+
+  private final String table;
+  private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: not governed
+  private final AtomicReference<String> reservedBy = new AtomicReference<>();
+
+  /** Held around each put. Heartbeats never wait for it: a put may be slow. */
+  final Object putLock = new Object();
+
+  private Gate(String table) {
+    this.table = table;
+  }
+
+  // ------------------------------------------------------------------------------------------------- called from Python
+
+  /** From now on commits of this table need a turn. */
+  public static void govern(String table) {
+    of(table).turn.compareAndSet(null, NOBODY);
+  }
+
+  /** The table is no longer governed. */
+  public static void release(String table) {
+    of(table).turn.set(null);
+  }
+
+  /** Gives the turn, or more time for it; an older epoch than the one that was given changes nothing. */
+  public static boolean grant(String table, String job, long epoch, long millis) {
+    Turn given = new Turn(job, epoch, System.nanoTime() + millis * 1_000_000);
+    return of(table).turn.accumulateAndGet(given, (was, now) -> was != null && was.epoch > now.epoch ? was : now) == given;
+  }
+
+  /** Ends the turn of an epoch, if it is the one that was given last. */
+  public static void revoke(String table, long epoch) {
+    of(table).turn.updateAndGet(was -> was != null && was.epoch == epoch ? new Turn(null, epoch, 0) : was);
+  }
+
+  /** Keeps all other commits of this JVM away from a table; false while another has it. A put under way ends first. */
+  public static boolean reserve(String table, String token) {
+    Gate gate = of(table);
+    synchronized (gate.putLock) {
+      return gate.reservedBy.compareAndSet(null, token) || token.equals(gate.reservedBy.get());
+    }
+  }
+
+  /** Ends a reservation of this token. */
+  public static void unreserve(String table, String token) {
+    of(table).reservedBy.updateAndGet(holder -> token.equals(holder) ? null : holder);
+  }
+
+  /** The commit that was kept for a token, once: the version that it was for, and its lines below it; null if none was. */
+  public static String take(String token) {
+    return KEPT.remove(token);
+  }
+
+  /** The version that a commit with this token was put at, once; -1 if none was. */
+  public static long done(String token) {
+    Long version = DONE.remove(token);
+    return version == null ? -1 : version;
+  }
+
+  // --------------------------------------------------------------------------------------------- called from the store
+
+  static Gate of(Path table) {
+    URI uri = table.toUri();
+    String scheme = uri.getScheme() == null ? "file" : uri.getScheme().toLowerCase(Locale.ROOT);
+    String authority = uri.getAuthority() == null ? "" : "//" + uri.getAuthority();
+    return TABLES.computeIfAbsent(scheme + ":" + authority + uri.getPath(), Gate::new);
+  }
+
+  private static Gate of(String table) {
+    return of(new Path(table));
+  }
+
+  /** Returns when it is the job's turn, or the table is not governed. */
+  void awaitTurn(long version, String job, long waitMs) throws IOException {
+    long begun = System.nanoTime();
+    while (true) {
+      Turn now = turn.get();
+      if (now == null || now.isOf(job)) return;
+      if (System.nanoTime() - begun >= waitMs * 1_000_000) {
+        String who = job == null ? "" : " by " + job;
+        throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + now.told());
+      }
+      pause();
+    }
+  }
+
+  boolean isReservedFrom(String token) {
+    String holder = reservedBy.get();
+    return holder != null && !holder.equals(token);
+  }
+
+  IOException keep(String token, long version, List<String> lines, String why) {
+    KEPT.put(token, version + "\n" + String.join("\n", lines));
+    return new KeptException("headgate: commit " + version + " of " + table + " " + why);
+  }
+
+  static void isDone(String token, long version) {
+    DONE.put(token, version);
+  }
+
+  static void pause() throws InterruptedIOException {
+    try {
+      Thread.sleep(POLL_MS);
+    } catch (InterruptedException interrupted) {
+      Thread.currentThread().interrupt();
+      throw new InterruptedIOException("headgate: interrupted while a commit waited");
+    }
+  }
+}

@@ -1,0 +1,196 @@
+package io.github.headgate;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import io.delta.storage.CloseableIterator;
+import io.delta.storage.LogStore;
+import java.io.IOException;
+import java.nio.file.FileAlreadyExistsException;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * The door that every commit passes: a log store around the one that the scheme would have had. Settings are those of the
+ * session, which Delta hands over inside the Hadoop configuration.
+ */
+public class GateLogStore extends LogStore {
+  /** pass (default); capture: keep the lines of a commit that lost its version; stage: keep the lines, never put them. */
+  public static final String MODE = "spark.headgate.mode";
+
+  /** Under which lines are kept, and versions told; one statement at a time. */
+  public static final String TOKEN = "spark.headgate.token";
+
+  /** The job that must have the turn, and how long (ms) its commit may wait for it. */
+  public static final String JOB = "spark.headgate.job";
+
+  public static final String WAIT_MS = "spark.headgate.waitMs";
+
+  /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
+  public static final String HOLD_MS = "spark.headgate.holdMs";
+
+  /** A JSON object whose fields replace those of commitInfo: the history of the statement whose actions are committed. */
+  public static final String HISTORY = "spark.headgate.history";
+
+  /** Followed by a scheme: the class of the store behind the gate. */
+  public static final String BEHIND = "spark.headgate.logStore.";
+
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  private final Map<String, LogStore> stores = new ConcurrentHashMap<>();
+
+  public GateLogStore(Configuration conf) {
+    super(conf);
+  }
+
+  @Override
+  public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration conf) throws IOException {
+    LogStore store = behind(path);
+    long version = overwrite ? -1 : versionOf(path);
+    if (version < 0) {
+      store.write(path, actions, overwrite, conf);
+      return;
+    }
+    Gate gate = Gate.of(path.getParent().getParent());
+    String mode = conf.get(MODE, "pass");
+    String token = conf.get(TOKEN, "");
+    String job = conf.get(JOB);
+    Kept lines = new Kept(conf.get(HISTORY) == null ? actions : withHistory(actions, conf.get(HISTORY)));
+    if (mode.equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
+    boolean isCaptured = mode.equals("capture");
+    long begun = System.nanoTime();
+    long holdNanos = conf.getLong(HOLD_MS, 0) * 1_000_000;
+    gate.awaitTurn(version, job, conf.getLong(WAIT_MS, 0));
+    while (true) {
+      // Delta's own lock may be off, and not every store's put is atomic within a process.
+      synchronized (gate.putLock) {
+        gate.awaitTurn(version, job, 0);
+        if (!gate.isReservedFrom(token) || (!isCaptured && System.nanoTime() - begun >= holdNanos)) {
+          beforePut(path);
+          try {
+            store.write(path, lines, false, conf);
+          } catch (FileAlreadyExistsException taken) {
+            if (isCaptured) throw gate.keep(token, version, lines.all(), "lost the race for its version");
+            throw taken;
+          }
+          if (!token.isEmpty()) Gate.isDone(token, version);
+          return;
+        }
+      }
+      if (isCaptured) throw gate.keep(token, version, lines.all(), "lets the one go first that has reserved the table");
+      Gate.pause();
+    }
+  }
+
+  @Override
+  public CloseableIterator<String> read(Path path, Configuration conf) throws IOException {
+    return behind(path).read(path, conf);
+  }
+
+  @Override
+  public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
+    return behind(path).listFrom(path, conf);
+  }
+
+  @Override
+  public Path resolvePathOnPhysicalStorage(Path path, Configuration conf) throws IOException {
+    return behind(path).resolvePathOnPhysicalStorage(path, conf);
+  }
+
+  @Override
+  public Boolean isPartialWriteVisible(Path path, Configuration conf) throws IOException {
+    return behind(path).isPartialWriteVisible(path, conf);
+  }
+
+  /** For tests that need a moment between the last check and the put. */
+  protected void beforePut(Path path) throws IOException {}
+
+  private LogStore behind(Path path) throws IOException {
+    String given = path.toUri().getScheme();
+    String scheme = given == null ? "file" : given.toLowerCase(Locale.ROOT);
+    LogStore known = stores.get(scheme);
+    if (known != null) return known;
+    String name = initHadoopConf().get(BEHIND + scheme, usual(scheme));
+    try {
+      Class<?> found = Class.forName(name, true, getClass().getClassLoader());
+      stores.putIfAbsent(scheme, (LogStore) found.getConstructor(Configuration.class).newInstance(initHadoopConf()));
+    } catch (ReflectiveOperationException error) {
+      throw new IOException("headgate: there is no log store " + name + " for " + scheme, error);
+    }
+    return stores.get(scheme);
+  }
+
+  private static String usual(String scheme) {
+    switch (scheme) {
+      case "file":
+        return "io.github.headgate.LinkLogStore";
+      case "s3":
+      case "s3a":
+      case "s3n":
+        return "io.delta.storage.S3SingleDriverLogStore";
+      case "abfs":
+      case "abfss":
+      case "adl":
+      case "wasb":
+      case "wasbs":
+        return "io.delta.storage.AzureLogStore";
+      case "gs":
+        return "io.delta.storage.GCSLogStore";
+      default:
+        return "io.delta.storage.HDFSLogStore";
+    }
+  }
+
+  /** N of _delta_log/N.json, else -1. */
+  private static long versionOf(Path path) {
+    String name = path.getName();
+    boolean isCommit = name.matches("\\d{20}\\.json") && path.getParent().getName().equals("_delta_log");
+    return isCommit ? Long.parseLong(name.substring(0, 20)) : -1;
+  }
+
+  private static Iterator<String> withHistory(Iterator<String> actions, String history) throws IOException {
+    List<String> lines = new ArrayList<>();
+    while (actions.hasNext()) {
+      String line = actions.next();
+      if (line.startsWith("{\"commitInfo\"")) {
+        ObjectNode action = (ObjectNode) JSON.readTree(line);
+        ((ObjectNode) action.get("commitInfo")).setAll((ObjectNode) JSON.readTree(history));
+        line = JSON.writeValueAsString(action);
+      }
+      lines.add(line);
+    }
+    return lines.iterator();
+  }
+
+  /** Remembers what the store has read, so that nothing is copied unless the commit is kept. */
+  private static final class Kept implements Iterator<String> {
+    private final Iterator<String> source;
+    private final List<String> seen = new ArrayList<>();
+
+    Kept(Iterator<String> source) {
+      this.source = source;
+    }
+
+    @Override
+    public boolean hasNext() {
+      return source.hasNext();
+    }
+
+    @Override
+    public String next() {
+      seen.add(source.next());
+      return seen.get(seen.size() - 1);
+    }
+
+    List<String> all() {
+      while (hasNext()) next();
+      return seen;
+    }
+  }
+}

@@ -1,0 +1,287 @@
+"""The gate: commits that are kept back, tables that take turns, reservations; with stock statements on real tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from headgate.core.ids import TableLocation
+from headgate.core.rows.effects import Captured, Committed
+from headgate.delta.gate import HISTORY_CONF, JOB_CONF, TOKEN_CONF, Gate
+from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.statements import confs
+from headgate.errors import TurnNotGranted
+from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
+
+VECTORS = {"enableDeletionVectors": "true"}
+
+
+@pytest.fixture
+def gate(session: SparkSession) -> Gate:
+    """The JVM's."""
+    return Gate(session)
+
+
+@pytest.fixture
+def table(session: SparkSession, tmp_path: Path) -> TableLocation:
+    """Ten rows in one file, with deletion vectors."""
+    made = make_table(session, tmp_path / "t", **VECTORS)
+    rows(session, *range(10)).write.format("delta").mode("append").save(made)
+    return made
+
+
+@pytest.fixture
+def governed(gate: Gate, table: TableLocation) -> Iterator[TableLocation]:
+    """The same, with turns."""
+    gate.govern(table)
+    yield table
+    gate.release(table)
+
+
+def bytes_of(table: TableLocation) -> dict[str, bytes]:
+    """The log's commits."""
+    return {path.name: path.read_bytes() for path in commit_paths(table)}
+
+
+def delete(session: SparkSession, table: TableLocation, condition: str) -> Callable[[], object]:
+    """A stock statement."""
+    return lambda: session.sql(f"DELETE FROM delta.`{table}` WHERE {condition}")
+
+
+def test_a_statement_whose_version_is_free_is_put_and_told_its_version(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """Capture changes nothing where nobody races; a statement without effect has no version."""
+    assert gate.run(session, "capture", delete(session, table, "id = 3")) == Committed(2)
+    assert gate.run(session, "capture", delete(session, table, "id = 3")) == Committed(None)
+    assert ids(session, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert session.conf.get(TOKEN_CONF, None) is None
+
+
+def test_a_staged_statement_leaves_its_commit_and_no_version(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """The table is as it was; the commit is whole: what it was computed on, its history and its actions."""
+    before = bytes_of(table)
+    found = gate.run(session, "stage", delete(session, table, "id < 3"))
+    assert isinstance(found, Captured)
+    assert bytes_of(table) == before
+    assert (found.version, found.info["operation"]) == (1, "DELETE")
+    assert sorted(action.kind for action in found.actions) == ["add", "remove"]
+    (added,) = [action.body for action in found.actions if action.kind == "add"]
+    assert added["deletionVector"]["cardinality"] == 3
+    assert ids(session, table) == list(range(10))
+
+
+def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
+    session: SparkSession, gate: Gate, table: TableLocation, tmp_path: Path
+) -> None:
+    """Another commit takes the version while the statement runs: its lines are kept, computed on the version before."""
+    from tests.spark.test_delta_statements import wait_until, waits_for
+
+    started, released = tmp_path / "started", tmp_path / "released"
+    slow = waits_for(rows(session, 3), started, released)
+
+    def merge() -> None:
+        target = DeltaTable.forPath(session, table).alias("t")
+        target.merge(slow.alias("s"), "t.id = s.id").whenMatchedDelete().execute()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(gate.run, session, "capture", merge)
+        wait_until(lambda: started.exists() or running.done())
+        foreign_commit(table, txn("x", 1))
+        released.touch()
+        found = running.result()
+    assert isinstance(found, Captured)
+    assert (found.version, found.info["operation"]) == (1, "MERGE")
+    assert len(commit_paths(table)) == 3
+    assert ids(session, table) == list(range(10))
+
+
+def test_the_history_that_is_given_is_put_in_the_commit(session: SparkSession, table: TableLocation) -> None:
+    """Fields of `commitInfo` are replaced; the transaction's own stay."""
+    history = {"operation": "MERGE", "operationParameters": {"predicate": "é"}, "userMetadata": "mine"}
+    with confs(session, {HISTORY_CONF: json.dumps(history)}):
+        rows(session, 20).write.format("delta").mode("append").save(table)
+    info = json.loads(commit_paths(table)[-1].read_text().split("\n")[0])["commitInfo"]
+    assert {key: info[key] for key in history} == history
+    assert info["readVersion"] == 1
+    assert info["txnId"]
+    assert session.sql(f"DESCRIBE HISTORY delta.`{table}`").first()["operation"] == "MERGE"
+
+
+def statements(session: SparkSession, table: TableLocation, tmp_path: Path) -> dict[str, Callable[[], object]]:
+    """Everything stock that commits."""
+    sql, name = session.sql, f"delta.`{table}`"
+    one = rows(session, 99)
+    (tmp_path / "in").mkdir()
+    one.write.mode("append").parquet(str(tmp_path / "in"))
+    stream = session.readStream.schema("id BIGINT, v STRING").parquet(str(tmp_path / "in")).writeStream
+
+    def sink() -> None:
+        writer = stream.format("delta").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start(table).awaitTermination()
+
+    return {
+        "append": lambda: one.write.format("delta").mode("append").save(table),
+        "overwrite": lambda: one.write.format("delta").mode("overwrite").save(table),
+        "delete": delete(session, table, "id = 1"),
+        "update": lambda: sql(f"UPDATE {name} SET v = 'b' WHERE id = 1"),
+        "merge": lambda: (
+            DeltaTable.forPath(session, table)
+            .alias("t")
+            .merge(one.alias("s"), "t.id = s.id")
+            .whenNotMatchedInsertAll()
+            .execute()
+        ),
+        "optimize": lambda: sql(f"OPTIMIZE {name}"),
+        "zorder": lambda: sql(f"OPTIMIZE {name} ZORDER BY (id)"),
+        "properties": lambda: sql(f"ALTER TABLE {name} SET TBLPROPERTIES (a = 'b')"),
+        "add column": lambda: sql(f"ALTER TABLE {name} ADD COLUMN (new INT)"),
+        "restore": lambda: sql(f"RESTORE TABLE {name} TO VERSION AS OF 1"),
+        "vacuum": lambda: sql(f"VACUUM {name}"),
+        "stream": sink,
+    }
+
+
+def test_without_its_turn_nothing_stock_commits_to_a_governed_table(
+    session: SparkSession, gate: Gate, governed: TableLocation, tmp_path: Path
+) -> None:
+    """Each is refused with the holder's name; no version, no row and no file of the table is another afterwards."""
+    gate.release(governed)
+    rows(session, 10).write.format("delta").mode("append").save(governed)  # so that OPTIMIZE and RESTORE have work
+    gate.govern(governed)
+    before = bytes_of(governed)
+    gate.grant(governed, "Ingestion", 3, 600_000)
+    for name, work in statements(session, governed, tmp_path).items():
+        with pytest.raises(JVM_ERRORS, match="was refused: Ingestion has the turn") as refused:
+            work()
+        assert bytes_of(governed) == before, name
+        if name == "append":
+            with pytest.raises(TurnNotGranted, match="Ingestion has the turn; nothing was written"):
+                gate.run(session, "capture", work)
+        assert refused
+    assert ids(session, governed) == list(range(11))
+
+
+def test_with_its_turn_a_job_commits_and_after_it_no_more(
+    session: SparkSession, gate: Gate, governed: TableLocation
+) -> None:
+    """An older epoch does not take the turn back; it ends by revocation, and by its time."""
+    work = delete(session, governed, "id = 1")
+    with confs(session, {JOB_CONF: "A"}):
+        with pytest.raises(TurnNotGranted, match="by A was refused: nobody has the turn"):
+            gate.run(session, "capture", work)
+        assert gate.grant(governed, "A", 5, 600_000)
+        assert not gate.grant(governed, "B", 4, 600_000)
+        assert gate.run(session, "capture", work) == Committed(2)
+        gate.revoke(governed, 4)
+        assert gate.run(session, "capture", delete(session, governed, "id = 2")) == Committed(3)
+        gate.revoke(governed, 5)
+        with pytest.raises(TurnNotGranted, match="nobody has the turn"):
+            gate.run(session, "capture", delete(session, governed, "id = 3"))
+        gate.grant(governed, "A", 5, 1)
+        time.sleep(0.01)
+        with pytest.raises(TurnNotGranted, match="the turn of A has run out"):
+            gate.run(session, "capture", delete(session, governed, "id = 3"))
+    assert ids(session, governed) == [0, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_a_commit_waits_for_its_turn_as_long_as_it_may(
+    session: SparkSession, gate: Gate, governed: TableLocation
+) -> None:
+    """It goes through as soon as the turn is given."""
+    with (
+        confs(session, {JOB_CONF: "A", "spark.headgate.waitMs": "60000"}),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(gate.run, session, "capture", delete(session, governed, "id = 1"))
+        time.sleep(2)
+        assert not running.done()
+        assert gate.grant(governed, "A", 1, 600_000)
+        assert running.result() == Committed(2)
+
+
+def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """A statement of ours is kept though its version is free; a stock one goes on when the reservation ends, or its patience."""
+    with gate.reserved(table, "one") as is_ours:
+        assert is_ours
+        with gate.reserved(table, "another") as is_anothers:
+            assert not is_anothers
+        assert isinstance(gate.run(session, "capture", delete(session, table, "id = 1")), Captured)
+        rows(session, 20).write.format("delta").mode("append").save(table)
+        assert len(commit_paths(table)) == 3, "without patience it does not wait"
+        with confs(session, {TOKEN_CONF: "one"}):
+            rows(session, 21).write.format("delta").mode("append").save(table)
+        with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
+            running = pool.submit(rows(session, 22).write.format("delta").mode("append").save, table)
+            time.sleep(2)
+            assert len(commit_paths(table)) == 4
+            gate._gate.unreserve(table, "one")
+            running.result()
+    assert len(commit_paths(table)) == 5
+    assert gate.run(session, "capture", delete(session, table, "id = 1")) == Committed(5)
+
+
+STOPPED = """
+import sys, threading, time
+import headgate
+from pyspark.sql import functions as F
+from headgate.delta.gate import JOB_CONF, Gate
+
+table, ready = sys.argv[1:]
+spark = headgate.session("stopped", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+spark.range(10).write.format("delta").save(table)
+gate = Gate(spark)
+gate.govern(table)
+gate.grant(table, "A", 1, 3_000)
+spark.conf.set(JOB_CONF, "A")
+# In the JVM, for longer than the turn lasts.
+slow = "aggregate(sequence(0, 3000), 0L, (a, x) -> a + aggregate(sequence(0, 3000), 0L, (b, y) -> b + x * y % 7)) > 0"
+threading.Timer(0.3, lambda: open(ready, "w").close()).start()
+try:
+    gate.run(spark, "capture", lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"))
+except headgate.errors.TurnNotGranted as refused:
+    print("refused:", refused)
+"""
+
+
+def test_a_turn_ends_though_python_stands_still(tmp_path: Path) -> None:
+    """SIGSTOP of Python while its statement runs in the JVM: the JVM refuses the commit by its own clock."""
+    table, ready = tmp_path / "t", tmp_path / "ready"
+    log = (tmp_path / "log").open("w+")
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(table), str(ready)],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not ready.exists():
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(8)
+        assert [path.name for path in commit_paths(TableLocation(str(table)))] == [f"{0:020}.json"]
+        os.kill(process.pid, signal.SIGCONT)
+        out, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        log.close()
+    assert "the turn of A has run out" in out, (tmp_path / "log").read_text()[-2000:]
+    assert len(commit_paths(TableLocation(str(table)))) == 1
