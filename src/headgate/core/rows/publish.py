@@ -51,6 +51,7 @@ def publish(statement: Statement) -> Protocol[Published]:
     reasons: list[str] = []
     level = lost_puts = 0
     lost: Captured | None = None
+    is_reserved = False
     while True:
         executed = lost or (yield from perform(Execute()))
         if isinstance(executed, Committed):
@@ -68,10 +69,15 @@ def publish(statement: Statement) -> Protocol[Published]:
                 reasons=tuple(reasons),
                 is_superseded=isinstance(end, Superseded),
             )
-        reasons.append(end.reason)
-        if len(reasons) == LOSSES_FREE:
+        if len(reasons) == LOSSES_FREE - 1 and not is_reserved:
             yield from perform(Reserve())
-        level = 5 if len(reasons) >= LOSSES_FREE else max(level, 3 if isinstance(end, Partly) else 4)
+            is_reserved = True
+            if isinstance(end, Partly):
+                # Others may have committed before the table was ours: what it has to be executed on is looked up again.
+                lost = executed if isinstance(executed, Captured) else None
+                continue
+        reasons.append(end.reason)
+        level = 5 if is_reserved else max(level, 3 if isinstance(end, Partly) else 4)
         lost = (
             (yield from _on_part(executed, end)) if isinstance(executed, Captured) and isinstance(end, Partly) else None
         )
