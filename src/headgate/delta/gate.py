@@ -53,7 +53,7 @@ class Gate:
             try:
                 work()
             except Exception as error:
-                kept = self._gate.take(token)
+                kept, _ = self._gate.take(token), self._gate.done(token)
                 if kept is not None:
                     return _captured(kept)
                 raise_refusal(error)
