@@ -14,6 +14,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
+from headgate.api import JobCoordinator
 from headgate.core.ids import Epoch, TableLocation, Version
 from headgate.core.turns.effects import StepMark
 from headgate.core.turns.tokens import Token, lock_token, query_token
@@ -352,6 +353,22 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
         assert log.head(table) == 2 * round_ + 3
 
 
+def test_a_short_log_is_read_without_a_job_and_a_long_one_as_delta_does(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways give the same ids."""
+    table = make_table(session, tmp_path / "t")
+    for batch in range(3):
+        append(rows(session, batch), table, write_token(1, batch))
+    found = []
+    for longest, has_job in ((3, False), (2, True)):
+        monkeypatch.setattr(log_module, "WHOLE_LOG_MAX", longest)
+        reader = DeltaTableLog(session)
+        assert (jobs(lambda reader=reader: found.append(reader.read_tokens(table))) > 0) == has_job
+    assert found[0] == found[1]
+    assert found[0].tokens[QUERY] == number(1, 2)
+
+
 @pytest.mark.parametrize("why", ["another commit", "made anew", "ids expire", "never read"])
 def test_what_the_log_does_not_know_delta_finds_out(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, why: str
@@ -461,12 +478,20 @@ def test_a_table_whose_commits_a_catalog_makes_is_refused(
         log.read_tokens(table)
 
 
-def test_another_delta_is_noticed_at_the_start(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_delta_is_noticed_at_the_start(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Headgate calls is looked up by name and number of parameters; no Delta at all is said to be just that."""
     check_jvm(session)
     monkeypatch.setattr(jvm_module, "NEEDED", {f"{DELTA}.DeltaLog": ("update/17",), "no.such.Class": ()})
     with pytest.raises(UnsupportedTable, match=r"DeltaLog\.update/17, no\.such\.Class"):
         check_jvm(session)
+    monkeypatch.setattr(jvm_module, "NEEDED", {})
+    monkeypatch.setattr(jvm_module, "OURS_NEEDED", {"io.github.headgate.Later": ()})
+    with pytest.raises(MissingExtra, match="without Headgate's jar, or with that of another version"):
+        JobCoordinator(session, name="A", lock="L", storage=str(tmp_path / "storage"), tables=[str(tmp_path / "t")])
+    assert not (tmp_path / "storage").exists()
+    monkeypatch.setattr(jvm_module, "OURS_NEEDED", {})
     monkeypatch.setattr(jvm_module, "DELTA", "nowhere")
     monkeypatch.setattr(jvm_module, "NEEDED", {"nowhere.DeltaLog": ()})
     with pytest.raises(MissingExtra, match="without Delta"):

@@ -62,6 +62,8 @@ class Change:
     keys: frozenset[int] = frozenset()
     moves_all: bool = False
     """OPTIMIZE: all rows into one file, none changed."""
+    unmarks: Row | None = None
+    """RESTORE, the part that matters here: a row that a vector marks is live again, where there is one."""
 
     def serially(self, rows: Counter[Row]) -> Counter[Row]:
         """The rows after it, run alone."""
@@ -113,6 +115,11 @@ def copy(value: int) -> Change:
         lambda row: False,
         adds=lambda rows: [(row[0] + 10, row[1]) for row in rows if row[1] == value],
     )
+
+
+def restore(row: Row) -> Change:
+    """A row that was deleted comes back in its old file."""
+    return Change("restore", Statement(reads=Reads.TABLE), lambda row: False, adds=lambda rows: [row], unmarks=row)
 
 
 def optimize() -> Change:
@@ -365,6 +372,14 @@ def _computed(
     if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
         return Captured(version=version, actions=(), info={})
     for body in files.values():
+        if change.unmarks is not None:
+            back = BitMap64(at for at in _marked(body) if tuple(body["rows"][at]) == change.unmarks)
+            if back and not out:
+                out.append(Action("remove", {key: body[key] for key in ("path", "stats", "deletionVector")}))
+                out.append(
+                    Action("add", {**body, "deletionVector": write_inline(_marked(body) - BitMap64([back.min()]))})
+                )
+            continue
         live = _live(body)
         hit = [at for at, row in live if change.concerns(row) or change.moves_all]
         if not hit:
@@ -381,6 +396,8 @@ def _computed(
             out.append(Action("add", {**body, "deletionVector": write_inline(marked)}))
         else:
             images += [row for at, row in live if at not in hit]
+    if change.unmarks is not None:
+        return Captured(version=version, actions=tuple(out), info={})
     images += change.adds(sorted(row for body in files.values() for _, row in _live(body)))
     if images:
         out.append(Action("add", _file(name, images)))
@@ -510,6 +527,8 @@ def _check_end(scenario: Scenario, state: State, writer: int, end: Published) ->
         return
     if any(_writer_of(text) == writer for text in state.log):
         raise Wrong(f"{change.name} was told of no version, and has one")
+    if change.unmarks is not None:
+        return  # what it does depends on the files
     versions = (_rows(state.log[: at + 1]) for at in range(len(state.log)))
     if all(change.serially(rows) != rows for rows in versions):
         raise Wrong(f"{change.name} was left out, though there was something to do at every version")

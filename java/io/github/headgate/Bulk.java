@@ -4,6 +4,7 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.nio.file.NoSuchFileException;
+import java.util.Locale;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
@@ -27,7 +28,7 @@ public final class Bulk {
     StringBuilder found = new StringBuilder();
     Iterator<FileStatus> files;
     try {
-      files = store.listFrom(new Path(log, String.format("%020d.json", from)), conf);
+      files = store.listFrom(new Path(log, String.format(Locale.ROOT, "%020d.json", from)), conf);
     } catch (FileNotFoundException | NoSuchFileException noLog) {
       return "";
     }

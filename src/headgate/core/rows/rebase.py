@@ -13,8 +13,8 @@ Rules for editors: every test errs on the side of running the statement again.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -115,8 +115,11 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
             return Superseded(action.body["appId"])
     if won.is_definition_changed:
         return Again("the table's definition was changed")
-    if any(a.kind == "domainMetadata" and a.body["domain"] in won.domains - {ROW_TRACKING} for a in lost.actions):
+    lost = replace(lost, actions=tuple(_without_row_ids(lost)))
+    if any(a.kind == "domainMetadata" and a.body["domain"] in won.domains for a in lost.actions):
         return Again("the same domain's metadata were changed")
+    if statement.reads is not Reads.NOTHING and (yield from _are_rows_restored(won)):
+        return Again("rows were restored")  # which are in no file that came
     # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
     may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
@@ -130,12 +133,34 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
         return _on_what_both_concern(vectors.reason, lost, won) if statement.reads is Reads.ROWS else vectors
     if isinstance(entered, Came):
         # The statement does to each row what the row alone says, so what it did to others stays.
-        kept = yield from _rewritten(lost, won, vectors, {})
+        kept = yield from _rewritten(lost, won, vectors)
         return Partly(
             reason="rows that its condition holds for came in", files=entered.files, version=won.version, kept=kept
         )
-    actions = yield from _rewritten(lost, won, vectors, entered)
+    actions = yield from _rewritten(lost, won, vectors)
     return Rebased(actions=actions, level=2 if vectors else 1)
+
+
+def _without_row_ids(lost: Captured) -> Iterator[Action]:
+    """The actions as they were before the transaction numbered rows: the one that commits numbers them anew."""
+    taken = _bodies(lost, "remove")
+    for action in lost.actions:
+        if action.kind == "domainMetadata" and action.body["domain"] == ROW_TRACKING:
+            continue
+        if action.kind == "add" and action.body["path"] not in taken:
+            action = Action("add", _without(action.body, "baseRowId", "defaultRowCommitVersion"))
+        yield action
+
+
+def _are_rows_restored(won: Changes) -> Protocol[bool]:
+    """Whether a vector marks less than before, as after RESTORE."""
+    for change in won.lost_rows:
+        if change.before is not None and change.after is not None:
+            before = yield from _positions(change.before)
+            after = yield from _positions(change.after)
+            if before - after:
+                return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +226,6 @@ def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     if any(won.files[path].before is None for path in taken if path in won.files):
         return Again("statistics or row ids of a file that it copies were written anew")
     if not changed:
-        # Other bodies of the same rows: a removal must name nothing but path and vector.
         return Rebased(actions=lost.actions, level=1)
     if not statement.marks_rows:
         return Again("rows that it copied were changed")
@@ -264,8 +288,6 @@ def _write_test(
             continue
         base = yield from _positions(removed)
         winners = yield from _positions(change.after)
-        if base - winners:
-            return Again("rows of a file that it changes were restored")
         if own is None:
             # It took every row that was live.
             if not may_mark:
@@ -280,11 +302,8 @@ def _write_test(
     return vectors
 
 
-def _rewritten(
-    lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None], entered: Mapping[str, BitMap64]
-) -> Protocol[tuple[Action, ...]]:
+def _rewritten(lost: Captured, won: Changes, vectors: Mapping[str, BitMap64 | None]) -> Protocol[tuple[Action, ...]]:
     """The captured actions with these vectors, each removal naming the vector that the file has now."""
-    taken = _bodies(lost, "remove")
     whole = {
         path
         for path, vector in vectors.items()
@@ -298,12 +317,8 @@ def _rewritten(
     out: list[Action] = []
     for action in lost.actions:
         path = action.body.get("path", "")
-        if action.kind == "domainMetadata" and action.body["domain"] == ROW_TRACKING:
-            continue  # the transaction that commits numbers rows anew
         if action.kind in ("add", "remove") and path in vectors:
             continue  # made below, from the winner's action
-        if action.kind == "add" and path not in taken:
-            action = Action("add", _without(action.body, "baseRowId", "defaultRowCommitVersion"))
         out.append(action)
     own_adds = _bodies(lost, "add")
     for path, vector in vectors.items():
