@@ -12,29 +12,38 @@ if TYPE_CHECKING:
     from headgate.api import JobCoordinator, Pipeline, coordinated, session, supervise
     from headgate.core.spec.build import files, files_json, kafka
     from headgate.streams.supervisor import RunReport
+    from headgate.tables.sql import explain_sql as explain
+    from headgate.tables.sql import sql
+    from headgate.tables.table import DeltaTable
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "DeltaTable": "headgate.tables.table",
     "JobCoordinator": "headgate.api",
     "Pipeline": "headgate.api",
     "RunReport": "headgate.streams.supervisor",
     "coordinated": "headgate.api",
+    "explain": "headgate.tables.sql:explain_sql",
     "files": "headgate.core.spec.build",
     "files_json": "headgate.core.spec.build",
     "kafka": "headgate.core.spec.build",
     "session": "headgate.api",
+    "sql": "headgate.tables.sql",
     "supervise": "headgate.api",
 }
 __all__ = [
+    "DeltaTable",
     "JobCoordinator",
     "Pipeline",
     "RunReport",
     "coordinated",
+    "explain",
     "files",
     "files_json",
     "kafka",
     "session",
+    "sql",
     "supervise",
 ]
 
@@ -42,4 +51,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'headgate' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home, _, known_there_as = _HOMES[name].partition(":")
+    return getattr(import_module(home), known_there_as or name)

@@ -9,7 +9,8 @@ import pytest
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, changes
 from headgate.core.rows.effects import Captured, WriteVectors
-from headgate.core.rows.rebase import Again, Reads, Rebased, Statement, Superseded, rebase
+from headgate.core.rows.rebase import Again, Rebased, Superseded, rebase
+from headgate.core.rows.statement import Reads, Statement
 
 NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 

@@ -15,7 +15,8 @@ from headgate.core.effects import Protocol, perform
 from headgate.core.rows import publish, rebase
 from headgate.core.rows.actions import Changes
 from headgate.core.rows.effects import Captured, Execute
-from headgate.core.rows.rebase import Again, Statement
+from headgate.core.rows.rebase import Again
+from headgate.core.rows.statement import Statement
 from headgate.testing import rows
 from headgate.testing.rows import (
     Change,

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.gate import HISTORY_CONF, JOB_CONF, TOKEN_CONF, Gate
+from headgate.delta.gate import JOB_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.statements import confs
 from headgate.errors import TurnNotGranted
@@ -49,6 +50,11 @@ def governed(gate: Gate, table: TableLocation) -> Iterator[TableLocation]:
     gate.release(table)
 
 
+def run(gate: Gate, work: Callable[[], object], *, is_staged: bool = False) -> Captured | Committed:
+    """A statement through the gate."""
+    return gate.run(work, token=uuid.uuid4().hex, is_staged=is_staged).commit
+
+
 def bytes_of(table: TableLocation) -> dict[str, bytes]:
     """The log's commits."""
     return {path.name: path.read_bytes() for path in commit_paths(table)}
@@ -63,10 +69,9 @@ def test_a_statement_whose_version_is_free_is_put_and_told_its_version(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """Capture changes nothing where nobody races; a statement without effect has no version."""
-    assert gate.run(session, "capture", delete(session, table, "id = 3")) == Committed(2)
-    assert gate.run(session, "capture", delete(session, table, "id = 3")) == Committed(None)
+    assert run(gate, delete(session, table, "id = 3")) == Committed(2)
+    assert run(gate, delete(session, table, "id = 3")) == Committed(None)
     assert ids(session, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert session.conf.get(TOKEN_CONF, None) is None
 
 
 def test_a_staged_statement_leaves_its_commit_and_no_version(
@@ -74,7 +79,7 @@ def test_a_staged_statement_leaves_its_commit_and_no_version(
 ) -> None:
     """The table is as it was; the commit is whole: what it was computed on, its history and its actions."""
     before = bytes_of(table)
-    found = gate.run(session, "stage", delete(session, table, "id < 3"))
+    found = run(gate, delete(session, table, "id < 3"), is_staged=True)
     assert isinstance(found, Captured)
     assert bytes_of(table) == before
     assert (found.version, found.info["operation"]) == (1, "DELETE")
@@ -98,7 +103,7 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
         target.merge(slow.alias("s"), "t.id = s.id").whenMatchedDelete().execute()
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(gate.run, session, "capture", merge)
+        running = pool.submit(run, gate, merge)
         wait_until(lambda: started.exists() or running.done())
         foreign_commit(table, txn("x", 1))
         released.touch()
@@ -109,10 +114,12 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
     assert ids(session, table) == list(range(10))
 
 
-def test_the_history_that_is_given_is_put_in_the_commit(session: SparkSession, table: TableLocation) -> None:
+def test_the_history_that_is_given_is_put_in_the_commit(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
     """Fields of `commitInfo` are replaced; the transaction's own stay."""
     history = {"operation": "MERGE", "operationParameters": {"predicate": "é"}, "userMetadata": "mine"}
-    with confs(session, {HISTORY_CONF: json.dumps(history)}):
+    with gate.history("token", history):
         rows(session, 20).write.format("delta").mode("append").save(table)
     info = json.loads(commit_paths(table)[-1].read_text().split("\n")[0])["commitInfo"]
     assert {key: info[key] for key in history} == history
@@ -170,7 +177,7 @@ def test_without_its_turn_nothing_stock_commits_to_a_governed_table(
         assert bytes_of(governed) == before, name
         if name == "append":
             with pytest.raises(TurnNotGranted, match="Ingestion has the turn; nothing was written"):
-                gate.run(session, "capture", work)
+                run(gate, work)
         assert refused
     assert ids(session, governed) == list(range(11))
 
@@ -182,19 +189,19 @@ def test_with_its_turn_a_job_commits_and_after_it_no_more(
     work = delete(session, governed, "id = 1")
     with confs(session, {JOB_CONF: "A"}):
         with pytest.raises(TurnNotGranted, match="by A was refused: nobody has the turn"):
-            gate.run(session, "capture", work)
+            run(gate, work)
         assert gate.grant(governed, "A", 5, 600_000)
         assert not gate.grant(governed, "B", 4, 600_000)
-        assert gate.run(session, "capture", work) == Committed(2)
+        assert run(gate, work) == Committed(2)
         gate.revoke(governed, 4)
-        assert gate.run(session, "capture", delete(session, governed, "id = 2")) == Committed(3)
+        assert run(gate, delete(session, governed, "id = 2")) == Committed(3)
         gate.revoke(governed, 5)
         with pytest.raises(TurnNotGranted, match="nobody has the turn"):
-            gate.run(session, "capture", delete(session, governed, "id = 3"))
+            run(gate, delete(session, governed, "id = 3"))
         gate.grant(governed, "A", 5, 1)
         time.sleep(0.01)
         with pytest.raises(TurnNotGranted, match="the turn of A has run out"):
-            gate.run(session, "capture", delete(session, governed, "id = 3"))
+            run(gate, delete(session, governed, "id = 3"))
     assert ids(session, governed) == [0, 3, 4, 5, 6, 7, 8, 9]
 
 
@@ -206,7 +213,7 @@ def test_a_commit_waits_for_its_turn_as_long_as_it_may(
         confs(session, {JOB_CONF: "A", "spark.headgate.waitMs": "60000"}),
         ThreadPoolExecutor(1) as pool,
     ):
-        running = pool.submit(gate.run, session, "capture", delete(session, governed, "id = 1"))
+        running = pool.submit(run, gate, delete(session, governed, "id = 1"))
         time.sleep(2)
         assert not running.done()
         assert gate.grant(governed, "A", 1, 600_000)
@@ -217,23 +224,24 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """A statement of ours is kept though its version is free; a stock one goes on when the reservation ends, or its patience."""
-    with gate.reserved(table, "one") as is_ours:
-        assert is_ours
-        with gate.reserved(table, "another") as is_anothers:
-            assert not is_anothers
-        assert isinstance(gate.run(session, "capture", delete(session, table, "id = 1")), Captured)
+    assert gate.reserve(table, "one")
+    try:
+        assert not gate.reserve(table, "another")
+        assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
         rows(session, 20).write.format("delta").mode("append").save(table)
         assert len(commit_paths(table)) == 3, "without patience it does not wait"
-        with confs(session, {TOKEN_CONF: "one"}):
+        with gate.history("one", {}):
             rows(session, 21).write.format("delta").mode("append").save(table)
         with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
             running = pool.submit(rows(session, 22).write.format("delta").mode("append").save, table)
             time.sleep(2)
             assert len(commit_paths(table)) == 4
-            gate._gate.unreserve(table, "one")
+            gate.unreserve(table, "one")
             running.result()
+    finally:
+        gate.unreserve(table, "one")
     assert len(commit_paths(table)) == 5
-    assert gate.run(session, "capture", delete(session, table, "id = 1")) == Committed(5)
+    assert run(gate, delete(session, table, "id = 1")) == Committed(5)
 
 
 STOPPED = """
@@ -253,7 +261,7 @@ spark.conf.set(JOB_CONF, "A")
 slow = "aggregate(sequence(0, 3000), 0L, (a, x) -> a + aggregate(sequence(0, 3000), 0L, (b, y) -> b + x * y % 7)) > 0"
 threading.Timer(0.3, lambda: open(ready, "w").close()).start()
 try:
-    gate.run(spark, "capture", lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"))
+    gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), token="t")
 except headgate.errors.TurnNotGranted as refused:
     print("refused:", refused)
 """

@@ -1,65 +1,97 @@
 """The gate in the JVM, seen from Python: commits that are kept back, turns of governed tables, reservations.
 
 Every commit of a session that `headgate.session` made passes `GateLogStore`. Usually it lets it through; a statement run
-here in mode "capture" leaves its commit behind if another was first, and in mode "stage" always, for others to publish.
+here leaves its commit behind if another was first, or in any case, for others to publish.
 """
 
 from __future__ import annotations
 
-import uuid
+import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.actions import parse
+from headgate.core.rows.actions import Body, parse
 from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
-from headgate.delta.statements import confs
-from headgate.errors import Corrupt, TurnNotGranted
+from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
-MODE_CONF = "spark.headgate.mode"
-TOKEN_CONF = "spark.headgate.token"
 JOB_CONF = "spark.headgate.job"
-HISTORY_CONF = "spark.headgate.history"
-AUTO_COMPACT_CONF = "spark.databricks.delta.autoCompact.enabled"
+
+
+HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
+"""What a commit that follows winners takes over from the statement's own `commitInfo`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a stock statement ended."""
+
+    commit: Captured | Committed
+    returned: Any
+    """What it returned; None if its commit was kept, which ends it."""
+    is_partly_done: bool = False
+    """Earlier commits of it are in the table, and only the last one was kept."""
 
 
 class Gate:
     """The gate of one JVM. Safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
+        if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+            raise InvalidRequest(
+                "a statement is told by its thread, and PYSPARK_PIN_THREAD=false gives Python's threads none of their own in "
+                "the JVM; nothing was done",
+                advice="Leave PYSPARK_PIN_THREAD out: it is true by default",
+            )
         root: Any = spark._jvm
         self._gate: Any = getattr(root, f"{OURS}.Gate")
 
-    def run(
-        self, session: SparkSession, mode: Literal["capture", "stage"], work: Callable[[], object]
-    ) -> Captured | Committed:
-        """Runs a stock statement, and keeps its commit if another has its version, or in any case.
+    def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False, is_once: bool = True) -> Ran:
+        """Runs a stock statement in this thread, and keeps its commit if another has its version, or in any case.
 
         Args:
-            session: One that nobody else writes with meanwhile.
-            mode: "capture": the commit is put if its version is free. "stage": it is never put.
-            work: Makes one commit at most.
+            work: The statement.
+            token: Of the statement; one run at a time.
+            is_staged: The commit is never put, only kept.
+            is_once: It makes one commit. What is committed after it, as by a hook that compacts, passes.
 
         Raises:
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
-        token = uuid.uuid4().hex
-        with confs(session, {MODE_CONF: mode, TOKEN_CONF: token, AUTO_COMPACT_CONF: "false"}):
+        returned = None
+        with self._scope("stage" if is_staged else "capture", token, None, is_once=is_once):
             try:
-                work()
+                returned = work()
             except Exception as error:
-                kept, _ = self._gate.take(token), self._gate.done(token)
+                kept, version = self._gate.take(token), int(self._gate.done(token))
                 if kept is not None:
-                    return _captured(kept)
+                    return Ran(_captured(kept), None, is_partly_done=version >= 0)
                 raise_refusal(error)
                 raise
         version = int(self._gate.done(token))
-        return Committed(Version(version) if version >= 0 else None)
+        return Ran(Committed(Version(version) if version >= 0 else None), returned)
+
+    @contextmanager
+    def history(self, token: str, info: Body) -> Iterator[None]:
+        """What this thread commits is put by the statement with this token, and has the history of this `commitInfo`."""
+        said = {field: info[field] for field in HISTORY if info.get(field) is not None}
+        with self._scope("pass", token, json.dumps(said), is_once=True):
+            yield
+
+    @contextmanager
+    def _scope(self, mode: str, token: str, history: str | None, *, is_once: bool) -> Iterator[None]:
+        self._gate.enter(mode, token, history, is_once)
+        try:
+            yield
+        finally:
+            self._gate.leave()
 
     def govern(self, table: TableLocation) -> None:
         """From now on no commit of this JVM goes to the table without its job's turn."""
@@ -77,15 +109,13 @@ class Gate:
         """Ends the turn of an epoch."""
         self._gate.revoke(table, epoch)
 
-    @contextmanager
-    def reserved(self, table: TableLocation, token: str) -> Iterator[bool]:
-        """Keeps other commits of this JVM away from a table; False if another has reserved it."""
-        is_ours = bool(self._gate.reserve(table, token))
-        try:
-            yield is_ours
-        finally:
-            if is_ours:
-                self._gate.unreserve(table, token)
+    def reserve(self, table: TableLocation, token: str) -> bool:
+        """Keeps commits of others of this JVM away from a table; False if another has reserved it."""
+        return bool(self._gate.reserve(table, token))
+
+    def unreserve(self, table: TableLocation, token: str) -> None:
+        """Ends a reservation."""
+        self._gate.unreserve(table, token)
 
 
 def raise_refusal(error: BaseException) -> None:

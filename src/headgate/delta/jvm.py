@@ -31,6 +31,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.DeltaLog": (
         *(
             "forTable/2",
+            "invalidateCache/2",
             "update/3",
             "unsafeVolatileSnapshot/0",
             "getSnapshotAt/4",
@@ -59,9 +60,10 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2"),
+    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
+        *("enter/4", "leave/0"),
     ),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
@@ -184,6 +186,34 @@ class Jvm:
                 found[number] = (modified_at_ms, f"{found[number][1]}{line}\n")
         return found
 
+    def texts_from(self, log: Any, version: int) -> dict[int, str] | None:
+        """The whole commits from a version on; None where one was cleaned up between being listed and being read."""
+        text = self._bulk.texts(log.store(), log.logPath(), version, self.hadoop_conf)
+        if text is None:
+            return None
+        found = {}
+        for part in text.split("\x01")[1:]:
+            number, _, lines = part.partition("\n")
+            found[int(number)] = lines
+        return found
+
+    def read_bytes(self, path: Any) -> bytes | None:
+        """A file's content; None where there is none."""
+        content = self._bulk.read(path.getFileSystem(self.hadoop_conf), path)
+        return None if content is None else bytes(content)
+
+    def write_bytes(self, disk: Any, path: Any, content: bytes) -> None:
+        """A new file."""
+        self._bulk.write(disk, path, content)
+
+    def names(self, disk: Any, folder: Any) -> list[str]:
+        """The names in a folder."""
+        return str(self._bulk.names(disk, folder)).splitlines()
+
+    def forget(self, folder: Any) -> None:
+        """Have Delta no longer remember the table of a folder."""
+        self._logs.invalidateCache(self.jsession, folder)
+
     def read_text(self, log: Any, path: Any) -> str | None:
         """A small file by the table's own log store; None where it does not exist."""
         try:
@@ -209,6 +239,10 @@ class Jvm:
     def path(self, folder: Any, name: str) -> Any:
         """A Hadoop `Path` below another (or below what its text says)."""
         return self._path(folder, name)
+
+    def absolute(self, uri: str) -> Any:
+        """A Hadoop `Path` of a whole URI."""
+        return self._path(self.root.java.net.URI(uri))
 
     def some(self, value: Any) -> Any:
         """Scala's `Some`."""

@@ -22,8 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation, TokenId, Version
+from headgate.core.rows.actions import Action
 from headgate.core.turns.effects import CasReply, StepMark, TableTokens
 from headgate.core.turns.tokens import Token, unpack
+from headgate.delta import exact
 from headgate.delta.commits import (
     Commit,
     actions,
@@ -34,17 +36,9 @@ from headgate.delta.commits import (
     parse_commit,
     tokens_among,
 )
-from headgate.delta.jvm import DELTA, JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
+from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
-PRIVATE_CONFS = {
-    # One attempt at exactly the next version: a commit that lost is refused, not moved to a later version.
-    "spark.databricks.delta.maxCommitAttempts": "0",
-    # A hook of our commit must not commit on its own.
-    "spark.databricks.delta.autoCompact.enabled": "false",
-    # Operations that we name ourselves have no metrics of Spark to show.
-    "spark.databricks.delta.history.metricsEnabled": "false",
-}
 CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
 """With these, a catalog decides which commits count, and the log's folder may lack them."""
 READ_ATTEMPTS_MAX = 10
@@ -93,7 +87,7 @@ class DeltaTableLog:
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = Jvm(spark.newSession())
-        for key, value in PRIVATE_CONFS.items():
+        for key, value in exact.PRIVATE_CONFS.items():
             self._jvm.spark.conf.set(key, value)
         self._states: dict[TableLocation, _State] = {}
         # The log store of a table that was read, and the path of its log.
@@ -151,9 +145,6 @@ class DeltaTableLog:
     ) -> CasReply:
         """One commit of these numbers and nothing else, at exactly version `after` + 1.
 
-        Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any
-        error the commit at that version is read: it is ours if it bears our transaction's id.
-
         Raises:
             Unavailable: The commit failed and that version does not exist; or the table could not be read before it.
         """
@@ -162,57 +153,22 @@ class DeltaTableLog:
             snapshot = self._jvm.snapshot(log)
             if snapshot.version() != after:
                 return "stale"
-            txns = [{"txn": {"appId": token_id, "version": number}} for token_id, number in raised]
-            sequence = self._jvm.to_seq(self._jvm.action(txn) for txn in txns)
-            operation = getattr(self._jvm.root, f"{DELTA}.DeltaOperations$Update")(self._jvm.none)
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
+        txns = [Action("txn", {"appId": token_id, "version": number}) for token_id, number in raised]
         with self._commit_lock:
             self._jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
-            return self._commit(table, log, snapshot, sequence, operation)
-
-    def _commit(self, table: TableLocation, log: Any, snapshot: Any, sequence: Any, operation: Any) -> CasReply:
-        wanted = Version(snapshot.version() + 1)
-        try:
-            with self._jvm.active():
-                transaction = log.startTransaction(self._jvm.none, self._jvm.some(snapshot))
-                # The second lock: were the session's settings ever not seen, a winner that has files would still be.
-                transaction.readWholeTable()
-                transaction_id = transaction.txnId()
-        except JVM_ERRORS as error:
-            raise _unreadable(table, error) from error
-        try:
-            with self._jvm.active():
-                version = transaction.commit(sequence, operation, self._jvm.to_map({}))
-        except JVM_ERRORS as error:
-            return self._outcome(table, log, wanted, transaction_id, error)
-        if version != wanted:
-            raise Corrupt(
-                "an entry commit landed after a commit that it had not seen; it changed no data",
-                advice="Run again: the table is read anew",
-                table=table,
-                wanted=wanted,
-                version=version,
-            )
-        return "done"
-
-    def _outcome(
-        self, table: TableLocation, log: Any, version: Version, transaction_id: str, failure: BaseException
-    ) -> CasReply:
-        """Whose commit stands at `version`, after an attempt at it ended in `failure`."""
-        try:
-            text = self._read(log, version)
-        except JVM_ERRORS:
-            return "unknown"
-        if text is None:
-            # No lost race, or somebody would have the version. It may yet arrive; the turn ends with its ids in doubt.
-            raise Unavailable(
-                "an entry commit failed; the batch was not begun",
-                table=table,
-                version=version,
-                reason=first_line(failure),
-            ) from failure
-        return "done" if commit_info(text).get("txnId") == transaction_id else "stale"
+            try:
+                return exact.commit(self._jvm, log, snapshot, txns).reply
+            except JVM_ERRORS as error:
+                raise _unreadable(table, error) from error
+            except Unavailable as error:
+                raise Unavailable(
+                    "an entry commit failed; the batch was not begun",
+                    table=table,
+                    version=after + 1,
+                    reason=error.facts.get("reason"),
+                ) from error
 
     def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
         """The step mark of the commit with this id, batch and step, at any epoch, searched backwards from the head.

@@ -30,6 +30,12 @@ LOCAL_DEFAULTS = {
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
+GATE_DEFAULTS = {
+    # A commit that waits at the gate must not hold the lock of Delta's log, which the one that it waits for needs.
+    "spark.databricks.delta.commitLock.enabled": "false",
+    # So long a stock commit lets a statement go first that was executed three times already.
+    "spark.headgate.holdMs": "30000",
+}
 ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")
 START_ANEW = (
     "Call headgate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
@@ -202,7 +208,8 @@ def _adopt_submitted(given: dict[str, str]) -> None:
 def _add_delta(given: dict[str, str], told: Mapping[str, str]) -> None:
     extensions = given.get("spark.sql.extensions", told.get("spark.sql.extensions", ""))
     given["spark.sql.extensions"] = _joined(extensions, DELTA_EXTENSION)
-    for key, value in (("spark.sql.catalog.spark_catalog", DELTA_CATALOG), (LOG_STORE_KEY, LOG_STORE)):
+    defaults = {"spark.sql.catalog.spark_catalog": DELTA_CATALOG, LOG_STORE_KEY: LOG_STORE, **GATE_DEFAULTS}
+    for key, value in defaults.items():
         if key not in told:
             given.setdefault(key, value)
 

@@ -23,6 +23,7 @@ from headgate.core.rows.actions import Action, changes, parse
 from headgate.core.rows.effects import (
     Captured,
     Committed,
+    Describe,
     Execute,
     ExecuteOn,
     FindEntered,
@@ -36,7 +37,7 @@ from headgate.core.rows.effects import (
     WriteVectors,
 )
 from headgate.core.rows.publish import Published
-from headgate.core.rows.rebase import Reads, Statement
+from headgate.core.rows.statement import Reads, Statement
 from headgate.core.rows.vectors import read, write_inline
 
 Row = tuple[int, int]
@@ -282,13 +283,15 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
     """The writer's protocol, told what the trace says; its next question, or its end."""
     change = scenario.writers[writer]
     statement = change.statement if scenario.has_vectors else replace(change.statement, marks_rows=False)
-    protocol = publishing.publish(statement)
+    protocol = publishing.publish()
     place = 0
     answer: Any = None
     try:
         while True:
             effect = protocol.send(answer)
             match effect:
+                case Describe():
+                    answer = statement
                 case FindEntered(files=files):
                     answer = {}
                     for file in files:

@@ -3,6 +3,7 @@ package io.github.headgate;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.OutputStream;
 import java.nio.file.NoSuchFileException;
 import java.util.Locale;
 import org.apache.hadoop.conf.Configuration;
@@ -54,6 +55,34 @@ public final class Bulk {
       found.append(version).append(' ').append(file.getModificationTime()).append('\n').append(actions);
     }
     return found.toString();
+  }
+
+  /**
+   * The whole commits of a table's log from a version on: a line with the number behind a character that JSON does not
+   * have, and the lines of the commit below it. Null where a commit was cleaned up between being listed and being read.
+   */
+  public static String texts(LogStore store, Path log, long from, Configuration conf) throws IOException {
+    StringBuilder found = new StringBuilder();
+    Iterator<FileStatus> files = store.listFrom(new Path(log, String.format(Locale.ROOT, "%020d.json", from)), conf);
+    while (files.hasNext()) {
+      Path path = files.next().getPath();
+      if (!path.getName().matches(COMMIT)) continue;
+      found.append('\u0001').append(Long.parseLong(path.getName().substring(0, 20))).append('\n');
+      try {
+        Iterator<String> lines = store.read(path, conf).iterator();
+        while (lines.hasNext()) found.append(lines.next()).append('\n');
+      } catch (FileNotFoundException | NoSuchFileException cleaned) {
+        return null;
+      }
+    }
+    return found.toString();
+  }
+
+  /** Writes a new file; fails where there is one. */
+  public static void write(FileSystem files, Path path, byte[] content) throws IOException {
+    try (OutputStream out = files.create(path, false)) {
+      out.write(content);
+    }
   }
 
   /** A file's bytes; null where there is none. */

@@ -33,7 +33,16 @@ public final class Gate {
     KeptException(String message) {
       super(message);
     }
+
+    /** It is no failure, and some commands log what ends them: a line is enough. */
+    @Override
+    public synchronized Throwable fillInStackTrace() {
+      return this;
+    }
   }
+
+  /** What becomes of the commits that a thread makes: see {@link #enter}. */
+  record Scope(String mode, String token, String history, boolean isOnce) {}
 
   private record Turn(String job, long epoch, long deadlineNanos) {
     boolean isOf(String asking) {
@@ -46,6 +55,7 @@ public final class Gate {
     }
   }
 
+  private static final ThreadLocal<Scope> SCOPE = new ThreadLocal<>();
   private static final Turn NOBODY = new Turn(null, -1, 0);
   private static final long POLL_MS = 5;
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
@@ -64,6 +74,25 @@ public final class Gate {
   }
 
   // ------------------------------------------------------------------------------------------------- called from Python
+
+  /**
+   * How this thread's commits are treated until {@link #leave}. A thread is a statement: Python's threads have one each,
+   * Delta commits in the thread that runs the statement, and settings of the session would be those of all its threads.
+   *
+   * @param mode capture: keep the lines of a commit that lost its version; stage: keep them, never put them; pass.
+   * @param token under which lines are kept, and versions told
+   * @param history a JSON object whose fields replace those of commitInfo, or null: the history of the statement whose
+   *     actions are committed
+   * @param isOnce whether a commit after the first one passes, as that of a hook that compacts
+   */
+  public static void enter(String mode, String token, String history, boolean isOnce) {
+    SCOPE.set(new Scope(mode, token, history, isOnce));
+  }
+
+  /** From now on this thread's commits pass. */
+  public static void leave() {
+    SCOPE.remove();
+  }
 
   /** From now on commits of this table need a turn. */
   public static void govern(String table) {
@@ -144,11 +173,17 @@ public final class Gate {
 
   IOException keep(String token, long version, List<String> lines, String why) {
     KEPT.put(token, version + "\n" + String.join("\n", lines));
-    return new KeptException("headgate: commit " + version + " of " + table + " " + why);
+    return new KeptException("headgate: commit " + version + " of " + table + " " + why + "; this is no error");
   }
 
-  static void isDone(String token, long version) {
-    DONE.put(token, version);
+  /** The thread's scope, or null. */
+  static Scope scope() {
+    return SCOPE.get();
+  }
+
+  static void isDone(Scope scope, long version) {
+    DONE.put(scope.token, version);
+    if (scope.isOnce) SCOPE.remove();
   }
 
   static void pause() throws InterruptedIOException {

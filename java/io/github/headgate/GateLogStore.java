@@ -17,16 +17,11 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 
 /**
- * The door that every commit passes: a log store around the one that the scheme would have had. Settings are those of the
- * session, which Delta hands over inside the Hadoop configuration.
+ * The door that every commit passes: a log store around the one that the scheme would have had. What becomes of a commit says
+ * the scope of its thread, see {@link Gate}; settings are those of the session, which Delta hands over inside the Hadoop
+ * configuration.
  */
 public class GateLogStore extends LogStore {
-  /** pass (default); capture: keep the lines of a commit that lost its version; stage: keep the lines, never put them. */
-  public static final String MODE = "spark.headgate.mode";
-
-  /** Under which lines are kept, and versions told; one statement at a time. */
-  public static final String TOKEN = "spark.headgate.token";
-
   /** The job that must have the turn, and how long (ms) its commit may wait for it. */
   public static final String JOB = "spark.headgate.job";
 
@@ -34,9 +29,6 @@ public class GateLogStore extends LogStore {
 
   /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
   public static final String HOLD_MS = "spark.headgate.holdMs";
-
-  /** A JSON object whose fields replace those of commitInfo: the history of the statement whose actions are committed. */
-  public static final String HISTORY = "spark.headgate.history";
 
   /** Followed by a scheme: the class of the store behind the gate. */
   public static final String BEHIND = "spark.headgate.logStore.";
@@ -58,12 +50,13 @@ public class GateLogStore extends LogStore {
       return;
     }
     Gate gate = Gate.of(path.getParent().getParent());
-    String mode = conf.get(MODE, "pass");
-    String token = conf.get(TOKEN, "");
+    Gate.Scope scope = Gate.scope();
+    String token = scope == null ? "" : scope.token();
+    String history = scope == null ? null : scope.history();
     String job = conf.get(JOB);
-    Kept lines = new Kept(conf.get(HISTORY) == null ? actions : withHistory(actions, conf.get(HISTORY)));
-    if (mode.equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
-    boolean isCaptured = mode.equals("capture");
+    Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
+    if (scope != null && scope.mode().equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
+    boolean isCaptured = scope != null && scope.mode().equals("capture");
     long begun = System.nanoTime();
     long holdNanos = conf.getLong(HOLD_MS, 0) * 1_000_000;
     gate.awaitTurn(version, job, conf.getLong(WAIT_MS, 0));
@@ -79,7 +72,7 @@ public class GateLogStore extends LogStore {
             if (isCaptured) throw gate.keep(token, version, lines.all(), "lost the race for its version");
             throw taken;
           }
-          if (!token.isEmpty()) Gate.isDone(token, version);
+          if (scope != null) Gate.isDone(scope, version);
           return;
         }
       }

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from headgate.core.effects import Effect
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, Body, Changes, FileChange
+from headgate.core.rows.statement import Statement
 from headgate.core.rows.vectors import Descriptor
 
 
@@ -39,6 +40,11 @@ class Committed:
 @dataclass(frozen=True, slots=True)
 class Execute(Effect[Captured | Committed]):
     """Run the whole stock statement on the table as it is; keep its commit if another holds the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Describe(Effect[Statement]):
+    """What has to be known of the statement. Asked only when it has lost: its plan is analysed for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
-from headgate.core.rows.effects import Captured, Committed, Execute, ExecuteOn, Put, ReadChanges, Reserve
-from headgate.core.rows.rebase import Again, Partly, Statement, Superseded, rebase
+from headgate.core.rows.effects import Captured, Committed, Describe, Execute, ExecuteOn, Put, ReadChanges, Reserve
+from headgate.core.rows.rebase import Again, Partly, Superseded, rebase
+from headgate.core.rows.statement import Statement
 
 LOSSES_FREE = 2
 """So often a statement is executed again, whole or in part, beside others; after that the table is reserved for it."""
@@ -46,17 +47,23 @@ class _Followed:
     lost_puts: int
 
 
-def publish(statement: Statement) -> Protocol[Published]:
-    """Executes a statement and gets its commit into the table."""
+def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
+    """Executes a statement and gets its commit into the table.
+
+    Args:
+        staged: How it ended when it was executed before, without a put.
+    """
+    statement: Statement | None = None
     reasons: list[str] = []
     level = lost_puts = 0
-    lost: Captured | None = None
+    lost: Captured | Committed | None = staged
     is_reserved = False
     while True:
         executed = lost or (yield from perform(Execute()))
         if isinstance(executed, Committed):
             followed = _Followed(executed.version, 0, 0)
         else:
+            statement = statement or (yield from perform(Describe()))
             followed = yield from _follow(statement, executed)
         lost_puts += followed.lost_puts
         level, end = max(level, followed.level), followed.end

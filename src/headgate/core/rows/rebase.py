@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any
 
 from pyroaring import BitMap64
@@ -32,35 +31,11 @@ from headgate.core.rows.effects import (
     ReadVector,
     WriteVectors,
 )
+from headgate.core.rows.statement import Reads, Statement
 from headgate.errors import Corrupt
 
+ENTERED = "rows that its condition holds for came in"
 ROW_TRACKING = "delta.rowTracking"
-
-
-class Reads(StrEnum):
-    """What a statement's result depends on; decided from its plan, never from the `operation` that it names."""
-
-    NOTHING = "nothing"
-    """A blind append."""
-    ROWS = "rows"
-    """DELETE and UPDATE: each row for itself."""
-    KEYS = "keys"
-    """MERGE of a source that is frozen, by equality of keys: pairs of a row and the source's row of its key."""
-    TABLE = "table"
-    """Anything else: a source that reads the table, sub-queries, overwrites."""
-    PLACES = "places"
-    """OPTIMIZE and ZORDER: rows are copied into other files, and none is changed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """What has to be known of a statement."""
-
-    reads: Reads
-    marks_rows: bool = False
-    """What it does to a row needs no copy of it: DELETE, and PLACES for a row that is gone, on a table with vectors."""
-    has_condition: bool = False
-    """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +105,14 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
         return entered
     vectors = yield from _write_test(lost, won, {} if isinstance(entered, Came) else entered, may_mark=may_mark)
     if isinstance(vectors, Again):
-        return _on_what_both_concern(vectors.reason, lost, won) if statement.reads is Reads.ROWS else vectors
+        is_divisible = statement.reads is Reads.ROWS and statement.is_divisible
+        return _on_what_both_concern(vectors.reason, lost, won) if is_divisible else vectors
     if isinstance(entered, Came):
+        if not statement.is_divisible:
+            return Again(ENTERED)
         # The statement does to each row what the row alone says, so what it did to others stays.
         kept = yield from _rewritten(lost, won, vectors)
-        return Partly(
-            reason="rows that its condition holds for came in", files=entered.files, version=won.version, kept=kept
-        )
+        return Partly(reason=ENTERED, files=entered.files, version=won.version, kept=kept)
     actions = yield from _rewritten(lost, won, vectors)
     return Rebased(actions=actions, level=2 if vectors else 1)
 
@@ -199,7 +175,7 @@ def _read_test(
     if not entered or (may_mark and len(known) == len(entered)):
         return known
     if statement.reads is Reads.KEYS:
-        return Again("rows that its condition holds for came in")
+        return Again(ENTERED)
     return Came(tuple(_live(won, path) for path in entered))
 
 

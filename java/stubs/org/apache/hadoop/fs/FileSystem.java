@@ -8,6 +8,10 @@ public abstract class FileSystem {
     return null;
   }
 
+  public FSDataOutputStream create(Path path, boolean overwrite) throws IOException {
+    return null;
+  }
+
   public FSDataInputStream open(Path path) throws IOException {
     return null;
   }

@@ -1,0 +1,234 @@
+"""A stock statement on one table, and what Spark's analysis says of it.
+
+Its parts are Spark columns whose names are not bound to a table yet, so that they can be asked again of a few files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headgate.core.ids import TableLocation
+from headgate.core.rows.statement import Facts, Operation
+from headgate.core.rows.statistics import Among, Both, Compared, Condition, Everything, parse
+from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+
+PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
+KEYS_MAX = 1_000
+"""So many keys of a source are looked up in a file's statistics; of more, the smallest and the largest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dml:
+    """A statement, as it can be executed on its table and on others of the same definition."""
+
+    session: SparkSession
+    table: TableLocation
+    operation: Operation
+    execute: Callable[[], object]
+    """Runs it on its table, and returns what stock Delta does."""
+    execute_on: Callable[[str], object] | None = None
+    """Runs it on the table at another path; None where that would not be the same."""
+    alias: str | None = None
+    condition: Column | None = None
+    """Of DELETE and UPDATE; of a MERGE, of its WHEN NOT MATCHED BY SOURCE; None: all rows."""
+    assigned: Mapping[str, Column] = field(default_factory=dict)
+    """Of UPDATE."""
+    source: DataFrame | None = None
+    """Of MERGE and INSERT."""
+    on: Column | None = None
+    """Of MERGE: for which pairs of a row and a row of the source it holds."""
+    has_not_matched_by_source: bool = False
+    obstacles: tuple[str, ...] = ()
+    """What is known already to stand against asking it again."""
+
+    def named(self, frame: DataFrame) -> DataFrame:
+        """Rows of the table under the name that the statement gives it."""
+        return frame if self.alias is None else frame.alias(self.alias)
+
+    def concerned(self, frame: DataFrame) -> DataFrame:
+        """Those of a frame's rows that its condition holds for."""
+        named = self.named(frame)
+        return named if self.condition is None else named.where(self.condition)
+
+    def met(self, frame: DataFrame) -> DataFrame:
+        """Those of a frame's rows that some row of its source belongs to."""
+        assert self.source is not None, "only a MERGE has pairs"
+        return self.named(frame).join(self.source, self.on, "left_semi")
+
+    @cached_property
+    def described_condition(self) -> Condition:
+        """For statistics; of MERGE, that of its keys is `described_keys`."""
+        if self.condition is None:
+            return Everything()
+        try:
+            return parse(_analysed(self.concerned(self._empty)).condition().toJSON())
+        except JVM_ERRORS:
+            return Everything()
+
+    @cached_property
+    def described_keys(self) -> Condition:
+        """What the keys of the source say of a row that one of them belongs to. One Spark job on the source."""
+        assert self.source is not None, "only a MERGE has keys"
+        found: Condition = Everything()
+        for column, kind, key in self._keys():
+            values = [row[0] for row in self.source.select(key).distinct().limit(KEYS_MAX + 1).collect()]
+            listed = tuple(value for value in values if value is not None)
+            if len(values) <= KEYS_MAX:
+                one: Condition = Among(column, kind, listed)
+            else:
+                (low, high), *_ = self.source.agg(F.min(key), F.max(key)).collect()
+                if low is None:
+                    return Among(column, kind, ())
+                one = Both(
+                    Compared(column, kind, "GreaterThanOrEqual", low), Compared(column, kind, "LessThanOrEqual", high)
+                )
+            found = one if isinstance(found, Everything) else Both(found, one)
+        return found
+
+    def facts(self, *, has_vectors: bool, has_row_ids: bool) -> Facts:
+        """What has to be known to classify it."""
+        return Facts(
+            operation=self.operation,
+            has_vectors=has_vectors,
+            has_row_ids=has_row_ids,
+            obstacles=self.obstacles or tuple(self._obstacles()),
+            has_condition=self.has_not_matched_by_source,
+            tells_time=self._tells_time(),
+        )
+
+    @cached_property
+    def _empty(self) -> DataFrame:
+        """The table's columns without rows."""
+        frame = self.session.read.format("delta").load(self.table)
+        return self.session.createDataFrame([], StructType(frame.schema.fields))
+
+    def _obstacles(self) -> list[str]:
+        if self.operation is Operation.OPTIMIZE:
+            return []
+        jvm = Jvm(self.session)
+        found: list[str] = []
+        try:
+            if self.source is not None:
+                found += _obstacles_of_source(jvm, self.source, self.table, self.operation)
+            if self.on is not None and self.source is not None:
+                joined = self.named(self._empty).join(self.source, self.on, "inner")
+                found += _obstacles_of_plan(jvm, _analysed(joined).condition().get(), "its condition")
+            if self.condition is not None:
+                found += _obstacles_of_plan(jvm, _analysed(self.concerned(self._empty)).condition(), "its condition")
+            if self.assigned:
+                plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
+                if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
+                    found.append("what it assigns has a sub-query")
+        except JVM_ERRORS:
+            # As where a column is bound to one frame: it cannot be asked of other rows.
+            found.append("it is bound to rows that were read before")
+        return found
+
+    def _tells_time(self) -> bool:
+        if not self.assigned or self.execute_on is None:
+            return self.operation is Operation.UPDATE and self.execute_on is None
+        try:
+            plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
+            return bool(plan.containsPattern(scala_object(Jvm(self.session).root, PATTERNS).CURRENT_LIKE()))
+        except JVM_ERRORS:
+            return True
+
+    def _keys(self) -> list[tuple[str, str, Column]]:
+        """Columns of the table that the pairs' condition says are equal to something of the source: name, type, what."""
+        assert self.source is not None
+        jvm = Jvm(self.session)
+        expressions = getattr(jvm.root, "org.apache.spark.sql.classic.ExpressionUtils")
+        found = []
+        try:
+            joined = self.named(self._empty).join(self.source, self.on, "inner")
+            plan = _analysed(joined)
+            pending, ours, theirs = [plan.condition().get()], plan.left().outputSet(), plan.right().outputSet()
+            while pending:
+                node = pending.pop()
+                kind = _kind(node)
+                if kind == "And":
+                    pending += [node.left(), node.right()]
+                if kind != "EqualTo":
+                    continue
+                for one, other in ((node.left(), node.right()), (node.right(), node.left())):
+                    if _kind(one) != "AttributeReference":
+                        continue
+                    type_ = str(one.dataType().typeName())
+                    is_pair = one.references().subsetOf(ours) and other.references().subsetOf(theirs)
+                    if is_pair and type_ in ("byte", "short", "integer", "long"):
+                        found.append((str(one.name()), type_, Column(expressions.column(other))))
+        except JVM_ERRORS:
+            return []
+        return found
+
+
+def _obstacles_of_plan(jvm: Jvm, plan: Any, what: str) -> list[str]:
+    """Of a plan or an expression."""
+    patterns = scala_object(jvm.root, PATTERNS)
+    found = []
+    if not plan.deterministic():
+        found.append(f"{what} is not deterministic")
+    if plan.containsPattern(patterns.CURRENT_LIKE()):
+        found.append(f"{what} says what time it is")
+    if plan.containsPattern(patterns.PLAN_EXPRESSION()):
+        found.append(f"{what} has a sub-query")
+    return found
+
+
+def _obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, operation: Operation) -> list[str]:
+    """Why the source may say something else later; of an INSERT, only what it reads of its own table."""
+    plan = _analysed(source)
+    is_insert = operation is Operation.INSERT
+    found = [] if is_insert else _obstacles_of_plan(jvm, plan, "its source")
+    if is_insert and plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
+        found.append("its source has a sub-query")
+    own = str(jvm.delta_log(table).dataPath())
+    for leaf in jvm.from_seq(plan.collectLeaves()):
+        delta = _delta_index(leaf)
+        if delta is not None and str(delta.deltaLog().dataPath()) == own:
+            found.append("its source reads the table itself")
+        elif not _is_frozen(leaf, delta) and not (is_insert and _kind(leaf) != "DataSourceV2Relation"):
+            found.append("its source may change: read a Delta table as of a version, or write the source down first")
+    return found
+
+
+def _is_frozen(leaf: Any, delta: Any) -> bool:
+    """Whether what a source reads from is the same whenever it is read."""
+    if delta is not None:
+        return bool(delta.isTimeTravelQuery())
+    match _kind(leaf):
+        case "LocalRelation" | "Range" | "OneRowRelation":
+            return True
+        case "LogicalRDD":
+            return str(leaf.rdd().outputDeterministicLevel()) != "INDETERMINATE"
+        case "LogicalRelation":
+            return _has_method(leaf.relation(), "location")  # files, listed when it was made
+    return False
+
+
+def _delta_index(leaf: Any) -> Any | None:
+    """What a relation of a Delta table reads its files from; None for others."""
+    if _kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
+        return None
+    index = leaf.relation().location()
+    return index if "Tahoe" in _kind(index) else None
+
+
+def _kind(thing: Any) -> str:
+    return str(thing.getClass().getSimpleName())
+
+
+def _has_method(thing: Any, method: str) -> bool:
+    """Whether a JVM object has a method of this name."""
+    return any(found.getName() == method for found in thing.getClass().getMethods())
+
+
+def _analysed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()

@@ -1,0 +1,95 @@
+"""A commit at exactly the next version, or none: Delta's own transaction, whose conflict checks and repetitions are off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headgate.core.ids import Version
+from headgate.core.rows.actions import Action
+from headgate.delta.commits import commit_info
+from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, first_line
+from headgate.errors import Corrupt, Unavailable
+
+PRIVATE_CONFS = {
+    # One attempt at exactly the next version: a commit that lost is refused, not moved to a later version.
+    "spark.databricks.delta.maxCommitAttempts": "0",
+    # A hook of our commit must not commit on its own.
+    "spark.databricks.delta.autoCompact.enabled": "false",
+    # Operations that we name ourselves have no metrics of Spark to show.
+    "spark.databricks.delta.history.metricsEnabled": "false",
+}
+"""Settings of the session that an exact commit is made in; nothing else is written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """How an exact commit ended, and the id by which it is known in the log."""
+
+    reply: Literal["done", "stale", "unknown"]
+    transaction_id: str
+
+
+def commit(
+    jvm: Jvm,
+    log: Any,
+    snapshot: Any,
+    actions: Sequence[Action],
+    *,
+    tags: Mapping[str, str] | None = None,
+    is_blind: bool = False,
+) -> Tried:
+    """Commit actions as the version after a snapshot.
+
+    Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any error the
+    commit at that version is read: it is ours if it bears our transaction's id.
+
+    Args:
+        jvm: Of a session with `PRIVATE_CONFS`.
+        log: Delta's log of the table.
+        snapshot: What the actions were decided on.
+        actions: Without `commitInfo`.
+        tags: Of the commit.
+        is_blind: It depends on nothing in the table.
+
+    Raises:
+        Unavailable: The commit failed and that version does not exist. It may yet arrive.
+        Corrupt: It landed at another version.
+    """
+    wanted = Version(snapshot.version() + 1)
+    sequence = jvm.to_seq(jvm.action({action.kind: action.body}) for action in actions)
+    operation = getattr(jvm.root, f"{DELTA}.DeltaOperations$Update")(jvm.none)
+    with jvm.active():
+        transaction = log.startTransaction(jvm.none, jvm.some(snapshot))
+        if not is_blind:
+            # The second lock: were the session's settings ever not seen, a winner that has files would still be.
+            transaction.readWholeTable()
+        transaction_id = str(transaction.txnId())
+    try:
+        with jvm.active():
+            version = transaction.commit(sequence, operation, jvm.to_map(tags or {}))
+    except JVM_ERRORS as error:
+        return _outcome(jvm, log, wanted, transaction_id, error)
+    if version != wanted:
+        raise Corrupt(
+            "a commit landed after one that it had not seen",
+            advice="Compare the table with a copy of before: headgate history shows both commits",
+            wanted=wanted,
+            version=version,
+        )
+    return Tried("done", transaction_id)
+
+
+def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried:
+    """Whose commit stands at `version`, after an attempt at it ended in `failure`."""
+    try:
+        text = jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json"))
+    except JVM_ERRORS:
+        return Tried("unknown", transaction_id)
+    if text is None:
+        # No lost race, or somebody would have the version. It may yet arrive.
+        raise Unavailable(
+            "a commit failed; nothing is known to be written", version=version, reason=first_line(failure)
+        ) from failure
+    return Tried("done" if commit_info(text).get("txnId") == transaction_id else "stale", transaction_id)

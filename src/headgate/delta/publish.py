@@ -1,0 +1,315 @@
+"""Statements on Delta tables that succeed though another commit came first: answers what `core/rows` asks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from headgate.core.effects import Effect
+from headgate.core.ids import TableLocation, Version
+from headgate.core.rows.actions import Action, Body, Changes, changes, parse
+from headgate.core.rows.effects import (
+    Captured,
+    Committed,
+    Describe,
+    Execute,
+    ExecuteOn,
+    FindEntered,
+    FindMoved,
+    MeetKeys,
+    Put,
+    PutReply,
+    ReadChanges,
+    ReadVector,
+    Reserve,
+    WriteVectors,
+)
+from headgate.core.rows.publish import Published, publish
+from headgate.core.rows.statement import Operation, Statement, classify
+from headgate.delta import exact, overlay
+from headgate.delta.dml import Dml
+from headgate.delta.gate import Gate
+from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.log import LogGone
+from headgate.delta.rows import TableRows
+from headgate.errors import InvalidRequest, Unavailable, UnsupportedTable
+
+UNSERVED_FEATURES = frozenset(
+    {
+        "catalogManaged",
+        "catalogOwned-preview",
+        "coordinatedCommits-preview",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+    }
+)
+"""A commit of a table with these is more than its actions in the log."""
+RESERVE_POLL_S = 0.01
+VECTORS = "delta.enableDeletionVectors"
+ROW_IDS = "delta.enableRowTracking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a statement got into the table, and what it did there."""
+
+    published: Published
+    returned: Any
+    """What stock Delta returned, if its own commit was put."""
+    info: Body | None
+    """`commitInfo` of the commit that was published in its place."""
+    rows_read: int
+    """Rows that were read again to see whether they concern it."""
+    waited_ms: int
+    """For others of this driver that published to the table, or had reserved it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A statement that was computed, and whose commit nobody has put yet."""
+
+    dml: Dml
+    token: str
+    commit: Captured | Committed
+    table_id: str
+
+
+class Publisher:
+    """Executes statements of one driver and gets their commits into their tables. Safe to use from several threads."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        private = spark.newSession()
+        for key, value in exact.PRIVATE_CONFS.items():
+            private.conf.set(key, value)
+        self._jvm = Jvm(private)
+        self._gate = Gate(spark)
+        self._locks: dict[str, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def publish(self, dml: Dml) -> Outcome:
+        """Execute a statement.
+
+        Raises:
+            Unavailable: A commit failed and could not be seen in the log.
+            UnsupportedTable: It lost a race on a table whose feature allows no other commit in its place.
+            Exception: What the statement raises by itself.
+        """
+        return _Run(self, dml, uuid.uuid4().hex, self.table_id(dml)).to_end(None)
+
+    def stage(self, dml: Dml) -> Staged:
+        """Execute a statement without putting its commit; `finish` does it, at any time later."""
+        token, table_id = uuid.uuid4().hex, self.table_id(dml)
+        ran = self._gate.run(dml.execute, token=token, is_staged=True)
+        return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id)
+
+    def finish(self, staged: Staged, added: Sequence[Action] = ()) -> Outcome:
+        """Put what was staged, on top of what was committed meanwhile.
+
+        Args:
+            staged: As `stage` returned it; once.
+            added: Actions that its commit shall have, too, as `txn`.
+        """
+        commit = staged.commit
+        if isinstance(commit, Captured):
+            commit = Captured(version=commit.version, actions=(*commit.actions, *added), info=commit.info)
+        return _Run(self, staged.dml, staged.token, staged.table_id).to_end(commit)
+
+    def table_id(self, dml: Dml) -> str:
+        """Of the table as this JVM knows it; another one means that the table was made anew."""
+        return str(self._jvm.delta_log(dml.table).unsafeVolatileSnapshot().metadata().id())
+
+    def lock(self, table: TableLocation) -> threading.Lock:
+        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
+        with self._guard:
+            return self._locks.setdefault(table, threading.Lock())
+
+
+@dataclass
+class _Run:
+    """One statement."""
+
+    publisher: Publisher
+    dml: Dml
+    token: str
+    table_id: str
+    returned: Any = None
+    info: Body | None = None
+    waited_s: float = 0.0
+    is_reserved: bool = False
+    _is_locked: bool = False
+    _rows: TableRows | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.jvm = Jvm(self.dml.session)
+        self.gate = self.publisher._gate
+        self.lock = self.publisher.lock(self.dml.table)
+        self.log = self.jvm.delta_log(self.dml.table)
+
+    def to_end(self, staged: Captured | Committed | None) -> Outcome:
+        """Drive the protocol."""
+        protocol = publish(staged)
+        answer: Any = None
+        try:
+            while True:
+                answer = self._answer(protocol.send(answer))
+        except StopIteration as end:
+            published: Published = end.value
+        finally:
+            self._unlock()
+            if self.is_reserved:
+                self.gate.unreserve(self.dml.table, self.token)
+        return Outcome(
+            published=published,
+            returned=self.returned,
+            info=self.info,
+            rows_read=0 if self._rows is None else self._rows.rows_read,
+            waited_ms=int(self.waited_s * 1000),
+        )
+
+    @property
+    def rows(self) -> TableRows:
+        """Made when it is asked for."""
+        if self._rows is None:
+            self._rows = TableRows(self.jvm, self.log, self.dml)
+        return self._rows
+
+    def _answer(self, effect: Effect[Any]) -> Any:
+        match effect:
+            case Execute():
+                return self._execute()
+            case Describe():
+                return self._describe()
+            case ReadChanges(after=after):
+                return self._read_changes(after)
+            case FindEntered(files=files):
+                return self.rows.entered(files)
+            case MeetKeys(came=came, lost_rows=gone):
+                return self.rows.meet_keys(came, gone)
+            case FindMoved(lost_rows=gone, copies=copies):
+                return self.rows.moved(gone, copies)
+            case ReadVector(descriptor=descriptor):
+                return self.rows.read_vector(descriptor)
+            case WriteVectors(vectors=vectors):
+                return self.rows.write_vectors(vectors)
+            case ExecuteOn(files=files, version=version):
+                return self._execute_on(files, version)
+            case Put(version=version, actions=actions, info=info):
+                return self._put(version, actions, info)
+            case Reserve():
+                return self._reserve()
+        raise AssertionError(f"not answered: {effect}")
+
+    def _execute(self) -> Captured | Committed:
+        self._unlock()
+        ran = self.gate.run(self.dml.execute, token=self.token, is_once=self.dml.operation is not Operation.OPTIMIZE)
+        self.returned = ran.returned
+        return ran.commit
+
+    def _execute_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
+        self._unlock()
+        run_on = self.dml.execute_on
+        assert run_on is not None, "a statement that cannot be executed elsewhere is not divisible"
+
+        def stage(path: str) -> Captured | Committed:
+            return self.gate.run(lambda: run_on(path), token=self.token, is_staged=True).commit
+
+        with self.jvm.active():
+            snapshot = self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
+        return overlay.staged_on(self.jvm, self.log, snapshot, files, stage)
+
+    def _describe(self) -> Statement:
+        snapshot = self.log.unsafeVolatileSnapshot()
+        protocol = json.loads(snapshot.protocol().json())["protocol"]
+        features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+        if unserved := sorted(features & UNSERVED_FEATURES):
+            raise UnsupportedTable(
+                "another commit came first, and this table's feature does not allow that ours is made to follow it; "
+                "nothing was written",
+                advice="Run the statement again, or alone, or use a table without the feature",
+                table=self.dml.table,
+                feature=", ".join(unserved),
+            )
+        properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
+        return classify(
+            self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
+        )
+
+    def _read_changes(self, after: Version) -> Changes:
+        self._lock()
+        try:
+            texts = self.jvm.texts_from(self.log, after + 1)
+        except JVM_ERRORS as error:
+            raise Unavailable(
+                "the table's log could not be read; nothing was written",
+                table=self.dml.table,
+                reason=first_line(error),
+            ) from error
+        if (
+            texts is None
+            or (texts and min(texts) != after + 1)
+            or list(texts) != list(range(after + 1, after + 1 + len(texts)))
+        ):
+            raise LogGone(
+                "the log was cleaned up beyond the version that the statement was computed on; nothing was written",
+                table=self.dml.table,
+                version=after + 1,
+            )
+        return changes(after, [parse(text) for text in texts.values()])
+
+    def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
+        self.info = info
+        jvm = self.publisher._jvm
+        try:
+            snapshot = jvm.snapshot(self.log)
+            if str(snapshot.metadata().id()) != self.table_id or snapshot.version() < version - 1:
+                raise InvalidRequest(
+                    "the table was dropped, or made anew, while the statement ran; nothing was written",
+                    advice="Run the statement again",
+                    table=self.dml.table,
+                )
+            if snapshot.version() != version - 1:
+                return PutReply(False, "")
+            with self.gate.history(self.token, info):
+                tried = exact.commit(
+                    jvm,
+                    self.log,
+                    snapshot,
+                    actions,
+                    tags=info.get("tags") or {},
+                    is_blind=bool(info.get("isBlindAppend")),
+                )
+        except JVM_ERRORS as error:
+            raise Unavailable(
+                "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
+            ) from error
+        finally:
+            self._unlock()
+        return PutReply(tried.reply == "done", tried.transaction_id)
+
+    def _reserve(self) -> None:
+        self._unlock()
+        begun = time.monotonic()
+        while not self.gate.reserve(self.dml.table, self.token):
+            time.sleep(RESERVE_POLL_S)
+        self.is_reserved = True
+        self.waited_s += time.monotonic() - begun
+
+    def _lock(self) -> None:
+        if not self._is_locked:
+            begun = time.monotonic()
+            self.lock.acquire()
+            self._is_locked = True
+            self.waited_s += time.monotonic() - begun
+
+    def _unlock(self) -> None:
+        if self._is_locked:
+            self._is_locked = False
+            self.lock.release()

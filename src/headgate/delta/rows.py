@@ -1,0 +1,257 @@
+"""What a statement that lost a race asks of a table's rows and files.
+
+Rows are read by Spark, in the statement's own session: its settings decide what a condition means. Files that statistics
+rule out are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+from pyspark.sql.window import Window
+
+from headgate.core.rows import statistics, vectors
+from headgate.core.rows.actions import Body, FileChange
+from headgate.core.rows.effects import Positions
+from headgate.delta.dml import Dml
+from headgate.delta.jvm import Jvm
+from headgate.errors import Corrupt
+
+POSITIONS_MAX = 100_000
+"""Of so many rows the positions are collected in the driver."""
+LISTED_MAX = 1_000
+"""Up to so many positions stand in a query; more are joined."""
+FILE, ROW = "__headgate_file", "__headgate_row"
+COMPARED_TYPES = (
+    *(BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegralType),
+    *(TimestampNTZType, TimestampType),
+)
+
+
+class TableRows:
+    """The rows of one table, for one statement.
+
+    Args:
+        jvm: Of the statement's session.
+        log: Delta's log of the table.
+        dml: The statement.
+    """
+
+    def __init__(self, jvm: Jvm, log: Any, dml: Dml) -> None:
+        self._jvm, self._log, self._dml = jvm, log, dml
+        self._root = log.dataPath()
+        self._prefix = _plain(str(self._root.toUri())).rstrip("/") + "/"
+        self.rows_read = 0
+        """Rows that were read again, marked ones included, as far as the log says."""
+
+    # ------------------------------------------------------------------------------------------------------- questions
+
+    def entered(self, files: Sequence[FileChange]) -> Mapping[str, Positions]:
+        """Which rows of files its condition holds for."""
+        condition = self._dml.described_condition
+        open_ = self._not_ruled_out(condition, [file.after for file in files if file.after is not None])
+        if not open_:
+            return {}
+        # The condition may name the table's rows by their alias, and no column of ours may come between.
+        concerned = self._dml.concerned(self._frame(open_))
+        found = concerned.select("_metadata.file_path", "_metadata.row_index").limit(POSITIONS_MAX + 1).collect()
+        if len(found) > POSITIONS_MAX:
+            names = [row[0] for row in concerned.select("_metadata.file_path").distinct().collect()]
+            return {self._path(name, open_): None for name in names}
+        entered: dict[str, BitMap64] = {}
+        for name, row in found:
+            entered.setdefault(self._path(name, open_), BitMap64()).add(row)
+        return entered
+
+    def meet_keys(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
+        """Whether a row that came, or went, belongs to a row of its source."""
+        keys = self._dml.described_keys
+        new = self._not_ruled_out(keys, [file.after for file in came if file.after is not None])
+        old = [change for change in gone if change.before is not None and self._may_hold(keys, change.before)]
+        if any("partitionValues" not in (change.before or {}) for change in old):
+            return True  # an old form of removal does not say enough to read the file again
+        frames = [self._frame(new)] if new else []
+        frames += [self._lost(change) for change in old]
+        return any(not self._dml.met(frame).isEmpty() for frame in frames)
+
+    def moved(self, gone: Sequence[FileChange], copies: Sequence[Body]) -> Mapping[str, BitMap64] | None:
+        """Where rows that files have lost are in copies of them; equal rows are one another's.
+
+        None where columns cannot be compared for certain, or the copies have not got all of them.
+        """
+        schema = self._frame(copies[:1]).schema
+        if not all(_is_compared(field.dataType) for field in schema.fields):
+            return None
+        if any("partitionValues" not in (change.before or {}) for change in gone):
+            return None
+        names = [f"c{place}" for place in range(len(schema.fields))]
+        lost = reduce(DataFrame.unionAll, [self._lost(change) for change in gone])
+        lost = lost.select(*_exact(schema, names))
+        copied = self._frame(copies)
+        copied = copied.select(
+            *_exact(schema, names),
+            F.col("_metadata.file_path").alias(FILE),
+            F.col("_metadata.row_index").alias(ROW),
+        )
+        number = F.row_number()
+        left = lost.withColumn("n", number.over(Window.partitionBy(*names).orderBy(F.lit(0)))).alias("l")
+        right = copied.withColumn("n", number.over(Window.partitionBy(*names).orderBy(FILE, ROW))).alias("r")
+        same = reduce(Column.__and__, [F.col(f"l.{name}").eqNullSafe(F.col(f"r.{name}")) for name in [*names, "n"]])
+        found = left.join(right, same, "left").select(FILE, ROW).limit(POSITIONS_MAX + 1).collect()
+        if len(found) > POSITIONS_MAX or any(row[0] is None for row in found):
+            return None
+        places: dict[str, BitMap64] = {}
+        for name, row in found:
+            places.setdefault(self._path(name, copies), BitMap64()).add(row)
+        return places
+
+    def read_vector(self, descriptor: vectors.Descriptor) -> BitMap64:
+        """The positions that a vector marks.
+
+        Raises:
+            Corrupt: Its file is gone, or damaged.
+        """
+        where = vectors.location(descriptor)
+        if where is None:
+            return vectors.read(descriptor)
+        path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
+        content = self._jvm.read_bytes(path)
+        if content is None:
+            raise Corrupt("the file of a deletion vector is gone; nothing was written", file=str(path))
+        return vectors.read(descriptor, content)
+
+    def write_vectors(self, positions: Sequence[BitMap64]) -> tuple[vectors.Descriptor, ...]:
+        """Vectors in a file beside the table's data."""
+        if not positions:
+            return ()
+        content, descriptors = vectors.write(positions, uuid.uuid4().bytes)
+        path = self._jvm.path(self._root, vectors.location(descriptors[0]) or "")
+        self._jvm.write_bytes(self._root.getFileSystem(self._jvm.hadoop_conf), path, content)
+        return tuple(descriptors)
+
+    # ---------------------------------------------------------------------------------------------------------- files
+
+    def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:
+        return [file for file in files if self._may_hold(condition, file)]
+
+    def _may_hold(self, condition: statistics.Condition, file: Body) -> bool:
+        return statistics.may_hold(condition, file, self._columns)
+
+    @property
+    def _columns(self) -> Mapping[str, str]:
+        """Name of each column in its log."""
+        if not hasattr(self, "_known_columns"):
+            schema = json.loads(self._log.unsafeVolatileSnapshot().metadata().schemaString())
+            self._known_columns = {
+                field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"])
+                for field in schema["fields"]
+            }
+        return self._known_columns
+
+    def _frame(self, files: Collection[Body]) -> DataFrame:
+        """The live rows of files."""
+        for file in files:
+            self.rows_read += int(json.loads(file.get("stats") or "{}").get("numRecords", 0))
+        with self._jvm.active():
+            snapshot = self._log.unsafeVolatileSnapshot()
+            adds = self._jvm.to_seq(self._jvm.action({"add": _as_add(file)}) for file in files)
+            return self._jvm.frame(self._log.createDataFrame(snapshot, adds, False, self._jvm.none))
+
+    def _lost(self, change: FileChange) -> DataFrame:
+        """The rows that were live in a file before, and are not now."""
+        before = change.before
+        assert before is not None, "only a file of before can lose rows"
+        if change.after is None:
+            return self._frame([before])
+        positions = self._marked(change.after) - self._marked(before)
+        frame = self._frame([{key: value for key, value in before.items() if key != "deletionVector"}])
+        if len(positions) <= LISTED_MAX:
+            return frame.where(F.col("_metadata.row_index").isin(list(positions)))
+        listed = self._dml.session.createDataFrame([(position,) for position in positions], f"{ROW} long")
+        named = frame.withColumn(ROW, F.col("_metadata.row_index"))
+        return named.join(F.broadcast(listed), ROW, "left_semi").select(*frame.columns)
+
+    def _marked(self, file: Body) -> BitMap64:
+        descriptor = file.get("deletionVector")
+        return BitMap64() if descriptor is None else self.read_vector(descriptor)
+
+    def _path(self, name: str, files: Collection[Body]) -> str:
+        """The path in the log of a file that Spark names."""
+        plain = _plain(name)
+        for path in (plain.removeprefix(self._prefix), plain, name):
+            if any(file["path"] == path for file in files):
+                return path
+        raise Corrupt("rows were read from a file that was not asked for; nothing was written", file=name)
+
+
+def _as_add(file: Body) -> dict[str, Any]:
+    """The `add` of a file of which there is an `add` or a `remove`."""
+    known = (
+        "path",
+        "partitionValues",
+        "size",
+        "stats",
+        "tags",
+        "deletionVector",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    )
+    said = {key: file[key] for key in known if file.get(key) is not None}
+    return {"modificationTime": file.get("modificationTime", 0), "dataChange": True, "size": 0, **said}
+
+
+def _plain(uri: str) -> str:
+    """A URI of local disk with one slash, as Delta writes it."""
+    return "file:/" + uri[len("file:///") :] if uri.startswith("file:///") else uri
+
+
+def _is_compared(kind: DataType) -> bool:
+    """Whether equality of such values is certain to mean that they are the same."""
+    if isinstance(kind, StringType):
+        return kind.simpleString() == "string"
+    if isinstance(kind, ArrayType):
+        return _is_compared(kind.elementType) and not _has_floats(kind)
+    if isinstance(kind, StructType):
+        return all(_is_compared(field.dataType) for field in kind.fields) and not _has_floats(kind)
+    return isinstance(kind, COMPARED_TYPES)
+
+
+def _has_floats(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_floats(kind.elementType)
+    if isinstance(kind, StructType):
+        return any(_has_floats(field.dataType) for field in kind.fields)
+    return isinstance(kind, DoubleType | FloatType)
+
+
+def _exact(schema: StructType, names: Sequence[str]) -> list[Column]:
+    """Columns that are equal only where the values are the same: 0.0 and -0.0 are not."""
+    columns = []
+    for field, name in zip(schema.fields, names, strict=True):
+        column = F.col("`" + field.name.replace("`", "``") + "`")
+        if isinstance(field.dataType, DoubleType | FloatType):
+            column = column.cast("string")
+        columns.append(column.alias(name))
+    return columns

@@ -1,0 +1,67 @@
+"""What a statement depends on, and what becomes of it beside others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.rows.beside import OTHERS, outcome
+from headgate.core.rows.statement import Facts, Reads, Statement, classify
+from headgate.delta.dml import Dml
+from headgate.delta.jvm import Jvm
+from headgate.delta.publish import ROW_IDS, VECTORS
+
+READS = {
+    Reads.NOTHING: "nothing of the table: it only appends",
+    Reads.ROWS: "each row for itself",
+    Reads.KEYS: "pairs of a row of the table and a row of its source",
+    Reads.TABLE: "more than single rows",
+    Reads.PLACES: "where rows are, not what they say",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What is known of a statement before it is executed."""
+
+    table: str
+    operation: str
+    reads: str
+    """What its result depends on."""
+    condition: str | None
+    """Which rows it concerns; of a MERGE, which pairs."""
+    obstacles: tuple[str, ...]
+    """Why it is executed again as a whole, where it is."""
+    outcomes: Mapping[str, str]
+    """What another commit may have done → what becomes of this one."""
+
+    def __str__(self) -> str:
+        lines = [f"{self.operation} of {self.table}", f"  depends on: {self.reads}"]
+        if self.condition is not None:
+            lines.append(f"  condition: {self.condition}")
+        lines += [f"  because {obstacle}" for obstacle in self.obstacles]
+        lines.append("  if another commit comes first, and")
+        lines += [f"    {other}: {what}" for other, what in self.outcomes.items()]
+        return "\n".join(lines)
+
+
+def explain(dml: Dml) -> Explanation:
+    """Of a statement; nothing is executed."""
+    jvm = Jvm(dml.session)
+    metadata = json.loads(jvm.snapshot(jvm.delta_log(dml.table)).metadata().json())["metaData"]
+    properties = metadata.get("configuration") or {}
+    facts: Facts = dml.facts(
+        has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true"
+    )
+    statement: Statement = classify(facts)
+    said: Any = dml.on if dml.on is not None else dml.condition
+    return Explanation(
+        table=dml.table,
+        operation=dml.operation.value,
+        reads=READS[statement.reads],
+        condition=None if said is None else said._jc.toString(),
+        obstacles=tuple(dict.fromkeys(facts.obstacles)),
+        outcomes={words: outcome(statement, other) for other, words in OTHERS.items()},
+    )

@@ -1,0 +1,215 @@
+"""SQL statements through the same door: text is parsed by Spark, and what changes a Delta table is published."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import delta.tables as stock
+from pyspark.sql import Column, DataFrame, SparkSession
+
+from headgate.core.ids import TableLocation
+from headgate.core.rows.statement import Operation
+from headgate.delta.dml import Dml
+from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.errors import InvalidRequest
+from headgate.tables.explain import Explanation, explain
+from headgate.tables.running import location_of, run
+from headgate.tables.table import optimized
+
+DATASET = "org.apache.spark.sql.classic.Dataset"
+EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
+OPERATIONS = {
+    "DeleteFromTable": Operation.DELETE,
+    "UpdateTable": Operation.UPDATE,
+    "MergeIntoTable": Operation.MERGE,
+    "InsertIntoStatement": Operation.INSERT,
+    "OverwriteByExpression": Operation.OVERWRITE,
+    "OptimizeTableCommand": Operation.OPTIMIZE,
+}
+"""Nodes of Spark's parsed plans."""
+NO_ROW_OF_ITS_OWN = "its text holds parameters or a WITH clause"
+
+
+def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> DataFrame:
+    """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table.
+
+    Args:
+        spark: Any session of `headgate.session`.
+        text: One statement; those that change no Delta table are Spark's alone.
+        args: As of `spark.sql`.
+        kwargs: As of `spark.sql`.
+
+    Returns:
+        The stock result. If a statement was published, how it got there is its attribute `headgate`: see `Result`.
+    """
+    dml = statement(spark, text, args, **kwargs)
+    if dml is None:
+        return spark.sql(text, args, **kwargs)
+    if dml.operation is Operation.OPTIMIZE:
+        return optimized(spark, dml.table, dml.execute)
+    result = run(dml)
+    frame: Any = result.returned
+    if frame is None:
+        counted = result.counted(spark)
+        match dml.operation:
+            case Operation.DELETE | Operation.UPDATE:
+                frame = counted.select("num_affected_rows")
+            case Operation.INSERT | Operation.OVERWRITE:
+                frame = spark.createDataFrame([], "")
+            case _:
+                frame = counted
+    frame.headgate = result
+    return frame  # type: ignore[no-any-return]
+
+
+def explain_sql(spark: SparkSession, text: str) -> Explanation:
+    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+
+    Raises:
+        InvalidRequest: It changes no Delta table, or cannot be parsed.
+    """
+    try:
+        dml = statement(spark, text)
+    except JVM_ERRORS as error:
+        raise InvalidRequest(
+            "the statement cannot be parsed; nothing was done", reason=str(error).split("\n", 1)[0]
+        ) from error
+    if dml is None:
+        raise InvalidRequest(
+            "only DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table are explained; nothing was done",
+            advice="Name the table as in SQL, e.g. delta.`/data/t`",
+        )
+    return explain(dml)
+
+
+def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Dml | None:
+    """What SQL text says, if it changes a Delta table in one of the ways that are published."""
+    jvm = Jvm(spark)
+    with jvm.active():
+        plan = jvm.jsession.sessionState().sqlParser().parsePlan(text)
+    obstacles = (NO_ROW_OF_ITS_OWN,) if args or kwargs else ()
+    if _kind(plan) == "UnresolvedWith":
+        plan, obstacles = plan.child(), (NO_ROW_OF_ITS_OWN,)
+    operation = OPERATIONS.get(_kind(plan))
+    if operation is None:
+        return None
+    target = _target(jvm, spark, plan, operation)
+    if target is None:
+        return None
+    parts = _Parts(jvm, spark, plan)
+
+    def execute() -> object:
+        return spark.sql(text, args, **kwargs)
+
+    common: dict[str, Any] = {"session": spark, "table": target.location, "execute": execute, "alias": target.alias}
+    if obstacles:
+        return Dml(operation=operation, obstacles=obstacles, **common)
+    match operation:
+        case Operation.DELETE:
+            condition = parts.column(plan.condition())
+            return Dml(
+                operation=operation,
+                condition=condition,
+                execute_on=lambda path: target.at(spark, path).delete(condition),
+                **common,
+            )
+        case Operation.UPDATE:
+            where = parts.optional(plan.condition())
+            assigned = {parts.name(each.key()): parts.column(each.value()) for each in jvm.from_seq(plan.assignments())}
+            return Dml(
+                operation=operation,
+                condition=where,
+                assigned=assigned,
+                execute_on=lambda path: target.at(spark, path).update(where, assigned),  # type: ignore[arg-type]
+                **common,
+            )
+        case Operation.MERGE:
+            by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
+            return Dml(
+                operation=operation,
+                condition=_any_of(by_source),
+                source=parts.frame(plan.sourceTable()),
+                on=parts.column(plan.mergeCondition()),
+                has_not_matched_by_source=bool(by_source),
+                **common,
+            )
+        case Operation.INSERT:
+            if plan.overwrite():
+                return Dml(operation=Operation.OVERWRITE, **common)
+            return Dml(operation=operation, source=parts.frame(plan.query()), **common)
+        case _:
+            return Dml(operation=operation, **common)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    location: TableLocation
+    alias: str | None
+
+    def at(self, spark: SparkSession, path: str) -> stock.DeltaTable:
+        table = stock.DeltaTable.forPath(spark, path)
+        return table if self.alias is None else table.alias(self.alias)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Pieces of a parsed plan as what PySpark has for them."""
+
+    jvm: Jvm
+    spark: SparkSession
+    plan: Any
+
+    def column(self, expression: Any) -> Column:
+        return Column(getattr(self.jvm.root, EXPRESSIONS).column(expression))
+
+    def optional(self, expression: Any) -> Column | None:
+        return self.column(expression.get()) if expression.isDefined() else None
+
+    def name(self, key: Any) -> str:
+        return ".".join("`" + part.replace("`", "``") + "`" for part in self.jvm.from_seq(key.nameParts()))
+
+    def frame(self, plan: Any) -> DataFrame:
+        with self.jvm.active():
+            return self.jvm.frame(getattr(self.jvm.root, DATASET).ofRows(self.jvm.jsession, plan))
+
+
+def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _Target | None:
+    """The table that a statement changes; None if it is none of Delta's."""
+    match operation:
+        case Operation.MERGE:
+            node = plan.targetTable()
+        case Operation.OPTIMIZE:
+            node = plan.child()
+        case _:
+            node = plan.table()
+    alias = None
+    if _kind(node) == "SubqueryAlias":
+        alias, node = str(node.identifier().name()), node.child()
+    if _kind(node) not in ("UnresolvedRelation", "UnresolvedTable"):
+        return None
+    parts: Sequence[str] = jvm.from_seq(node.multipartIdentifier())
+    try:
+        if len(parts) == 2 and parts[0].lower() == "delta":
+            table = stock.DeltaTable.forPath(spark, parts[1])
+        else:
+            table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in parts))
+            alias = alias or parts[-1]
+    except JVM_ERRORS:
+        return None
+    return _Target(location_of(table._jdt), alias)
+
+
+def _any_of(conditions: Sequence[Column | None]) -> Column | None:
+    """One that holds where any of them does; None, which holds for all, where one of them is left out."""
+    found: Column | None = None
+    for condition in conditions:
+        if condition is None:
+            return None
+        found = condition if found is None else found | condition
+    return found
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())

@@ -1,0 +1,313 @@
+"""`DeltaTable` with one changed import: the stock class, whose DELETE, UPDATE, MERGE and OPTIMIZE lose no race.
+
+Every method is stock Delta's. Those four are executed by stock Delta, too; only their commit, if another one came first, is
+made to follow it instead of being refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import delta.tables as stock
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headgate.core.ids import TableLocation
+from headgate.core.rows.statement import Operation
+from headgate.delta.dml import Dml
+from headgate.errors import InvalidRequest
+from headgate.tables.explain import Explanation, explain
+from headgate.tables.result import Result
+from headgate.tables.running import location_of, run
+
+OptionalCondition = str | Column | None
+OptionalAssignments = Mapping[str, str | Column] | None
+
+
+class DeltaTable(stock.DeltaTable):
+    """A Delta table. Use `forPath` or `forName`, as with stock Delta."""
+
+    def __init__(self, spark: SparkSession, jdt: Any, alias: str | None = None) -> None:
+        super().__init__(spark, jdt)
+        self._name = alias
+
+    @classmethod
+    def forPath(cls, sparkSession: SparkSession, path: str, hadoopConf: dict[str, str] | None = None) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.forPath`.
+
+        Raises:
+            InvalidRequest: `hadoopConf` is given: commits are made with the session's file system settings.
+        """
+        if hadoopConf:
+            raise InvalidRequest(
+                "settings of the file system for one table are not handled; nothing was done",
+                advice="Set them for the session: headgate.session(conf={'spark.hadoop.…': …})",
+            )
+        return _ours(stock.DeltaTable.forPath(sparkSession, path))
+
+    @classmethod
+    def forName(cls, sparkSession: SparkSession, tableOrViewName: str) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.forName`."""
+        return _ours(stock.DeltaTable.forName(sparkSession, tableOrViewName))
+
+    @classmethod
+    def convertToDelta(cls, sparkSession: SparkSession, identifier: str, partitionSchema: Any = None) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.convertToDelta`."""
+        return _ours(stock.DeltaTable.convertToDelta(sparkSession, identifier, partitionSchema))
+
+    @classmethod
+    def create(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTable.create`."""
+        return DeltaTableBuilder._of(stock.DeltaTable.create(sparkSession))
+
+    @classmethod
+    def createIfNotExists(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTable.createIfNotExists`."""
+        return DeltaTableBuilder._of(stock.DeltaTable.createIfNotExists(sparkSession))
+
+    @classmethod
+    def replace(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTable.replace`."""
+        return DeltaTableBuilder._of(stock.DeltaTable.replace(sparkSession))
+
+    @classmethod
+    def createOrReplace(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTable.createOrReplace`."""
+        return DeltaTableBuilder._of(stock.DeltaTable.createOrReplace(sparkSession))
+
+    def alias(self, aliasName: str) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.alias`."""
+        return DeltaTable(self._spark, super().alias(aliasName)._jdt, aliasName)
+
+    def delete(self, condition: OptionalCondition = None) -> Result:  # type: ignore[override]  # stock: None
+        """Deletes rows, and tells how: see `Result`.
+
+        Source: `delta.tables.DeltaTable.delete`.
+        """
+        return run(self._deletion(condition))
+
+    def update(  # type: ignore[override]  # stock: None
+        self, condition: OptionalCondition = None, set: OptionalAssignments = None
+    ) -> Result:
+        """Updates rows, and tells how: see `Result`.
+
+        Source: `delta.tables.DeltaTable.update`.
+        """
+        return run(self._updating(condition, set))
+
+    def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaTable.merge`."""
+        begun = super().merge(source, condition)
+        clauses = _Clauses(self, source, _column(condition))
+        return DeltaMergeBuilder(self._spark, begun._jbuilder, clauses)
+
+    def optimize(self) -> DeltaOptimizeBuilder:
+        """Source: `delta.tables.DeltaTable.optimize`."""
+        return DeltaOptimizeBuilder(self._spark, super().optimize()._jbuilder, self._location)
+
+    def explain_delete(self, condition: OptionalCondition = None) -> Explanation:
+        """What a `delete` would depend on, and what becomes of it beside others; nothing is executed."""
+        return explain(self._deletion(condition))
+
+    def explain_update(self, condition: OptionalCondition = None, set: OptionalAssignments = None) -> Explanation:
+        """What an `update` would depend on, and what becomes of it beside others; nothing is executed."""
+        return explain(self._updating(condition, set))
+
+    @property
+    def _location(self) -> TableLocation:
+        return location_of(self._jdt)
+
+    def _deletion(self, condition: OptionalCondition) -> Dml:
+        stocks: Any = super()
+        return Dml(
+            session=self._spark,
+            table=self._location,
+            operation=Operation.DELETE,
+            execute=lambda: stocks.delete(condition),
+            execute_on=lambda path: self._at(path).delete(condition),
+            alias=self._name,
+            condition=_column(condition),
+        )
+
+    def _updating(self, condition: OptionalCondition, set: OptionalAssignments) -> Dml:
+        stocks: Any = super()
+        at: Callable[[str], Any] = self._at
+        return Dml(
+            session=self._spark,
+            table=self._location,
+            operation=Operation.UPDATE,
+            execute=lambda: stocks.update(condition, set),
+            execute_on=lambda path: at(path).update(condition, set),
+            alias=self._name,
+            condition=_column(condition),
+            assigned={name: _required(value) for name, value in (set or {}).items()},
+        )
+
+    def _at(self, path: str) -> stock.DeltaTable:
+        """The stock class at another path, under the same name."""
+        table = stock.DeltaTable.forPath(self._spark, path)
+        return table if self._name is None else table.alias(self._name)
+
+
+@dataclass(frozen=True)
+class _Clauses:
+    """What a MERGE says, as far as it matters to others."""
+
+    table: DeltaTable
+    source: DataFrame
+    on: Column | None
+    by_source: Sequence[Column | None] = ()
+    """Conditions of its WHEN NOT MATCHED BY SOURCE."""
+    has_evolution: bool = False
+
+    def dml(self, execute: Callable[[], object]) -> Dml:
+        conditions = [column for column in self.by_source if column is not None]
+        every = None
+        if self.by_source and len(conditions) == len(self.by_source):
+            every = conditions[0]
+            for other in conditions[1:]:
+                every = every | other
+        return Dml(
+            session=self.table._spark,
+            table=self.table._location,
+            operation=Operation.MERGE,
+            execute=execute,
+            alias=self.table._name,
+            condition=every,
+            source=self.source,
+            on=self.on,
+            has_not_matched_by_source=bool(self.by_source),
+        )
+
+
+class DeltaMergeBuilder(stock.DeltaMergeBuilder):
+    """A MERGE that is being said. Source: `delta.tables.DeltaMergeBuilder`."""
+
+    def __init__(self, spark: SparkSession, jbuilder: Any, clauses: _Clauses) -> None:
+        super().__init__(spark, jbuilder)
+        self._clauses = clauses
+
+    def whenMatchedUpdate(
+        self, condition: OptionalCondition = None, set: OptionalAssignments = None
+    ) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
+        grown: Any = super()
+        return self._with(grown.whenMatchedUpdate(condition, set))
+
+    def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
+        return self._with(super().whenMatchedUpdateAll(condition))
+
+    def whenMatchedDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`."""
+        return self._with(super().whenMatchedDelete(condition))
+
+    def whenNotMatchedInsert(
+        self, condition: OptionalCondition = None, values: OptionalAssignments = None
+    ) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsert`."""
+        grown: Any = super()
+        return self._with(grown.whenNotMatchedInsert(condition, values))
+
+    def whenNotMatchedInsertAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsertAll`."""
+        return self._with(super().whenNotMatchedInsertAll(condition))
+
+    def whenNotMatchedBySourceUpdate(
+        self, condition: OptionalCondition = None, set: OptionalAssignments = None
+    ) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceUpdate`."""
+        grown: Any = super()
+        return self._with(grown.whenNotMatchedBySourceUpdate(condition, set), condition, is_by_source=True)
+
+    def whenNotMatchedBySourceDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceDelete`."""
+        return self._with(super().whenNotMatchedBySourceDelete(condition), condition, is_by_source=True)
+
+    def withSchemaEvolution(self) -> DeltaMergeBuilder:
+        """Source: `delta.tables.DeltaMergeBuilder.withSchemaEvolution`."""
+        return self._with(super().withSchemaEvolution())
+
+    def execute(self) -> DataFrame:
+        """Executes it. The stock result, with how it got there as its attribute `headgate`: see `Result`.
+
+        Source: `delta.tables.DeltaMergeBuilder.execute`.
+        """
+        result = run(self._clauses.dml(super().execute))
+        frame: Any = result.returned if result.returned is not None else result.counted(self._spark)
+        frame.headgate = result
+        return frame  # type: ignore[no-any-return]
+
+    def explain(self) -> Explanation:
+        """What it would depend on, and what becomes of it beside others; nothing is executed."""
+        return explain(self._clauses.dml(super().execute))
+
+    def _with(
+        self, grown: stock.DeltaMergeBuilder, condition: OptionalCondition = None, *, is_by_source: bool = False
+    ) -> DeltaMergeBuilder:
+        clauses = self._clauses
+        if is_by_source:
+            clauses = replace(clauses, by_source=(*clauses.by_source, _column(condition)))
+        return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)
+
+
+class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
+    """An OPTIMIZE that is being said. Source: `delta.tables.DeltaOptimizeBuilder`."""
+
+    def __init__(self, spark: SparkSession, jbuilder: Any, table: TableLocation) -> None:
+        super().__init__(spark, jbuilder)
+        self._table = table
+
+    def where(self, partitionFilter: str) -> DeltaOptimizeBuilder:
+        """Source: `delta.tables.DeltaOptimizeBuilder.where`."""
+        return DeltaOptimizeBuilder(self._spark, super().where(partitionFilter)._jbuilder, self._table)
+
+    def executeCompaction(self) -> DataFrame:
+        """Source: `delta.tables.DeltaOptimizeBuilder.executeCompaction`."""
+        return self._run(super().executeCompaction)
+
+    def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
+        """Source: `delta.tables.DeltaOptimizeBuilder.executeZOrderBy`."""
+        stocks: Any = super()
+        return self._run(lambda: stocks.executeZOrderBy(*cols))
+
+    def _run(self, execute: Callable[[], DataFrame]) -> DataFrame:
+        return optimized(self._spark, self._table, execute)
+
+
+class DeltaTableBuilder(stock.DeltaTableBuilder):
+    """A table that is being made. Source: `delta.tables.DeltaTableBuilder`."""
+
+    @classmethod
+    def _of(cls, begun: stock.DeltaTableBuilder) -> DeltaTableBuilder:
+        return cls(begun._spark, begun._jbuilder)
+
+    def execute(self) -> DeltaTable:
+        """Source: `delta.tables.DeltaTableBuilder.execute`."""
+        return _ours(super().execute())
+
+
+def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
+    """An OPTIMIZE that loses no race: the stock result, or its counts from the table's history."""
+    result = run(Dml(session=spark, table=table, operation=Operation.OPTIMIZE, execute=execute))
+    frame: Any = result.returned
+    if frame is None:
+        added, removed = result.files
+        said = [(str(table), (added, removed))]
+        frame = spark.createDataFrame(said, "path string, metrics struct<numFilesAdded long, numFilesRemoved long>")
+    frame.headgate = result
+    return frame  # type: ignore[no-any-return]
+
+
+def _ours(table: stock.DeltaTable) -> DeltaTable:
+    return DeltaTable(table._spark, table._jdt)
+
+
+def _column(condition: OptionalCondition) -> Column | None:
+    return None if condition is None else _required(condition)
+
+
+def _required(value: str | Column) -> Column:
+    return F.expr(value) if isinstance(value, str) else value
