@@ -12,7 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from headgate.core.effects import Protocol, perform
-from headgate.core.rows import publish, rebase
+from headgate.core.rows import group, publish, rebase
 from headgate.core.rows.actions import Changes
 from headgate.core.rows.effects import Captured, Execute
 from headgate.core.rows.rebase import Again
@@ -270,3 +270,44 @@ def test_the_exploration_finds_a_planted_bug(name: str) -> None:
     with ExitStack() as ends:
         ends.enter_context(planted(module, attribute, bug))
         assert search().violation
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL) -> str:
+    """What is wrong with the first group that goes wrong: all choices of a winner and so many members, in every order."""
+    for chosen in itertools.product(changes, repeat=number + 1):
+        for files, marked in ((FILES, ()), (MARKED_FILES, MARKED)):
+            wrong = rows.put_together(Scenario(files=files, marked=marked, writers=chosen))
+            if wrong:
+                return wrong
+    return ""
+
+
+def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
+    """Any winner and any two that follow it together; three of the few."""
+    assert wrong_groups(2) == ""
+    assert wrong_groups(3, FEW) == ""
+
+
+def by_concatenation(head: Any, parts: Any) -> Any:
+    """The members' actions in a row."""
+    return tuple(action for part in parts for action in part)
+
+
+def without_the_members_before(after: Any, commits: Any) -> Any:
+    """Each is rebased on the winners alone."""
+    return real_changes(after, commits[:1])
+
+
+real_changes = group.changes
+
+
+@pytest.mark.parametrize(
+    ("name", "planted_bug"), [("combined", by_concatenation), ("changes", without_the_members_before)]
+)
+def test_a_group_with_a_planted_bug_is_found(name: str, planted_bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a member that is added twice; members that do not see each other."""
+    monkeypatch.setattr(group, name, planted_bug)
+    assert wrong_groups(2) != ""

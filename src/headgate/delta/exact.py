@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ def commit(
     *,
     tags: Mapping[str, str] | None = None,
     is_blind: bool = False,
+    later: Callable[[Callable[[], None]], None] | None = None,
 ) -> Tried:
     """Commit actions as the version after a snapshot.
 
@@ -52,6 +53,7 @@ def commit(
         actions: Without `commitInfo`.
         tags: Of the commit.
         is_blind: It depends on nothing in the table.
+        later: Takes what Delta does after a commit (checksum, checkpoint), to be done when nobody waits for it; None: now.
 
     Raises:
         Unavailable: The commit failed and that version does not exist. It may yet arrive.
@@ -66,6 +68,10 @@ def commit(
             # The second lock: were the session's settings ever not seen, a winner that has files would still be.
             transaction.readWholeTable()
         transaction_id = str(transaction.txnId())
+        hooks: list[Any] = []
+        if later is not None:
+            hooks = jvm.from_seq(transaction.postCommitHooks().toSeq())
+            transaction.postCommitHooks().clear()
     try:
         with jvm.active():
             version = transaction.commit(sequence, operation, jvm.to_map(tags or {}))
@@ -78,7 +84,17 @@ def commit(
             wanted=wanted,
             version=version,
         )
+    if later is not None:
+        later(lambda: _run_hooks(jvm, hooks, transaction))
     return Tried("done", transaction_id)
+
+
+def _run_hooks(jvm: Jvm, hooks: Sequence[Any], transaction: Any) -> None:
+    """What Delta does after a commit: all of it may be left out, and a later commit makes up for it."""
+    with jvm.active():
+        committed = transaction.getCommitted().get()
+        for hook in hooks:
+            hook.run(jvm.jsession, committed)
 
 
 def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,14 +25,18 @@ from headgate.core.rows.effects import (
     ExecuteOn,
     FindEntered,
     FindMoved,
+    InDoubt,
+    Joined,
     MeetKeys,
     Put,
     PutReply,
     ReadChanges,
     ReadVector,
     Reserve,
+    Waiting,
     WriteVectors,
 )
+from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
 from headgate.core.rows.statement import Operation, Statement, classify
 from headgate.delta import exact, overlay
@@ -53,6 +59,11 @@ UNSERVED_FEATURES = frozenset(
 )
 """A commit of a table with these is more than its actions in the log."""
 RESERVE_POLL_S = 0.01
+AFTERWARDS_MAX = 8
+"""Checksums and checkpoints that may wait to be written; more are written by those who commit."""
+GROUP_CONF = "spark.headgate.groupMax"
+"""Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
+LOGGER = logging.getLogger("headgate")
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
 
@@ -89,9 +100,10 @@ class Publisher:
         private = spark.newSession()
         for key, value in exact.PRIVATE_CONFS.items():
             private.conf.set(key, value)
-        self._jvm = Jvm(private)
-        self._gate = Gate(spark)
-        self._locks: dict[str, threading.Lock] = {}
+        self.jvm = Jvm(private)
+        self.gate = Gate(spark)
+        self.afterwards = Afterwards()
+        self._lines: dict[str, Line] = {}
         self._guard = threading.Lock()
 
     def publish(self, dml: Dml) -> Outcome:
@@ -107,7 +119,7 @@ class Publisher:
     def stage(self, dml: Dml) -> Staged:
         """Execute a statement without putting its commit; `finish` does it, at any time later."""
         token, table_id = uuid.uuid4().hex, self.table_id(dml)
-        ran = self._gate.run(dml.execute, token=token, is_staged=True)
+        ran = self.gate.run(dml.execute, token=token, is_staged=True)
         return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id)
 
     def finish(self, staged: Staged, added: Sequence[Action] = ()) -> Outcome:
@@ -124,12 +136,78 @@ class Publisher:
 
     def table_id(self, dml: Dml) -> str:
         """Of the table as this JVM knows it; another one means that the table was made anew."""
-        return str(self._jvm.delta_log(dml.table).unsafeVolatileSnapshot().metadata().id())
+        return str(self.jvm.delta_log(dml.table).unsafeVolatileSnapshot().metadata().id())
 
-    def lock(self, table: TableLocation) -> threading.Lock:
-        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
+    def line(self, table: TableLocation) -> Line:
+        """Of a table."""
         with self._guard:
-            return self._locks.setdefault(table, threading.Lock())
+            return self._lines.setdefault(table, Line())
+
+
+class Afterwards:
+    """Does in a thread of its own what a commit leaves for later; with too much of it, in the thread that asks."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-afterwards")
+        self._room = threading.Semaphore(AFTERWARDS_MAX)
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        """Have it done, now or soon. A failure of it is said and passed over."""
+        if not self._room.acquire(blocking=False):
+            self._do(work)
+            return
+        try:
+            self._pool.submit(self._do, work).add_done_callback(lambda _: self._room.release())
+        except RuntimeError:  # the interpreter ends
+            self._room.release()
+            self._do(work)
+
+    def wait(self) -> None:
+        """Until all that was asked before is done."""
+        self._pool.submit(lambda: None).result()
+
+    @staticmethod
+    def _do(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            LOGGER.info("what follows a commit was left out, and is made up for by a later one: %s", first_line(error))
+
+
+class Line:
+    """Those of one driver who want to commit to a table."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
+        self._entries: list[Entry] = []
+        self._guard = threading.Lock()
+
+    def enter(self, entry: Entry) -> None:
+        """Wait for the next version."""
+        with self._guard:
+            self._entries.append(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """No longer."""
+        with self._guard:
+            if entry in self._entries:
+                self._entries.remove(entry)
+
+    def first(self, entry: Entry, number_max: int) -> list[Entry]:
+        """So many that wait, this one among them."""
+        with self._guard:
+            others = [one for one in self._entries if one is not entry]
+            return [entry, *others[: number_max - 1]]
+
+
+@dataclass(eq=False)
+class Entry:
+    """A statement that waits for a version, and what it was told."""
+
+    run: _Run
+    waiting: Waiting
+    reply: Joined | InDoubt | BaseException | None = None
 
 
 @dataclass
@@ -149,8 +227,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.jvm = Jvm(self.dml.session)
-        self.gate = self.publisher._gate
-        self.lock = self.publisher.lock(self.dml.table)
+        self.gate = self.publisher.gate
+        self.line = self.publisher.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
     def to_end(self, staged: Captured | Committed | None) -> Outcome:
@@ -187,8 +265,8 @@ class _Run:
                 return self._execute()
             case Describe():
                 return self._describe()
-            case ReadChanges(after=after):
-                return self._read_changes(after)
+            case ReadChanges(after=after, waiting=waiting):
+                return self._read_changes(after, waiting)
             case FindEntered(files=files):
                 return self.rows.entered(files)
             case MeetKeys(came=came, lost_rows=gone):
@@ -242,8 +320,61 @@ class _Run:
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
 
-    def _read_changes(self, after: Version) -> Changes:
-        self._lock()
+    def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
+        number_max = int(str(self.dml.session.conf.get(GROUP_CONF, "1")))
+        if waiting is None or number_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
+            self._lock()
+            return changes(after, list(self._commits(after).values()))
+        entry = Entry(self, waiting)
+        self.line.enter(entry)
+        try:
+            self._lock()
+            if entry.reply is None:
+                self._lead(self.line.first(entry, number_max))
+        finally:
+            self.line.leave(entry)
+        if isinstance(entry.reply, BaseException):
+            raise entry.reply
+        if entry.reply is not None:
+            self._unlock()
+            return entry.reply
+        return changes(after, list(self._commits(after).values()))
+
+    def _lead(self, entries: Sequence[Entry]) -> None:
+        """Put those that can go into the next version together, and tell them; nobody, if that is one alone."""
+        if len(entries) == 1:
+            return
+        waiting = [entry.waiting for entry in entries]
+        commits = self._commits(min(one.lost.version for one in waiting))
+        head = max(commits, default=waiting[0].lost.version)
+        protocol = gather(head, commits, waiting)
+        answer: Any = None
+        try:
+            while True:
+                asked = protocol.send(answer)
+                assert isinstance(asked, Of)
+                answer = entries[asked.member].run._answer(asked.effect)
+        except StopIteration as end:
+            group: Group = end.value
+        if len(group.members) < 2:
+            return
+        told: list[Entry] = [entries[member] for member in group.members]
+        try:
+            version = Version(head + 1) if group.actions else None
+            tried = exact.Tried("done", "") if version is None else self._commit(version, group.actions, group.info)
+        except BaseException as error:
+            for entry in told:
+                entry.reply = error
+            return
+        if tried.reply == "stale":
+            return
+        for entry, level in zip(told, group.members.values(), strict=True):
+            is_done = tried.reply == "done"
+            entry.reply = Joined(version, level) if is_done else InDoubt(tried.transaction_id)
+            entry.run.info = group.info
+
+    def _commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
+        """Those after a version, up to the head."""
         try:
             texts = self.jvm.texts_from(self.log, after + 1)
         except JVM_ERRORS as error:
@@ -252,23 +383,29 @@ class _Run:
                 table=self.dml.table,
                 reason=first_line(error),
             ) from error
-        if (
-            texts is None
-            or (texts and min(texts) != after + 1)
-            or list(texts) != list(range(after + 1, after + 1 + len(texts)))
-        ):
+        if texts is None or list(texts) != list(range(after + 1, after + 1 + len(texts))):
             raise LogGone(
                 "the log was cleaned up beyond the version that the statement was computed on; nothing was written",
                 table=self.dml.table,
                 version=after + 1,
             )
-        return changes(after, [parse(text) for text in texts.values()])
+        return {Version(number): parse(text) for number, text in texts.items()}
 
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
-        jvm = self.publisher._jvm
         try:
-            snapshot = jvm.snapshot(self.log)
+            tried = self._commit(version, actions, info)
+        finally:
+            self._unlock()
+        return PutReply(tried.reply == "done", tried.transaction_id)
+
+    def _commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
+        """The put of actions at a version; "stale" without a try if the table has gone on."""
+        jvm = self.publisher.jvm
+        try:
+            snapshot = self.log.unsafeVolatileSnapshot()
+            if snapshot.version() != version - 1:
+                snapshot = jvm.snapshot(self.log)
             if str(snapshot.metadata().id()) != self.table_id or snapshot.version() < version - 1:
                 raise InvalidRequest(
                     "the table was dropped, or made anew, while the statement ran; nothing was written",
@@ -276,23 +413,21 @@ class _Run:
                     table=self.dml.table,
                 )
             if snapshot.version() != version - 1:
-                return PutReply(False, "")
+                return exact.Tried("stale", "")
             with self.gate.history(self.token, info):
-                tried = exact.commit(
+                return exact.commit(
                     jvm,
                     self.log,
                     snapshot,
                     actions,
                     tags=info.get("tags") or {},
                     is_blind=bool(info.get("isBlindAppend")),
+                    later=self.publisher.afterwards,
                 )
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
             ) from error
-        finally:
-            self._unlock()
-        return PutReply(tried.reply == "done", tried.transaction_id)
 
     def _reserve(self) -> None:
         self._unlock()
@@ -303,13 +438,14 @@ class _Run:
         self.waited_s += time.monotonic() - begun
 
     def _lock(self) -> None:
-        if not self._is_locked:
+        # Who has reserved the table needs no lock, and one who has it may be waiting at the gate for the reservation's end.
+        if not self._is_locked and not self.is_reserved:
             begun = time.monotonic()
-            self.lock.acquire()
+            self.line.lock.acquire()
             self._is_locked = True
             self.waited_s += time.monotonic() - begun
 
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
-            self.lock.release()
+            self.line.lock.release()

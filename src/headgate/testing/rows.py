@@ -34,8 +34,10 @@ from headgate.core.rows.effects import (
     ReadChanges,
     ReadVector,
     Reserve,
+    Waiting,
     WriteVectors,
 )
+from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published
 from headgate.core.rows.statement import Reads, Statement
 from headgate.core.rows.vectors import read, write_inline
@@ -292,25 +294,10 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
             match effect:
                 case Describe():
                     answer = statement
-                case FindEntered(files=files):
-                    answer = {}
-                    for file in files:
-                        body = file.after or {}
-                        rows = BitMap64(at for at, row in _live(body) if change.concerns(row))
-                        if rows:
-                            answer[file.path] = rows
-                case MeetKeys(came=came, lost_rows=gone):
-                    before = [row for file in gone for row in _rows_of(_add_of(log, file.before or {}))]
-                    met = [row for file in came for _, row in _live(file.after or {})]
-                    answer = any(row[0] in change.keys for row in [*met, *before])
-                case FindMoved(lost_rows=lost, copies=copies):
-                    answer = _moved_to(log, lost, copies)
                 case ExecuteOn(files=files, version=version):
                     answer = _on_files(scenario, change, f"w{writer}-{place}o", files, log, version)
-                case ReadVector(descriptor=descriptor):
-                    answer = read(descriptor)
-                case WriteVectors(vectors=vectors):
-                    answer = tuple(write_inline(vector) for vector in vectors)
+                case FindEntered() | MeetKeys() | FindMoved() | ReadVector() | WriteVectors():
+                    answer = _looked_up(change, effect, log)
                 case _:
                     if not _is_told(trace[place:]):
                         return effect
@@ -318,6 +305,60 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
     except StopIteration as end:
         published: Published = end.value
         return published
+
+
+def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
+    """What is asked of rows and vectors."""
+    match effect:
+        case FindEntered(files=files):
+            entered = {}
+            for file in files:
+                rows = BitMap64(at for at, row in _live(file.after or {}) if change.concerns(row))
+                if rows:
+                    entered[file.path] = rows
+            return entered
+        case MeetKeys(came=came, lost_rows=gone):
+            before = [row for file in gone for row in _rows_of(_add_of(log, file.before or {}))]
+            met = [row for file in came for _, row in _live(file.after or {})]
+            return any(row[0] in change.keys for row in [*met, *before])
+        case FindMoved(lost_rows=lost, copies=copies):
+            return _moved_to(log, lost, copies)
+        case ReadVector(descriptor=descriptor):
+            return read(descriptor)
+        case WriteVectors(vectors=vectors):
+            return tuple(write_inline(vector) for vector in vectors)
+    raise AssertionError(f"not looked up: {effect}")
+
+
+def put_together(scenario: Scenario) -> str:
+    """The first writer's commit wins; all others were computed before it, and go into the next version as a group.
+
+    What is wrong with the table afterwards; empty if it is what a serial run gives of the winner and then the members, and
+    every other writer is left as it was.
+    """
+    log: Log = (_first(scenario),)
+    computed = [(change, _stock(scenario, writer, (), log)) for writer, change in enumerate(scenario.writers)]
+    members = [(change, lost) for change, lost in computed[1:] if lost.actions]  # without, it has ended
+    waiting = [Waiting(change.statement, lost) for change, lost in members]
+    log = (*log, _text(0, "won", computed[0][1].actions))
+    answer: Any = None
+    protocol = gather(Version(1), {Version(1): parse(log[1])}, waiting)
+    try:
+        while True:
+            asked = protocol.send(answer)
+            assert isinstance(asked, Of)
+            answer = _looked_up(members[asked.member][0], asked.effect, log)
+    except StopIteration as end:
+        group: Group = end.value
+    expected = _rows(log)
+    for member in group.members:
+        expected = members[member][0].serially(expected)
+    try:
+        found = _rows((*log, _text(1, "group", group.actions)))
+    except Wrong as wrong:
+        return str(wrong)
+    names = [members[member][0].name for member in group.members]
+    return "" if found == expected else f"{scenario.writers[0].name}, then {names} gave {sorted(found.elements())}"
 
 
 def _is_told(rest: tuple[tuple[str, int], ...]) -> bool:

@@ -71,10 +71,35 @@ class FindMoved(Effect[Mapping[str, BitMap64] | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadChanges(Effect[Changes]):
+class Waiting:
+    """A statement whose commit lost, and that has tried no other put: it may go into a version together with others."""
+
+    statement: Statement
+    lost: Captured
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """It went into a version together with others; None where it had nothing left to do."""
+
+    version: Version | None
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A put that it was part of may have arrived, or arrive yet, under this transaction's id."""
+
+    transaction_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChanges(Effect[Changes | Joined | InDoubt]):
     """What was committed after a version, up to now."""
 
     after: Version
+    waiting: Waiting | None = None
+    """What asks, if it may be put together with others instead of being answered."""
 
 
 Positions = BitMap64 | None

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
-from headgate.core.rows.effects import Captured, Committed, Describe, Execute, ExecuteOn, Put, ReadChanges, Reserve
+from headgate.core.rows.effects import (
+    Captured,
+    Committed,
+    Describe,
+    Execute,
+    ExecuteOn,
+    InDoubt,
+    Joined,
+    Put,
+    ReadChanges,
+    Reserve,
+    Waiting,
+)
 from headgate.core.rows.rebase import Again, Partly, Superseded, rebase
 from headgate.core.rows.statement import Statement
 
@@ -109,7 +121,12 @@ def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
     """Puts a captured commit behind those that won, as often as others are first again."""
     tried: set[str] = set()
     while True:
-        won = yield from perform(ReadChanges(lost.version))
+        won = yield from perform(ReadChanges(lost.version, None if tried else Waiting(statement, lost)))
+        if isinstance(won, Joined):
+            return _Followed(won.version, won.level, 0)
+        if isinstance(won, InDoubt):
+            tried.add(won.transaction_id)
+            continue
         # A put whose answer was lost may have arrived, or arrive yet. As long as its version is free, the same version is
         # tried again, so that one of both counts at most; once it is another's, the late one cannot count any more.
         own = min((version for id_, version in won.transaction_ids.items() if id_ in tried), default=None)
