@@ -26,6 +26,7 @@ from headgate.testing.rows import (
     copy,
     delete,
     explore,
+    insert_absent,
     merge,
     optimize,
     restore,
@@ -38,7 +39,7 @@ MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)
 """One file of which a row is marked from the beginning."""
 ALL = (
     *(delete(0), delete(1), update(0, 1), update(1, 0), merge(1, 5), merge(4, 5), merge(2, None), append(4, 0)),
-    *(copy(0), optimize(), restore((9, 0))),
+    *(copy(0), optimize(), restore((9, 0)), insert_absent(1, 5)),
 )
 FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Facts, Operation
@@ -45,6 +44,8 @@ class Dml:
     on: Column | None = None
     """Of MERGE: for which pairs of a row and a row of the source it holds."""
     has_not_matched_by_source: bool = False
+    writes_all_matched: bool = False
+    """Of MERGE: there is a WHEN MATCHED without a condition."""
     obstacles: tuple[str, ...] = ()
     """What is known already to stand against asking it again."""
 
@@ -100,19 +101,26 @@ class Dml:
             has_row_ids=has_row_ids,
             obstacles=self.obstacles or tuple(self._obstacles()),
             has_condition=self.has_not_matched_by_source,
+            writes_all_matched=self.writes_all_matched,
             tells_time=self._tells_time(),
         )
 
     @cached_property
+    def jvm(self) -> Jvm:
+        """Of its session."""
+        return Jvm(self.session)
+
+    @cached_property
     def _empty(self) -> DataFrame:
         """The table's columns without rows."""
-        frame = self.session.read.format("delta").load(self.table)
-        return self.session.createDataFrame([], StructType(frame.schema.fields))
+        jvm = self.jvm
+        schema = jvm.delta_log(self.table).unsafeVolatileSnapshot().schema()
+        return jvm.frame(jvm.jsession.createDataFrame(jvm.root.java.util.ArrayList(), schema))
 
     def _obstacles(self) -> list[str]:
         if self.operation is Operation.OPTIMIZE:
             return []
-        jvm = Jvm(self.session)
+        jvm = self.jvm
         found: list[str] = []
         try:
             if self.source is not None:
@@ -136,14 +144,14 @@ class Dml:
             return self.operation is Operation.UPDATE and self.execute_on is None
         try:
             plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
-            return bool(plan.containsPattern(scala_object(Jvm(self.session).root, PATTERNS).CURRENT_LIKE()))
+            return bool(plan.containsPattern(scala_object(self.jvm.root, PATTERNS).CURRENT_LIKE()))
         except JVM_ERRORS:
             return True
 
     def _keys(self) -> list[tuple[str, str, Column]]:
         """Columns of the table that the pairs' condition says are equal to something of the source: name, type, what."""
         assert self.source is not None
-        jvm = Jvm(self.session)
+        jvm = self.jvm
         expressions = getattr(jvm.root, "org.apache.spark.sql.classic.ExpressionUtils")
         found = []
         try:

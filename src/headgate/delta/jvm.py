@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
@@ -112,24 +114,55 @@ def check_jvm(spark: SparkSession) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Handles:
+    """Classes and objects of one JVM: each dotted name costs it several searches."""
+
+    none: Any
+    converters: Any
+    sessions: Any
+    logs: Any
+    path: Any
+    bulk: Any
+    transactions: Any
+    actions: Any
+
+
+@lru_cache(1)
+def _handles(root: Any) -> _Handles:
+    return _Handles(
+        none=scala_object(root, "scala.None$"),
+        converters=root.scala.jdk.javaapi.CollectionConverters,
+        sessions=getattr(root, SESSION),
+        logs=getattr(root, f"{DELTA}.DeltaLog"),
+        path=root.org.apache.hadoop.fs.Path,
+        bulk=root.io.github.headgate.Bulk,
+        transactions=root.io.github.headgate.SnapshotTransactions,
+        actions=scala_object(root, f"{DELTA}.actions.Action$"),
+    )
+
+
 class Jvm:
     """Handles and conversions for one Spark session. Cheap to make; safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        root: Any = spark._jvm
-        self.root: Any = root
+        self.root: Any = spark._jvm
         self.jsession: Any = spark._jsparkSession
-        self.hadoop_conf: Any = self.jsession.sessionState().newHadoopConf()
-        self.none: Any = scala_object(root, "scala.None$")
-        self._converters: Any = root.scala.jdk.javaapi.CollectionConverters
-        # Looked up once: each dotted name costs the JVM several searches.
-        self._sessions: Any = getattr(root, SESSION)
-        self._logs: Any = getattr(root, f"{DELTA}.DeltaLog")
-        self._path: Any = root.org.apache.hadoop.fs.Path
-        self._bulk: Any = root.io.github.headgate.Bulk
-        self._transactions: Any = root.io.github.headgate.SnapshotTransactions
-        self._actions: Any = scala_object(root, f"{DELTA}.actions.Action$")
+        handles = _handles(self.root)
+        self.none: Any = handles.none
+        self._converters: Any = handles.converters
+        self._sessions: Any = handles.sessions
+        self._logs: Any = handles.logs
+        self._path: Any = handles.path
+        self._bulk: Any = handles.bulk
+        self._transactions: Any = handles.transactions
+        self._actions: Any = handles.actions
+
+    @cached_property
+    def hadoop_conf(self) -> Any:
+        """File system settings of the session, as they were when they were first asked for."""
+        return self.jsession.sessionState().newHadoopConf()
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -226,7 +226,7 @@ class _Run:
     _rows: TableRows | None = field(default=None)
 
     def __post_init__(self) -> None:
-        self.jvm = Jvm(self.dml.session)
+        self.jvm = self.dml.jvm
         self.gate = self.publisher.gate
         self.line = self.publisher.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)

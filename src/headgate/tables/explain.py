@@ -10,7 +10,6 @@ from typing import Any
 from headgate.core.rows.beside import OTHERS, outcome
 from headgate.core.rows.statement import Facts, Reads, Statement, classify
 from headgate.delta.dml import Dml
-from headgate.delta.jvm import Jvm
 from headgate.delta.publish import ROW_IDS, VECTORS
 
 READS = {
@@ -49,7 +48,7 @@ class Explanation:
 
 def explain(dml: Dml) -> Explanation:
     """Of a statement; nothing is executed."""
-    jvm = Jvm(dml.session)
+    jvm = dml.jvm
     metadata = json.loads(jvm.snapshot(jvm.delta_log(dml.table)).metadata().json())["metaData"]
     properties = metadata.get("configuration") or {}
     facts: Facts = dml.facts(

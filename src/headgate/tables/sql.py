@@ -133,6 +133,9 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
                 source=parts.frame(plan.sourceTable()),
                 on=parts.column(plan.mergeCondition()),
                 has_not_matched_by_source=bool(by_source),
+                writes_all_matched=any(
+                    not each.condition().isDefined() for each in jvm.from_seq(plan.matchedActions())
+                ),
                 **common,
             )
         case Operation.INSERT:

@@ -160,7 +160,7 @@ class _Clauses:
     on: Column | None
     by_source: Sequence[Column | None] = ()
     """Conditions of its WHEN NOT MATCHED BY SOURCE."""
-    has_evolution: bool = False
+    writes_all_matched: bool = False
 
     def dml(self, execute: Callable[[], object]) -> Dml:
         conditions = [column for column in self.by_source if column is not None]
@@ -179,6 +179,7 @@ class _Clauses:
             source=self.source,
             on=self.on,
             has_not_matched_by_source=bool(self.by_source),
+            writes_all_matched=self.writes_all_matched,
         )
 
 
@@ -194,15 +195,15 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
         grown: Any = super()
-        return self._with(grown.whenMatchedUpdate(condition, set))
+        return self._with(grown.whenMatchedUpdate(condition, set), is_every_match=condition is None)
 
     def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
-        return self._with(super().whenMatchedUpdateAll(condition))
+        return self._with(super().whenMatchedUpdateAll(condition), is_every_match=condition is None)
 
     def whenMatchedDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`."""
-        return self._with(super().whenMatchedDelete(condition))
+        return self._with(super().whenMatchedDelete(condition), is_every_match=condition is None)
 
     def whenNotMatchedInsert(
         self, condition: OptionalCondition = None, values: OptionalAssignments = None
@@ -245,9 +246,16 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         return explain(self._clauses.dml(super().execute))
 
     def _with(
-        self, grown: stock.DeltaMergeBuilder, condition: OptionalCondition = None, *, is_by_source: bool = False
+        self,
+        grown: stock.DeltaMergeBuilder,
+        condition: OptionalCondition = None,
+        *,
+        is_by_source: bool = False,
+        is_every_match: bool = False,
     ) -> DeltaMergeBuilder:
         clauses = self._clauses
+        if is_every_match:
+            clauses = replace(clauses, writes_all_matched=True)
         if is_by_source:
             clauses = replace(clauses, by_source=(*clauses.by_source, _column(condition)))
         return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)

@@ -95,10 +95,21 @@ def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
     """MERGE of one row: WHEN MATCHED UPDATE (or, without `to`, DELETE), WHEN NOT MATCHED INSERT."""
     return Change(
         f"merge {key}={to}",
-        Statement(reads=Reads.KEYS),
+        Statement(reads=Reads.KEYS, writes_all_matched=True),
         lambda row: row[0] == key,
         lambda row: None if to is None else (key, to),
         lambda rows: [(key, to or 0)] if inserts and all(row[0] != key for row in rows) else [],
+        keys=frozenset({key}),
+    )
+
+
+def insert_absent(key: int, value: int) -> Change:
+    """MERGE with nothing but WHEN NOT MATCHED INSERT: it depends on rows that it does not write."""
+    return Change(
+        f"insert {key}={value} if absent",
+        Statement(reads=Reads.KEYS),
+        lambda row: False,
+        adds=lambda rows: [(key, value)] if all(row[0] != key for row in rows) else [],
         keys=frozenset({key}),
     )
 

@@ -159,7 +159,8 @@ def _read_test(
         case Reads.TABLE:
             return Again("it reads the table, which was changed")
         case Reads.KEYS:
-            is_met = yield from perform(MeetKeys(came, gone))
+            unseen = () if statement.writes_all_matched else gone
+            is_met = bool(came or unseen) and (yield from perform(MeetKeys(came, unseen)))
             if is_met:
                 return Again("rows with keys of its source were changed")
             if not statement.has_condition:

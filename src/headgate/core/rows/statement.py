@@ -31,6 +31,8 @@ class Statement:
     """What it does to a row needs no copy of it: DELETE, and PLACES for a row that is gone, on a table with vectors."""
     has_condition: bool = False
     """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
+    writes_all_matched: bool = False
+    """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
     is_divisible: bool = True
     """Of ROWS: it may be executed on some files later than on others; not where it says what time it is."""
 
@@ -59,6 +61,8 @@ class Facts:
     """What about its condition or its source cannot be asked again later with the same answer."""
     has_condition: bool = False
     """Of a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
+    writes_all_matched: bool = False
+    """Of a MERGE: there is a WHEN MATCHED without a condition."""
     tells_time: bool = False
     """What it assigns says when it is executed."""
 
@@ -75,7 +79,11 @@ def classify(facts: Facts) -> Statement:
         case Operation.INSERT:
             return Statement(reads=Reads.NOTHING)
         case Operation.MERGE:
-            return Statement(reads=Reads.KEYS, has_condition=facts.has_condition)
+            return Statement(
+                reads=Reads.KEYS,
+                has_condition=facts.has_condition,
+                writes_all_matched=facts.writes_all_matched,
+            )
         case Operation.DELETE:
             return Statement(reads=Reads.ROWS, marks_rows=facts.has_vectors)
         case Operation.UPDATE:
