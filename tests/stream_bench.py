@@ -71,6 +71,8 @@ class HandTurn:
     is_sweep: bool = False
     written: list[str] = field(default_factory=list)
     before: Callable[[str], None] = lambda name: None
+    between: Callable[[str], object] = lambda name: None
+    """Called between the look at the stored token and the write."""
 
     def enter(self, table: TableLocation) -> bool:
         return self.log.head(table) >= 0
@@ -87,6 +89,7 @@ class HandTurn:
                 return False
             assert isinstance(reading, NotApplied), reading
             metadata = {"headgate": 1, "job": self.job, "epoch": self.epoch, "batch": self.batch, "step": name}
+            self.between(name)
             try:
                 statement(WriteToken(token_id=token_id, number=token.pack(), user_metadata=json.dumps(metadata)))
             except StatementConflict:

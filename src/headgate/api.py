@@ -19,6 +19,7 @@ from headgate.core.ids import JobName, TableLocation
 from headgate.core.spec import KafkaSource, StreamSpec, TableSpec
 from headgate.core.spec import Pipeline as PipelineSpec
 from headgate.core.spec.build import PipelineBuilder
+from headgate.core.spec.data import Coverage
 from headgate.core.spec.kinds import duration_ms
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
@@ -276,13 +277,21 @@ class JobCoordinator(Job):
         return record is not None and moves.is_settled(record, {JobName(self.name): work.idle_at()})
 
 
-def coordinated(function: BatchFunction, job: Job) -> Callable[[DataFrame, int], None]:
+def coordinated(
+    function: BatchFunction, job: Job, *, coverage: Coverage = "exclusive"
+) -> Callable[[DataFrame, int], None]:
     """`function(batch, batch_id)` for `foreachBatch`, so that it runs in the job's turn, each batch exactly once.
 
     Write with `batch.sparkSession`: the turn's token is set there. Several writes are steps:
     `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `headgate.supervise`.
+
+    Args:
+        function: Takes the micro-batch and its number.
+        job: Its job.
+        coverage: "exclusive": the function runs in the turn. "publish": it runs before the turn, beside those of other jobs,
+            and its one statement, made with `headgate.DeltaTable` or `headgate.sql`, is put in the turn on top of theirs.
     """
-    return Coordinated(function, job)
+    return Coordinated(function, job, coverage=coverage)
 
 
 def supervise(
@@ -392,7 +401,7 @@ class PipelineRun:
             site.log,
             turn_limit_batches=spec.turn_limit_batches,
             check_query_id=checkpoint_check(
-                rows, job=spec.name, location=spec.checkpoint, is_new_allowed=is_new_allowed
+                rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
             ),
         )
 

@@ -22,7 +22,7 @@ from headgate.checks.finding import Finding, of_error
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Pipeline, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Mutate, Pipeline, StreamSpec, TableSpec
 from headgate.core.turns.moves import Sessions
 from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
@@ -112,7 +112,7 @@ def requests_of(pipeline: Pipeline, stream: StreamSpec) -> str:
 
 def checkpoint_of(stream: StreamSpec) -> LocalCheckpoint | None:
     """The stream's checkpoint if it is on this machine's disk."""
-    path = local_path(stream.checkpoint)
+    path = None if stream.checkpoint is None else local_path(stream.checkpoint)
     return None if path is None else LocalCheckpoint(path)
 
 
@@ -136,6 +136,8 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
     places = locations(pipeline)
     streams = []
     for stream in pipeline.streams:
+        if stream.source is None:
+            continue
         is_append = isinstance(stream.kind, Append)
         streams.append(
             Counted(
@@ -194,13 +196,14 @@ def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
             note = "files are counted only for a table with a path on this machine's disk"
             found.append(ErasureStatus(job=stream.name, left=None, note=note))
             continue
+        # Not its own requests: they name erased persons as long as the erasures stand.
+        others = [one for one in pipeline.streams if one.table == stream.table and one.name != stream.name]
         requests = [
-            LocalLog(Path(requests_of(pipeline, one)))
-            for one in pipeline.streams
-            if one.table == stream.table and not isinstance(one.kind, Append)
+            *(LocalLog(Path(requests_of(pipeline, one))) for one in others if isinstance(one.kind, Mutate)),
+            *(LocalLog(Path(f"{pipeline.storage}/dead_letters/{one.name}")) for one in others),
         ]
         try:
-            left = bytes_left(stream.name, LocalLog(path), requests)
+            left = bytes_left(stream.name, LocalLog(path), requests, within_ms=stream.kind.physical_within_ms)
             found.append(ErasureStatus(job=stream.name, left=left, note=None if left else "nothing was erased yet"))
         except Unavailable as error:
             found.append(ErasureStatus(job=stream.name, left=None, note=f"files cannot be counted: {error.message}"))

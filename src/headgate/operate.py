@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headgate.api import Site, locate, open_store
+from headgate.api import Site, locate, open_store, session
 from headgate.coordinator.machine import MachineClock
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Pipeline, TableSpec
+from headgate.core.spec import Append, Erase, Mutate, Pipeline, TableSpec
 from headgate.core.turns.order import NoRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import PREFIX, job_token, lock_token, unpack
@@ -24,9 +24,25 @@ from headgate.streams import operations
 from headgate.streams.operations import StoredRequest
 from headgate.streams.steps import StreamContext
 from headgate.streams.stream import LOG_STORE
+from headgate.tables.explain import Explanation
+from headgate.tables.sql import explain_sql
 
 ADHOC = "adhoc"
 """The job under which a person's own turns are taken; their token id is `headgate/job/adhoc`."""
+
+
+def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
+    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+
+    Args:
+        statement: SQL.
+        pipeline: Whose Spark settings it is read with, if there is one.
+
+    Raises:
+        InvalidRequest: It changes no Delta table, or cannot be parsed.
+    """
+    spark = session("headgate explain") if pipeline is None else session_of(pipeline)
+    return explain_sql(spark, statement)
 
 
 def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocation, GovernedTable]:
@@ -107,9 +123,10 @@ class RequestDesk:
             InvalidRequest: There is no such stream, or it stores no requests.
         """
         self._stream = stream_named(pipeline, name)
-        if isinstance(self._stream.kind, Append):
+        if not isinstance(self._stream.kind, Mutate | Erase):
+            what = "appends records" if isinstance(self._stream.kind, Append) else "looks after files"
             raise InvalidRequest(
-                f"{name} appends records and stores no requests; nothing was done",
+                f"{name} {what} and stores no requests; nothing was done",
                 advice="Name a stream of kind mutate or erase",
             )
         self._pipeline = pipeline

@@ -103,6 +103,8 @@ def source(stream: StreamSpec, places: Places) -> list[Finding]:
 
 def checkpoint(stream: StreamSpec, rows: Iterable[TurnEnded], places: Places) -> list[Finding]:
     """Whether the checkpoint is the one that the ledger knows the job by, and can be read."""
+    if stream.checkpoint is None:
+        return []
     where = places.of(f"streams.{stream.name}.checkpoint")
     path = local_path(stream.checkpoint)
     if path is None:

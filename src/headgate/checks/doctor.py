@@ -39,6 +39,8 @@ def place(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> Iterator
         yield from _said(where, lambda path=path: _hard_links(path))  # type: ignore[misc]
         yield from _table(where, path, table.lock)
     for stream in pipeline.streams:
+        if stream.checkpoint is None:
+            continue
         where = f"checkpoint of {stream.name}"
         if local_path(stream.checkpoint) is None:
             what = f"{stream.checkpoint} is not on this machine's disk"

@@ -16,13 +16,16 @@ from pyspark.sql.types import BooleanType, StructType
 from headgate.checks.check import Places
 from headgate.checks.finding import Finding, of_error
 from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, Maintain, Mutate, StreamSpec, TableSpec
+from headgate.core.spec.kinds import duration_text
 from headgate.core.turns.tokens import PREFIX, lock_token
-from headgate.delta import governed
+from headgate.delta import governed, upkeep
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.log import DeltaTableLog, TableMetadata
 from headgate.errors import HeadgateError
 from headgate.spark.sources import schema_of
+from headgate.streams.maintain import too_young
+from headgate.streams.physical import within_fault
 from headgate.streams.stream import LOG_STORE
 
 
@@ -34,6 +37,7 @@ class KnownTable:
     partition_columns: tuple[str, ...]
     properties: Mapping[str, str]
     exists: bool
+    is_clustered: bool
 
 
 def table(
@@ -59,7 +63,13 @@ def table(
     wanted = None
     if spec.columns is not None:
         wanted, found = _declared(spark, spec, places)
-    nothing = KnownTable(schema=wanted, partition_columns=spec.partition_by, properties={}, exists=False)
+    nothing = KnownTable(
+        schema=wanted,
+        partition_columns=spec.partition_by,
+        properties=spec.properties,
+        exists=False,
+        is_clustered=bool(spec.cluster_by),
+    )
     try:
         tokens = log.read_tokens(location)
         if tokens.version < 0:
@@ -82,6 +92,7 @@ def table(
         partition_columns=metadata.partition_columns,
         properties=metadata.properties,
         exists=True,
+        is_clustered="clustering" in metadata.features,
     )
     return known, found
 
@@ -165,6 +176,8 @@ def stream(
 ) -> tuple[StructType | None, list[Finding]]:
     """What is wrong with a stream's source and SQL, and the rows that it would append, if it appends."""
     at = f"streams.{spec.name}"
+    if spec.source is None:
+        return None, [] if known is None else _maintain(spark, spec, known, places)
     try:
         schema = schema_of(spark, spec.source)
         rows = spark.createDataFrame([], schema)
@@ -175,7 +188,39 @@ def stream(
         case Append():
             return _append(spec.kind, rows, known, at, places)
         case Mutate() | Erase():
-            return None, _requests(spec.kind, rows, known, at, places)
+            found = _requests(spec.kind, rows, known, at, places)
+            return None, found if known is None else [*found, *_physical(spark, spec, known, places)]
+        case Maintain():
+            raise AssertionError("a stream that maintains has no source")
+
+
+def _maintain(spark: SparkSession, spec: StreamSpec, known: KnownTable, places: Places) -> list[Finding]:
+    kind, at = spec.kind, f"streams.{spec.name}.maintain"
+    assert isinstance(kind, Maintain), "only what maintains has no source"
+    where = places.of(f"{at}.zorder_by")
+    found = []
+    partitions = {column.lower() for column in known.partition_columns}
+    for column in kind.zorder_by:
+        if known.schema is not None and column.lower() not in {name.lower() for name in known.schema.names}:
+            found.append(_fault(where, f"the table has no column {column!r}", _names(known.schema)))
+        elif column.lower() in partitions:
+            found.append(_fault(where, f"the table is partitioned by {column!r}", "other columns"))
+    if kind.zorder_by and known.is_clustered:
+        found.append(_fault(where, "the table is clustered, which orders its rows already", "it to be left out"))
+    if kind.vacuum_older_than_ms is not None and upkeep.is_retention_checked(spark):
+        kept_ms = upkeep.retention_ms(spark, known.properties)
+        if kind.vacuum_older_than_ms < kept_ms:
+            what = too_young(kind.vacuum_older_than_ms, kept_ms)
+            found.append(_fault(places.of(f"{at}.vacuum_older_than"), what, f"{duration_text(kept_ms)} or more"))
+    return found
+
+
+def _physical(spark: SparkSession, spec: StreamSpec, known: KnownTable, places: Places) -> list[Finding]:
+    within_ms = spec.kind.physical_within_ms if isinstance(spec.kind, Erase) else None
+    if within_ms is None:
+        return []
+    fault = within_fault(spec, within_ms, upkeep.retention_ms(spark, known.properties))
+    return [] if fault is None else [_fault(places.of(fault.where), fault.what, fault.expected)]
 
 
 def _append(

@@ -41,6 +41,7 @@ COMMANDS = (
     "requests",
     "adopt",
     "verify",
+    "explain",
     "order",
     "jars",
     "report",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ class Gate:
             )
         root: Any = spark._jvm
         self._gate: Any = getattr(root, f"{OURS}.Gate")
+        self._scopes = threading.local()
 
     def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False, is_once: bool = True) -> Ran:
         """Runs a stock statement in this thread, and keeps its commit if another has its version, or in any case.
@@ -79,6 +82,26 @@ class Gate:
         return Ran(Committed(Version(version) if version >= 0 else None), returned)
 
     @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Keeps back whatever this thread commits, but for what runs in a scope of its own.
+
+        Raises:
+            InvalidRequest: Something was committed; nothing was written.
+        """
+        token = uuid.uuid4().hex
+        try:
+            with self._scope("stage", token, None, is_once=False):
+                yield
+        except Exception as error:
+            if self._gate.take(token) is None:
+                raise
+            raise InvalidRequest(
+                "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
+                "headgate.DeltaTable or headgate.sql wanted to commit; nothing was written",
+                advice="Write with those, once in a batch, or leave the coverage `exclusive`",
+            ) from error
+
+    @contextmanager
     def history(self, token: str, info: Body) -> Iterator[None]:
         """What this thread commits is put by the statement with this token, and has the history of this `commitInfo`."""
         said = {field: info[field] for field in HISTORY if info.get(field) is not None}
@@ -87,11 +110,17 @@ class Gate:
 
     @contextmanager
     def _scope(self, mode: str, token: str, history: str | None, *, is_once: bool) -> Iterator[None]:
-        self._gate.enter(mode, token, history, is_once)
+        outer = getattr(self._scopes, "now", None)
+        self._scopes.now = (mode, token, history, is_once)
+        self._gate.enter(*self._scopes.now)
         try:
             yield
         finally:
-            self._gate.leave()
+            self._scopes.now = outer
+            if outer is None:
+                self._gate.leave()
+            else:
+                self._gate.enter(*outer)
 
     def govern(self, table: TableLocation) -> None:
         """From now on no commit of this JVM goes to the table without its job's turn."""

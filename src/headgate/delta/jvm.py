@@ -51,6 +51,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         "logSegment/0",
         "allFiles/0",
     ),
+    f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
+    f"{DELTA}.DeltaConfig": ("fromMap/1",),
     f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
     f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
@@ -229,6 +231,12 @@ class Jvm:
             number, _, lines = part.partition("\n")
             found[int(number)] = lines
         return found
+
+    def retention_ms(self, properties: Mapping[str, str]) -> int:
+        """How long a table with these properties keeps files that it has no more."""
+        configs = scala_object(self.root, f"{DELTA}.DeltaConfigs$")
+        with self.active():
+            return int(configs.getMilliSeconds(configs.TOMBSTONE_RETENTION().fromMap(self.to_map(properties))))
 
     def read_bytes(self, path: Any) -> bytes | None:
         """A file's content; None where there is none."""

@@ -46,6 +46,7 @@ from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.log import LogGone
 from headgate.delta.rows import TableRows
 from headgate.errors import InvalidRequest, Unavailable, UnsupportedTable
+from headgate.ports import WriteToken
 
 UNSERVED_FEATURES = frozenset(
     {
@@ -122,17 +123,15 @@ class Publisher:
         ran = self.gate.run(dml.execute, token=token, is_staged=True)
         return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id)
 
-    def finish(self, staged: Staged, added: Sequence[Action] = ()) -> Outcome:
+    def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
 
         Args:
             staged: As `stage` returned it; once.
-            added: Actions that its commit shall have, too, as `txn`.
+            stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
-        commit = staged.commit
-        if isinstance(commit, Captured):
-            commit = Captured(version=commit.version, actions=(*commit.actions, *added), info=commit.info)
-        return _Run(self, staged.dml, staged.token, staged.table_id).to_end(commit)
+        run = _Run(self, staged.dml, staged.token, staged.table_id, stamp=stamp)
+        return run.to_end(run.stamped(staged.commit))
 
     def table_id(self, dml: Dml) -> str:
         """Of the table as this JVM knows it; another one means that the table was made anew."""
@@ -218,6 +217,7 @@ class _Run:
     dml: Dml
     token: str
     table_id: str
+    stamp: WriteToken | None = None
     returned: Any = None
     info: Body | None = None
     waited_s: float = 0.0
@@ -251,6 +251,15 @@ class _Run:
             rows_read=0 if self._rows is None else self._rows.rows_read,
             waited_ms=int(self.waited_s * 1000),
         )
+
+    def stamped(self, commit: Captured | Committed) -> Captured | Committed:
+        """A commit with the statement's token, and none that the session's settings have given it."""
+        if self.stamp is None or isinstance(commit, Committed):
+            return commit
+        txn = Action("txn", {"appId": self.stamp.token_id, "version": self.stamp.number})
+        others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self.stamp.token_id)
+        info = {**commit.info, "userMetadata": self.stamp.user_metadata}
+        return Captured(version=commit.version, actions=(*others, txn), info=info)
 
     @property
     def rows(self) -> TableRows:

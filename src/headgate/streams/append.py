@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, DataFrameWriter, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, StructField
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
-from headgate.delta.log import TableMetadata
+from headgate.delta.dml import Dml
+from headgate.delta.log import LogGone, TableMetadata
+from headgate.delta.publish import Staged
 from headgate.delta.requests import RequestTable, ddl
 from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
@@ -19,8 +23,36 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
+from headgate.tables.running import publisher
 
 CONSTRAINT = "delta.constraints."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """What a batch comes to."""
+
+    rows: DataFrame
+    bad: DataFrame | None
+    """Records that do not fit, where they are kept."""
+    cached: list[DataFrame]
+
+    def forget(self) -> None:
+        """Frees what is cached."""
+        for frame in self.cached:
+            frame.unpersist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Staged:
+    """A batch that was computed before its turn."""
+
+    batch_id: int
+    seen: Mapping[TableLocation, Version]
+    """Table → version before it was read."""
+    metadata: TableMetadata
+    computed: _Computed
+    insert: Staged
 
 
 class AppendStream:
@@ -31,6 +63,7 @@ class AppendStream:
             raise TypeError(f"{spec.name} is not an append stream")
         self._spec, self._append, self._table, self._context = spec, spec.kind, table_spec, context
         self._noticed: set[str] = set()
+        self._staged: _Staged | None = None
 
     def tables(self) -> tuple[TableLocation, ...]:
         """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
@@ -51,6 +84,33 @@ class AppendStream:
         """The head: whatever is in the table, there is nothing left to append."""
         return {self._context.target: self._context.log.head(self._context.target)}
 
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Computes a micro-batch and its commit; nothing where there is no table yet.
+
+        Raises:
+            InvalidRequest: as `run_batch`.
+        """
+        self._drop_staged()
+        log, target = self._context.log, self._context.target
+        seen = {table: log.head(table) for table in self.tables()}
+        if seen[target] < 0:
+            return
+        metadata = log.metadata(target)
+        computed = self._computed(self._with_columns(transformed(self._spec, batch)), metadata)
+        insert = Dml(
+            session=self._context.session,
+            table=target,
+            operation=Operation.INSERT,
+            execute=lambda: self._writer(computed.rows).save(target),
+        )
+        try:
+            with refusals(self._spec):
+                staged = publisher(self._context.session).stage(insert)
+        except BaseException:
+            computed.forget()
+            raise
+        self._staged = _Staged(batch_id=batch_id, seen=seen, metadata=metadata, computed=computed, insert=staged)
+
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
 
@@ -59,7 +119,9 @@ class AppendStream:
                 nothing was written.
         """
         target, log = self._context.target, self._context.log
-        batch = self._with_columns(transformed(self._spec, batch))
+        staged = self._staged
+        if staged is None or staged.batch_id != batch_id:
+            batch = self._with_columns(transformed(self._spec, batch))
         if log.head(target) < 0:
             # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
             # fenced, and might land on top of an earlier run's.
@@ -75,41 +137,88 @@ class AppendStream:
         for table in self.tables():
             turn.enter(table)
         metadata = log.metadata(target)
-        rows = self._prepared(batch, metadata)
-        cached: list[DataFrame] = []
+        if staged is not None and not (staged.batch_id == batch_id and self._still_holds(staged, metadata)):
+            if staged.batch_id == batch_id:
+                batch = self._with_columns(transformed(self._spec, batch))
+            self._drop_staged()
+            staged = None
+        computed = staged.computed if staged is not None else self._computed(batch, metadata)
         letters = 0
+        try:
+            if computed.bad is not None:
+                letters = write_dead_letters(turn, self._context, self._spec, computed.bad, batch_id)
+            before = log.head(target)
+            tokens: list[WriteToken] = []
+
+            def statement(token: WriteToken) -> None:
+                tokens.append(token)
+                if staged is not None:
+                    publisher(self._context.session).finish(staged.insert, token)
+                else:
+                    self._write(computed.rows, token)
+
+            with refusals(self._spec):
+                is_new = turn.write(target, step=APPEND, name="append", statement=statement)
+        finally:
+            computed.forget()
+            self._staged = None
+        written = self._written_by(tokens[-1], before) if is_new else 0
+        return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+
+    def _computed(self, batch: DataFrame, metadata: TableMetadata) -> _Computed:
+        """The rows that a batch adds, and the records that do not fit."""
+        rows = self._prepared(batch, metadata)
+        bad: DataFrame | None = None
+        cached: list[DataFrame] = []
         try:
             if self._spec.on_bad_record == "fail":
                 rows = refuse_bad(rows)
             else:
                 rows = rows.persist()
                 cached.append(rows)
-                letters = write_dead_letters(
-                    turn, self._context, self._spec, rows.where(F.col(BAD).isNotNull()), batch_id
-                )
+                bad = rows.where(F.col(BAD).isNotNull())
                 rows = rows.where(F.col(BAD).isNull())
             rows = self._without_erased(self._with_standing(rows))
             if self._append.on_duplicate == "keep_first":
                 rows = self._first_of_key(rows, cached)
-            rows = rows.drop(*SOURCE_COLUMNS)
-            before = log.head(target)
-            tokens: list[WriteToken] = []
+        except BaseException:
+            _Computed(rows=rows, bad=bad, cached=cached).forget()
+            raise
+        return _Computed(rows=rows.drop(*SOURCE_COLUMNS), bad=bad, cached=cached)
 
-            def statement(token: WriteToken) -> None:
-                tokens.append(token)
-                self._write(rows, token)
+    def _still_holds(self, staged: _Staged, metadata: TableMetadata) -> bool:
+        """Whether nothing that the batch was computed from has changed."""
+        log, target = self._context.log, self._context.target
+        before, now = staged.metadata, metadata
+        if (before.id, before.schema, before.properties) != (now.id, now.schema, now.properties):
+            return False
+        for table, version in staged.seen.items():
+            if table == target and self._append.on_duplicate != "keep_first":
+                continue
+            if table == self._context.dead_letters_of(self._spec):
+                continue
+            try:
+                commits = log.commits(table, version, log.head(table)) if version >= 0 or log.head(table) >= 0 else []
+            except LogGone:
+                return False
+            if any(commit.added or commit.removed or commit.is_metadata_change for commit in commits):
+                return False
+        return True
 
-            with refusals(self._spec):
-                is_new = turn.write(target, step=APPEND, name="append", statement=statement)
-        finally:
-            for frame in cached:
-                frame.unpersist()
-        written = self._written_by(tokens[-1], before) if is_new else 0
-        return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+    def _drop_staged(self) -> None:
+        staged, self._staged = self._staged, None
+        if staged is not None:
+            staged.computed.forget()
 
     def _write(self, rows: DataFrame, token: WriteToken) -> None:
-        options = {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
-        append(rows, self._context.target, token, options=options)
+        append(rows, self._context.target, token, options=self._options)
+
+    def _writer(self, rows: DataFrame) -> DataFrameWriter:
+        return rows.write.format("delta").mode("append").options(**self._options)
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
 
     def _written_by(self, token: WriteToken, before: Version) -> int:
         """Rows in the commit of this token, which is after `before`."""

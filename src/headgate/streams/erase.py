@@ -15,9 +15,10 @@ from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
+from headgate.streams.physical import PhysicalErasure
 from headgate.streams.records import quoted
 from headgate.streams.requests import Held, RequestStream
-from headgate.streams.steps import FORGET, BatchTurn, StreamContext
+from headgate.streams.steps import FORGET, BatchResult, BatchTurn, StreamContext
 from headgate.streams.target import locations
 
 FORGOTTEN_STATES = ("waiting", "dead")
@@ -26,17 +27,36 @@ they are, so that rows that come late are dropped."""
 
 
 class EraseStream(RequestStream):
-    """Erasures by request (rules E1 to E4 of docs/explanation/requests.md)."""
+    """Erasures by request (rules E1 to E5 of docs/explanation/requests.md)."""
 
     def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Erase):
             raise TypeError(f"{spec.name} is not an erase stream")
         super().__init__(spec, table_spec, context)
         self._columns = list(spec.kind.match)
+        within_ms = spec.kind.physical_within_ms
+        self._physical = (
+            None
+            if within_ms is None
+            else PhysicalErasure(
+                spec, context, locations(context.target, *self._others(), *self._letters()), within_ms=within_ms
+            )
+        )
 
     def tables(self) -> tuple[TableLocation, ...]:
         """Also the other streams' requests and dead letters, from which the erased persons go."""
         return locations(*super().tables(), *self._others(), *self._letters())
+
+    def has_sweep_work(self) -> bool:
+        """Also whether bytes of what was erased are due to go."""
+        return super().has_sweep_work() or (self._physical is not None and self._physical.is_due())
+
+    def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
+        """The rows first, then the bytes."""
+        result = super().run_sweep(turn, batch_id) if super().has_sweep_work() else BatchResult()
+        if self._physical is not None and self._physical.is_due():
+            self._physical.run(turn)
+        return result
 
     def _others(self) -> list[TableLocation]:
         context = self._context

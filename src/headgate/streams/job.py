@@ -15,13 +15,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, Version
+from headgate.core.spec.data import Coverage
 from headgate.core.turns.protocol import CONFLICTS_MAX
 from headgate.core.turns.tokens import job_token, unpack
 from headgate.delta.log import DeltaTableLog
+from headgate.delta.publish import Staged
 from headgate.delta.statements import NUMBER_CONF, single_write
 from headgate.errors import InvalidRequest, Unavailable
-from headgate.ports import StatementConflict
+from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
+from headgate.tables.running import collected, publisher
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]
@@ -87,6 +90,32 @@ class Turn:
             advice="Let those writers take turns on this lock, or stop them, and run the job again",
         )
 
+    def put(self, staged: Staged) -> None:
+        """Puts the one statement of a batch that was computed before the turn.
+
+        Raises:
+            InvalidRequest: it changes a table that this job does not name; nothing was written.
+        """
+        table = self._held_name(staged.dml.table)
+        held = self._held
+
+        def statement(token: WriteToken) -> None:
+            publisher(self._session).finish(staged, token)
+
+        held.write(table, step=0, name=IMPLICIT, statement=statement)
+
+    def _held_name(self, location: str) -> TableLocation:
+        """The table as this job calls it."""
+        wanted = _plain(location)
+        for table in self._tables:
+            if _plain(table) == wanted:
+                return table
+        raise InvalidRequest(
+            "the batch changes a table that this job does not name, so it cannot be fenced; nothing was written",
+            advice="Name it: JobCoordinator(…, tables=[…])",
+            table=location,
+        )
+
     @contextmanager
     def whole(self) -> Iterator[None]:
         """The turn's writes that are not wrapped in a step."""
@@ -125,7 +154,9 @@ class Job:
         self._own_turn: Turn | None = None
         self._own_ends: ExitStack | None = None
         self._on_batch: OnBatch | None = None
-        self._function: BatchFunction | None = None
+        self._function: Coordinated | None = None
+        self._staged: tuple[int, Staged | None] | None = None
+        """Number of the batch that was computed before its turn, and its statement, if it has one."""
 
     @property
     def tables(self) -> tuple[TableLocation, ...]:
@@ -233,7 +264,7 @@ class Job:
 
     # -------------------------------------------------------------------------------------------- as a query
 
-    def on_batch(self, function: BatchFunction, batch: DataFrame, batch_id: int) -> None:
+    def on_batch(self, function: Coordinated, batch: DataFrame, batch_id: int) -> None:
         """What a coordinated function does when Spark calls it.
 
         Raises:
@@ -247,15 +278,32 @@ class Job:
         self._function = function
         self._on_batch(batch, batch_id)
 
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Runs the user's function before the turn, if it covers the commit only: its one statement is computed, not put.
+
+        Raises:
+            InvalidRequest: the function wants to commit something else; nothing was written.
+        """
+        self._staged = None
+        if self._function is not None and self._function.coverage == "publish":
+            with collected(batch.sparkSession) as collector:
+                self._function.function(batch, batch_id)
+            self._staged = (batch_id, collector.staged)
+
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
-        """Runs the user's function on one micro-batch in the turn."""
+        """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
         assert self._function is not None
+        if self._function.coverage == "publish" and (self._staged is None or self._staged[0] != batch_id):
+            self.stage(batch, batch_id)
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
-            self._batch_turn.run(self._function, batch, batch_id)
+            if self._staged is None:
+                self._batch_turn.run(self._function.function, batch, batch_id)
+            elif self._staged[1] is not None:
+                self._batch_turn.put(self._staged[1])
         finally:
-            self._batch_turn = None
+            self._batch_turn = self._staged = None
 
     def attach(self, on_batch: OnBatch | None) -> None:
         """Says where batches of the query go while `supervise` runs it."""
@@ -265,11 +313,16 @@ class Job:
 class Coordinated:
     """A batch function that takes its turn: what `headgate.coordinated(function, job)` gives to `foreachBatch`."""
 
-    def __init__(self, function: BatchFunction, job: Job) -> None:
-        self._function, self._job = function, job
+    def __init__(self, function: BatchFunction, job: Job, *, coverage: Coverage = "exclusive") -> None:
+        self.function, self.coverage, self._job = function, coverage, job
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        self._job.on_batch(self._function, batch, batch_id)
+        self._job.on_batch(self, batch, batch_id)
+
+
+def _plain(location: str) -> str:
+    """A path of local disk, however it is written."""
+    return location.removeprefix("file:").replace("//", "/").rstrip("/")
 
 
 class QueryWork:
@@ -296,6 +349,9 @@ class QueryWork:
         writer, self._writer = self._writer or self._make_query(), None
         self._job.attach(on_batch)
         return writer
+
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        self._job.stage(batch, batch_id)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         self._job.run_batch(turn, batch, batch_id)

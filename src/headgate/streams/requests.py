@@ -95,6 +95,7 @@ class RequestStream:
         self._requests = RequestTable(context.session, context.log, context.requests_of(spec))
         self._progress = Progress(context, spec)
         self._reads_erasures = is_mutate and bool(self._set)
+        self._read_before: tuple[int, DataFrame] | None = None
 
     # ------------------------------------------------------------------------------------------------------- the kind
 
@@ -109,6 +110,18 @@ class RequestStream:
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
         return locations(context.target, self._requests.location, *erasures, *letters)
 
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Reads a micro-batch; what becomes of it depends on rows and requests as they are in its turn."""
+        self._drop_read()
+        frame = transformed(self._spec, batch).persist()
+        frame.count()
+        self._read_before = (batch_id, frame)
+
+    def _drop_read(self) -> None:
+        if self._read_before is not None:
+            self._read_before[1].unpersist()
+        self._read_before = None
+
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Stores, applies and settles one micro-batch of requests.
 
@@ -118,11 +131,14 @@ class RequestStream:
         """
         schema = target_schema(self._context)
         self._check_columns(schema)
-        prepared = Intake(self._spec, schema).prepared(transformed(self._spec, batch))
+        is_read = self._read_before is not None and self._read_before[0] == batch_id
+        records = self._read_before[1] if self._read_before is not None and is_read else transformed(self._spec, batch)
+        prepared = Intake(self._spec, schema).prepared(records)
         self._make_table(prepared)
         for table in self.tables():
             turn.enter(table)
         letters = self._store(turn, Intake(self._spec, schema), prepared, batch_id)
+        self._drop_read()
         erasures = self._erasures()
         held = self._read(self._requests.rows(["stored"]), erasures)
         if not held.requests:

@@ -16,6 +16,7 @@ from headgate.ports import Clock, EventSink, WriteToken
 APPEND = 0
 """Step numbers are fixed per table: they are part of the tokens of tables that exist."""
 STORE, APPLY, SETTLE, FORGET, DEAD_LETTERS = 0, 1, 2, 3, 4
+OPTIMIZE, PURGE, VACUUM = 5, 6, 7
 
 
 class BatchTurn(Protocol):
@@ -82,10 +83,14 @@ class BatchResult:
 
 
 class StreamKind(Protocol):
-    """One kind of stream: `append`, `mutate` or `erase`."""
+    """One kind of stream: `append`, `mutate`, `erase` or `maintain`."""
 
     def tables(self) -> tuple[TableLocation, ...]:
         """Every table that a turn reads or writes, the target first."""
+        ...
+
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds."""
         ...
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
@@ -93,11 +98,12 @@ class StreamKind(Protocol):
         ...
 
     def has_sweep_work(self) -> bool:
-        """Whether kept requests have not been tested against rows that came since; from the logs alone."""
+        """Whether there is work without data of the source: kept requests that have not been tested against rows that came
+        since, files to look after; from the logs alone."""
         ...
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Tests kept requests against the rows that they have not seen."""
+        """Does that work."""
         ...
 
     def idle_at(self) -> Mapping[TableLocation, Version]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -11,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.checks.disk import is_taken, local_path
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, Version
-from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, Maintain, Mutate, StreamSpec, TableSpec
 from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
 from headgate.delta.jvm import first_line
@@ -20,6 +21,7 @@ from headgate.events import Noticed
 from headgate.spark.sources import placed, read_stream
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
+from headgate.streams.maintain import MaintainStream
 from headgate.streams.mutate import MutateStream
 from headgate.streams.steps import StreamContext, StreamKind
 
@@ -36,7 +38,7 @@ class StreamWork:
         self._is_governed = False
 
     @property
-    def checkpoint(self) -> str:
+    def checkpoint(self) -> str | None:
         return self._spec.checkpoint
 
     def tables(self) -> tuple[TableLocation, ...]:
@@ -90,21 +92,37 @@ class StreamWork:
         self._govern()
 
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        assert self._spec.source is not None, "only streams with a source have a query"
+        assert self._spec.checkpoint is not None, "a stream with a source has a checkpoint"
         frame = read_stream(self._context.session, self._spec.source, max_rows_per_batch=self._spec.max_rows_per_batch)
         writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        if self._spec.coverage == "publish":
+            with self._computing():
+                self._kind.stage(self._placed(batch), batch_id)
+
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
+        with self._computing():
+            result = self._kind.run_batch(turn, self._placed(batch), batch_id)
+        if not self._is_governed and self._context.log.head(self._context.target) >= 0:
+            self._govern()
+        return result.rows_written
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
         try:
-            result = self._kind.run_batch(turn, placed(batch, self._spec.source), batch_id)
+            yield
         except AnalysisException as error:
             raise InvalidRequest(
                 f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
                 advice="See which key of the file it is with: headgate check",
             ) from error
-        if not self._is_governed and self._context.log.head(self._context.target) >= 0:
-            self._govern()
-        return result.rows_written
+
+    def _placed(self, batch: DataFrame) -> DataFrame:
+        assert self._spec.source is not None, "only streams with a source have batches"
+        return placed(batch, self._spec.source)
 
     def has_sweep_work(self) -> bool:
         return self._kind.has_sweep_work()
@@ -133,3 +151,5 @@ def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> Strea
             return MutateStream(spec, table, context)
         case Erase():
             return EraseStream(spec, table, context)
+        case Maintain():
+            return MaintainStream(spec, table, context)

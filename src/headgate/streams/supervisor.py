@@ -19,7 +19,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
-from headgate.core.turns.tokens import query_token, sweep_token, unpack
+from headgate.core.turns.protocol import CheckpointView
+from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
@@ -29,6 +30,9 @@ LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
 """How soon a source that was empty is looked at again: twice as long each time nothing came."""
 LOSSES_MAX = 3
 """So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
+
+
+NO_CHECKPOINT = CheckpointView(last_committed=-1, is_batch_open=False)
 
 
 class _TurnLimit(Exception):
@@ -195,6 +199,10 @@ class Supervisor:
     def _drain(self) -> bool:
         """Runs the query on what the source has. True if it stopped at the turn's limit and more is waiting."""
         location = self._work.checkpoint
+        if location is None:
+            self._coordinator.begin(NO_CHECKPOINT)
+            self._work.prepare()
+            return False
         if self._checkpoint is None or self._checkpoint.location != location:
             self._checkpoint = Checkpoint(self._spark, location)
         checkpoint = self._checkpoint
@@ -256,6 +264,7 @@ class Supervisor:
             if self._turn is None:
                 if self.is_stopping:
                     raise _TurnLimit
+                self._work.stage(batch, batch_id)
                 self._turn = self._coordinator.take(
                     token_id=query_token(self._query_id),
                     query_id=self._query_id,
@@ -275,10 +284,14 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------ sweep, idle
 
     def _sweep(self) -> None:
-        query_id = self._query_id or Checkpoint(self._spark, self._work.checkpoint).query_id()
-        if query_id is None:
-            return
-        token_id = sweep_token(query_id)
+        location, query_id = self._work.checkpoint, self._query_id
+        if location is None:
+            token_id = job_token(self._coordinator.job)
+        else:
+            query_id = query_id or Checkpoint(self._spark, location).query_id()
+            if query_id is None:
+                return
+            token_id = sweep_token(query_id)
         tables = self._work.tables()
         turn = self._coordinator.take(token_id=token_id, query_id=query_id, batch=None, tables=tables)
         try:

@@ -16,8 +16,8 @@ class Work(Protocol):
     """One job's work, done in turns."""
 
     @property
-    def checkpoint(self) -> str:
-        """Location of the query's checkpoint."""
+    def checkpoint(self) -> str | None:
+        """Location of the query's checkpoint; None for work without a source: it has no query, only sweeps."""
         ...
 
     def tables(self) -> tuple[TableLocation, ...]:
@@ -30,6 +30,10 @@ class Work(Protocol):
 
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         """A new writer of the source whose sink function leads to `on_batch`; without a trigger."""
+        ...
+
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Does what can be done of a micro-batch before its turn is asked for."""
         ...
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:

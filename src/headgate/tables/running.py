@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
+from headgate.core.rows.publish import Published
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm
-from headgate.delta.publish import Publisher
+from headgate.delta.publish import Outcome, Publisher, Staged
+from headgate.errors import InvalidRequest
 from headgate.tables.result import Result, result_of
 
 _guard = threading.Lock()
 _publishers: dict[str, Publisher] = {}
+_collectors = threading.local()
 
 
 def publisher(spark: SparkSession) -> Publisher:
@@ -35,8 +39,49 @@ def publisher(spark: SparkSession) -> Publisher:
         return _publishers[application]
 
 
+class Collector:
+    """Takes the one statement that a function makes, computed and not put."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self.staged: Staged | None = None
+
+    def take(self, dml: Dml) -> Result:
+        """Compute it.
+
+        Raises:
+            InvalidRequest: It is the second one; nothing was written.
+        """
+        if self.staged is not None:
+            raise InvalidRequest(
+                "with coverage `publish` a batch is one statement, as a second one would not see what the first one did; "
+                "nothing was written",
+                advice="Make it one MERGE, or leave the coverage `exclusive`",
+            )
+        self.staged = self._publisher.stage(dml)
+        unknown = Published(version=None, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
+        return result_of(
+            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0), lambda version: {}
+        )
+
+
+@contextmanager
+def collected(spark: SparkSession) -> Iterator[Collector]:
+    """The statement that this thread executes in the block is computed and not put; any other commit is refused."""
+    collector = Collector(publisher(spark))
+    _collectors.now = collector
+    try:
+        with publisher(spark).gate.closed():
+            yield collector
+    finally:
+        _collectors.now = None
+
+
 def run(dml: Dml) -> Result:
     """Execute a statement and get its commit into the table."""
+    collector: Collector | None = getattr(_collectors, "now", None)
+    if collector is not None:
+        return collector.take(dml)
     outcome = publisher(dml.session).publish(dml)
 
     def read_info(version: int) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ class DeltaTable(stock.DeltaTable):
         self._name = alias
 
     @classmethod
-    def forPath(cls, sparkSession: SparkSession, path: str, hadoopConf: dict[str, str] | None = None) -> DeltaTable:
+    def forPath(cls, sparkSession: SparkSession, path: str, hadoopConf: dict[str, str] = {}) -> DeltaTable:  # noqa: B006  # as the stock class has it
         """Source: `delta.tables.DeltaTable.forPath`.
 
         Raises:

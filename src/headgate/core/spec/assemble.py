@@ -12,6 +12,7 @@ from headgate.core.spec.data import (
     Erase,
     FilesSource,
     KafkaSource,
+    Maintain,
     Mutate,
     Pipeline,
     Source,
@@ -79,19 +80,23 @@ def _table(name: str, fields: Fields, reader: Reader) -> TableSpec:
 
 
 def _stream(name: str, fields: Fields, storage: str, reader: Reader, transform: Transform | None) -> StreamSpec:
-    checkpoint = fields.get(keys.CHECKPOINT)
-    if checkpoint is None:
+    source, checkpoint, every_ms = fields.get(keys.SOURCE), fields.get(keys.CHECKPOINT), fields.get(keys.EVERY)
+    if checkpoint is None and source is not None:
         checkpoint = posixpath.join(storage, "checkpoints", name)
         reader.record_default(fields.path_of(keys.CHECKPOINT), checkpoint)
+    if every_ms is None and fields.has(keys.MAINTAIN):
+        every_ms = keys.MAINTAIN_EVERY_MS
+        reader.record_default(fields.path_of(keys.EVERY), duration_text(every_ms))
     return StreamSpec(
         name=name,
         table=fields[keys.TABLE],
-        every_ms=fields.get(keys.EVERY),
+        every_ms=every_ms,
         order=order_of(fields),
         absent_after_ms=fields[keys.ABSENT_AFTER],
-        source=_source(fields[keys.SOURCE], reader),
+        source=None if source is None else _source(source, reader),
         kind=_kind(fields, reader),
         max_rows_per_batch=fields[keys.MAX_ROWS_PER_BATCH],
+        coverage=fields[keys.COVERAGE],
         turn_limit_batches=_turn_limit(fields, reader),
         on_bad_record=fields[keys.ON_BAD_RECORD],
         on_new_column=fields[keys.ON_NEW_COLUMN],
@@ -149,8 +154,18 @@ def _kind(stream: Fields, reader: Reader) -> StreamKind:
             stand_for_ms=mutate.get(keys.STAND_FOR),
             unmatched=_unmatched(mutate, reader),
         )
-    erase = stream[keys.ERASE]
-    return Erase(match=erase[keys.MATCH], lift_when=erase.get(keys.LIFT_WHEN))
+    if (erase := stream.get(keys.ERASE)) is not None:
+        return Erase(
+            match=erase[keys.MATCH],
+            lift_when=erase.get(keys.LIFT_WHEN),
+            physical_within_ms=erase.get(keys.PHYSICAL_WITHIN),
+        )
+    maintain = stream[keys.MAINTAIN]
+    return Maintain(
+        optimize=maintain[keys.OPTIMIZE],
+        zorder_by=maintain.get(keys.ZORDER_BY) or (),
+        vacuum_older_than_ms=maintain.get(keys.VACUUM_OLDER_THAN),
+    )
 
 
 def _unmatched(mutate: Fields, reader: Reader) -> Unmatched:

@@ -89,6 +89,20 @@ class EraseKeys(StreamKeys, total=False):
     physical_within: str
 
 
+class MaintainKeys(TypedDict, total=False):
+    """Keys of a stream that looks after the table's files."""
+
+    optimize: bool
+    zorder_by: Names
+    vacuum_older_than: str
+    every: str
+    after: After
+    strict: Names
+    absent_after: str
+    priority: int
+    aging: str
+
+
 class PipelineBuilder:
     """Gathers a pipeline; `build` checks it and gives its data."""
 
@@ -195,6 +209,14 @@ class TableBuilder:
             InvalidRequest: The pipeline has a stream of that name.
         """
         return self._add(name, keys.ERASE, keys.ERASE_SECTION, given)
+
+    def maintain(self, *, name: str, **given: Unpack[MaintainKeys]) -> None:
+        """A stream without a source that compacts the table's files and deletes old ones; every day, unless `every` is given.
+
+        Raises:
+            InvalidRequest: The pipeline has a stream of that name.
+        """
+        self._add(name, keys.MAINTAIN, keys.MAINTAIN_SECTION, given)
 
     def _add(self, name: str, kind: Key[Fields], section: Section, given: Mapping[str, object]) -> StreamBuilder:
         of_kind = {key.name for key in section.keys}

@@ -18,6 +18,8 @@ Transform = Callable[[Any], Any]
 OnDuplicate = Literal["allow", "keep_first"]
 AppliesTo = Literal["arrived", "arrived_and_later"]
 OnBadRecord = Literal["fail", "dead_letter"]
+Coverage = Literal["exclusive", "publish"]
+"""What a turn covers: the whole micro-batch, or only its commits."""
 OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
 
@@ -124,14 +126,26 @@ class Erase:
     """Table column → SQL over the request."""
     lift_when: str | None
     """SQL over the request that ends an erasure; None: it stands for ever."""
+    physical_within_ms: int | None = None
+    """So long after an erasure its bytes are gone from the files; None: that is left to others."""
 
 
-StreamKind = Append | Mutate | Erase
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintain:
+    """Look after the table's files; no row is changed."""
+
+    optimize: bool
+    zorder_by: tuple[str, ...] = ()
+    vacuum_older_than_ms: int | None = None
+    """Files that the table has not had for so long are deleted; None: none are."""
+
+
+StreamKind = Append | Mutate | Erase | Maintain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """One job: a source, a table, what it does there, and when."""
+    """One job: a source, a table, what it does there, and when. One that maintains has no source, and no checkpoint."""
 
     name: str
     table: str
@@ -140,14 +154,15 @@ class StreamSpec:
     """Its pace; None: again as soon as it has work."""
     order: OrderRule
     absent_after_ms: int
-    source: Source
+    source: Source | None
     kind: StreamKind
     max_rows_per_batch: int
     turn_limit_batches: int
     """After so many micro-batches the turn is given up, and taken again, while a backlog is worked off."""
     on_bad_record: OnBadRecord
     on_new_column: OnNewColumn
-    checkpoint: str
+    checkpoint: str | None
+    coverage: Coverage = "exclusive"
     transform: Transform | None = None
     """User code run on each micro-batch before `kind`; only from Python."""
 

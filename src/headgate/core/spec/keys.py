@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.core.spec.data import AppliesTo, FileFormat, OnBadRecord, OnDuplicate, OnNewColumn
+from headgate.core.spec.data import AppliesTo, Coverage, FileFormat, OnBadRecord, OnDuplicate, OnNewColumn
 from headgate.core.spec.kinds import (
     LOCK_PATTERN,
     AfterJobs,
@@ -250,21 +250,36 @@ LIFT_WHEN = Key(
 PHYSICAL_WITHIN = Key(
     name="physical_within",
     kind=Duration(),
-    meaning="When the erased bytes must be gone from the files.",
+    meaning="So long after an erasure its bytes are gone from the files of the table, of other streams' requests and of dead "
+    "letters: the stream rewrites them in time, and deletes the old ones.",
+    default_text="they stay until files are purged and vacuumed by others",
     example="30d",
-    is_later=True,
 )
 ERASE_SECTION = Section(title="erase", keys=(MATCH, LIFT_WHEN, PHYSICAL_WITHIN))
 
 # streams: maintain
-MAINTAIN_SECTION = Section(
-    title="maintain",
-    keys=(
-        Key(name="optimize", kind=Flag(), meaning="Compact small files.", example="true"),
-        Key(name="zorder_by", kind=_COLUMN_NAMES, meaning="Order rows by these columns.", example="[engagement_time]"),
-        Key(name="vacuum_older_than", kind=Duration(), meaning="Remove unused files.", example="30d"),
-    ),
+OPTIMIZE = Key(
+    name="optimize",
+    kind=Flag(),
+    meaning="Compact small files, whenever rows have come or changed since the last time.",
+    default=False,
+    default_text="false",
+    example="true",
 )
+ZORDER_BY = Key(
+    name="zorder_by",
+    kind=_COLUMN_NAMES,
+    meaning="Order the rows by these columns; only with `optimize`, and not on a table with `cluster_by`.",
+    example="[engagement_time]",
+)
+VACUUM_OLDER_THAN = Key(
+    name="vacuum_older_than",
+    kind=Duration(),
+    meaning="Delete files that the table has not had for so long; not less than its `delta.deletedFileRetentionDuration`.",
+    default_text="none are deleted",
+    example="30d",
+)
+MAINTAIN_SECTION = Section(title="maintain", keys=(OPTIMIZE, ZORDER_BY, VACUUM_OLDER_THAN))
 
 # streams
 TABLE = Key(
@@ -278,7 +293,7 @@ EVERY = Key(
     name="every",
     kind=Duration(),
     meaning="Its pace; `--once` and `--until-idle` ignore it.",
-    default_text="again as soon as it has work",
+    default_text="again as soon as it has work; `1d` with `maintain`",
     example="1h",
 )
 AFTER = Key(
@@ -312,10 +327,18 @@ SOURCE = Key(
     kind=SOURCE_SECTION,
     meaning="Where its records come from; required, but with `maintain`.",
 )
-APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Bring rows. One of `append`, `mutate`, `erase`.")
-MUTATE = Key(name="mutate", kind=MUTATE_SECTION, meaning="Change rows. One of `append`, `mutate`, `erase`.")
-ERASE = Key(name="erase", kind=ERASE_SECTION, meaning="Delete rows for good. One of `append`, `mutate`, `erase`.")
-MAINTAIN = Key(name="maintain", kind=MAINTAIN_SECTION, meaning="Look after the table's files.", is_later=True)
+APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Bring rows. One of `append`, `mutate`, `erase`, `maintain`.")
+MUTATE = Key(name="mutate", kind=MUTATE_SECTION, meaning="Change rows. One of `append`, `mutate`, `erase`, `maintain`.")
+ERASE = Key(
+    name="erase", kind=ERASE_SECTION, meaning="Delete rows for good. One of `append`, `mutate`, `erase`, `maintain`."
+)
+MAINTAIN = Key(
+    name="maintain",
+    kind=MAINTAIN_SECTION,
+    meaning="Look after the table's files; no row is changed. One of `append`, `mutate`, `erase`, `maintain`.",
+)
+MAINTAIN_EVERY_MS: Final = DAY_MS
+"""Without a pace a stream that maintains would compact after every commit of the others."""
 MAX_ROWS_PER_BATCH = Key(
     name="max_rows_per_batch",
     kind=Count(),
@@ -359,10 +382,11 @@ CHECKPOINT = Key(
     default_text="`<storage>/checkpoints/<stream>`",
     example="./lake/checkpoints/ingestion",
 )
-COVERAGE = Key(
+COVERAGE: Key[Coverage] = Key(
     name="coverage",
-    kind=Choice(words=("exclusive",), later=("publish",)),
-    meaning="What the turn covers: `exclusive`, the whole micro-batch.",
+    kind=Choice[Coverage](words=("exclusive", "publish")),
+    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: the batch is read, and an "
+    "append computed, before the turn.",
     default="exclusive",
     example="exclusive",
 )

@@ -108,7 +108,9 @@ def _check_stream(stream: Fields, tables: Mapping[str, Fields], faults: Faults, 
     _exactly_one(stream, (keys.APPEND, keys.MUTATE, keys.ERASE, keys.MAINTAIN), faults)
     if not stream.has(keys.SOURCE) and not stream.has(keys.MAINTAIN):
         faults.add(stream.mark, stream.path_of(keys.SOURCE), "missing", "where its records come from: files or kafka")
-    if (source := stream.get(keys.SOURCE)) is not None:
+    if (maintain := stream.get(keys.MAINTAIN)) is not None:
+        _check_maintain(stream, maintain, tables.get(table or ""), faults)
+    elif (source := stream.get(keys.SOURCE)) is not None:
         _check_source(source, faults)
     if (append := stream.get(keys.APPEND)) is not None:
         _check_append(append, faults)
@@ -137,6 +139,44 @@ def _check_source(source: Fields, faults: Faults) -> None:
         if name.lower() in taken:
             what = f"{shown_key(name)} is not for you to set"
             faults.add(source.mark_of(keys.OPTIONS), source.path_of(keys.OPTIONS), what, taken[name.lower()])
+
+
+_OF_SOURCES: Final[tuple[Key[object], ...]] = (
+    keys.SOURCE,
+    keys.MAX_ROWS_PER_BATCH,
+    keys.TURN_LIMIT,
+    keys.ON_BAD_RECORD,
+    keys.ON_NEW_COLUMN,
+    keys.CHECKPOINT,
+    keys.COVERAGE,
+)
+"""Keys that say something about records."""
+
+
+def _check_maintain(stream: Fields, maintain: Fields, table: Fields | None, faults: Faults) -> None:
+    for key in _OF_SOURCES:
+        if stream.has(key):
+            faults.add(stream.mark_of(key), stream.path_of(key), "a stream that maintains has no source")
+    zorder_by = maintain.get(keys.ZORDER_BY) or ()
+    if not maintain.get(keys.OPTIMIZE):
+        if maintain.has(keys.ZORDER_BY):
+            expected = "optimize: true"
+            faults.add(
+                maintain.mark_of(keys.ZORDER_BY), maintain.path_of(keys.ZORDER_BY), "nothing is optimized", expected
+            )
+        elif not maintain.has(keys.VACUUM_OLDER_THAN):
+            expected = "optimize: true, or vacuum_older_than:, or both"
+            faults.add(stream.mark_of(keys.MAINTAIN), maintain.at, "nothing to do in it", expected)
+    if table is None or not zorder_by:
+        return
+    if table.has(keys.CLUSTER_BY):
+        what = "the table has cluster_by, which orders its rows already"
+        faults.add(maintain.mark_of(keys.ZORDER_BY), maintain.path_of(keys.ZORDER_BY), what, "one of them")
+    partitions = {column.lower() for column in table.get(keys.PARTITION_BY) or ()}
+    for column in zorder_by:
+        if column.lower() in partitions:
+            what = f"{shown_key(column)} is a column that the table is partitioned by"
+            faults.add(maintain.mark_of(keys.ZORDER_BY), maintain.path_of(keys.ZORDER_BY), what, "other columns")
 
 
 def _check_append(append: Fields, faults: Faults) -> None:

@@ -1,0 +1,299 @@
+"""Statements of several writers on one Delta table: what ours cost beside stock delta-spark, and how many get through.
+
+`python -m benchmarks.rows` measures all; `python -m benchmarks.rows uncontended` one part.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from delta.tables import DeltaTable as StockTable
+from pyspark.sql import SparkSession
+
+import headgate
+from benchmarks.measure import figures, machine, write
+from headgate.core.effects import Effect
+from headgate.core.rows.effects import Put, ReadChanges
+from headgate.delta import publish
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+
+PAIRS, WARM_UP = 30, 6
+CELL_S = 30
+ROWS, FILES, TOUCHED = 200_000, 4, 20
+CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "CONCURRENT_APPEND", "CONCURRENT_DELETE")
+
+
+def main() -> None:
+    """Measures and writes the result."""
+    wanted = sys.argv[1:] or ["uncontended", "writers", "appender", "growth"]
+    conf = {
+        "spark.master": "local[2]",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.memory": "4g",
+        "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=400m",
+    }
+    spark = headgate.session("bench", conf=conf)
+    spark.sparkContext.setLogLevel("OFF")
+    with tempfile.TemporaryDirectory() as folder:
+        for part in wanted:
+            write(f"rows_{part}", {"machine": machine(), **PARTS[part](spark, Path(folder))})
+
+
+def table(spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, files: int = FILES) -> str:
+    """k, v and w in files of equal size, each with its share of k."""
+    path = str(folder / name)
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (k BIGINT, v BIGINT, w STRING) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    frame = spark.range(0, rows, 1, files).selectExpr("id AS k", "id % 10 AS v", "concat('name-', id) AS w")
+    frame.write.format("delta").mode("append").save(path)
+    return path
+
+
+def dml(kind: type[StockTable], spark: SparkSession, path: str, number: int, operation: str) -> Callable[[], object]:
+    """A statement on rows of its own, spread over all files."""
+    low = number * 97 % (ROWS // FILES - TOUCHED)
+    keys = ", ".join(
+        str(file * (ROWS // FILES) + low + row) for file in range(FILES) for row in range(TOUCHED // FILES)
+    )
+    target = kind.forPath(spark, path).alias("t")
+    match operation:
+        case "DELETE":
+            return lambda: target.delete(f"k IN ({keys})")
+        case "UPDATE":
+            return lambda: target.update(f"k IN ({keys})", {"v": f"{number}"})
+        case "MERGE":
+            source = spark.sql(f"SELECT explode(array({keys})) AS k, {number} AS v").alias("s")
+            return lambda: target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "s.v"}).execute()
+        case _:
+            return lambda: target.optimize().executeCompaction()
+
+
+# ------------------------------------------------------------------------------------------------------ uncontended
+
+
+def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """Each statement alone: 30 interleaved pairs on two tables of the same content."""
+    result: dict[str, Any] = {}
+    for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE"):
+        sides = {
+            "stock": (StockTable, table(spark, folder, f"{operation}-stock"), []),
+            "ours": (headgate.DeltaTable, table(spark, folder, f"{operation}-ours"), []),
+        }
+        for number in range(PAIRS + WARM_UP):
+            order = list(sides.values())
+            for kind, path, samples in order if number % 2 else reversed(order):
+                if operation == "OPTIMIZE":
+                    dml(StockTable, spark, path, number, "UPDATE")()  # something to compact
+                work = dml(kind, spark, path, number, operation)
+                begun = time.perf_counter()
+                work()
+                if number >= WARM_UP:
+                    samples.append((time.perf_counter() - begun) * 1000)
+        stock, ours = sides["stock"][2], sides["ours"][2]
+        ratios = [one / other for one, other in zip(ours, stock, strict=True)]
+        result[operation] = {
+            "stock_ms": figures(stock),
+            "ours_ms": figures(ours),
+            "ratio_of_medians": round(statistics.median(ours) / statistics.median(stock), 3),
+            "median_of_pair_ratios": round(statistics.median(ratios), 3),
+        }
+    return result
+
+
+# ---------------------------------------------------------------------------------------------------------- writers
+
+
+def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """2, 4 and 8 threads, statements on rows of their own in the same files, for half a minute each."""
+    result: dict[str, Any] = {}
+    for number in (2, 4, 8):
+        for way in ("stock with retry", "stock under one lock", "headgate", "headgate, groups"):
+            result[f"{number} writers, {way}"] = _cell(spark, folder, number, way)
+    return result
+
+
+def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str, Any]:
+    path = table(spark, folder, f"{threads}-{way.replace(' ', '-')}")
+    lock, guard = threading.Lock(), threading.Lock()
+    count: Counter[str] = Counter()
+    times: list[float] = []
+    levels: Counter[int] = Counter()
+    numbers = iter(range(10**6))
+    calls = _timed_puts()
+    kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
+    session = spark.newSession()
+    session.conf.set(publish.GROUP_CONF, "24" if "groups" in way else "1")
+    dml(kind, session, path, next(numbers), "UPDATE")()
+    deadline = time.perf_counter() + CELL_S
+
+    def write_on() -> None:
+        while time.perf_counter() < deadline:
+            with guard:
+                number = next(numbers)
+            work = dml(kind, session, path, number, ("DELETE", "UPDATE", "MERGE")[number % 3])
+            begun = time.perf_counter()
+            while True:
+                count["executions"] += 1
+                try:
+                    if way == "stock under one lock":
+                        with lock:
+                            done = work()
+                    else:
+                        done = work()
+                except Exception as error:
+                    if not any(name in str(error) for name in CONFLICTS):
+                        count["errors"] += 1
+                        break
+                    count["conflicts"] += 1
+                    continue
+                done = getattr(done, "headgate", done)
+                if isinstance(done, headgate.tables.result.Result):
+                    levels[done.level] += 1
+                    count["executions"] += done.attempts - 1
+                count["commits"] += 1
+                times.append(time.perf_counter() - begun)
+                break
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(write_on) for _ in range(threads)]:
+            done.result()
+    took = time.perf_counter() - begun
+    log = Path(path, "_delta_log")
+    found = {
+        "commits_per_minute": round(count["commits"] * 60 / took, 1),
+        "executions_per_commit": round(count["executions"] / max(1, count["commits"]), 2),
+        "conflicts": count["conflicts"],
+        "errors": count["errors"],
+        "statement_ms": figures([one * 1000 for one in times]) if times else {},
+        "bytes_per_commit": sum(file.stat().st_size for file in log.glob("*.json")) // max(1, count["commits"]),
+    }
+    if levels:
+        found["levels"] = {str(level): levels[level] for level in sorted(levels)}
+    if calls.samples:
+        found["publish_ms"] = figures(calls.samples)
+    calls.stop()
+    print(threads, way, found, flush=True)
+    return found
+
+
+class _timed_puts:
+    """How long it takes from the lock to the end of the put: the part that others wait for."""
+
+    def __init__(self) -> None:
+        self.samples: list[float] = []
+        self._real = publish._Run._answer
+        begun: dict[int, float] = {}
+
+        def answer(run: Any, effect: Effect[Any]) -> Any:
+            if isinstance(effect, ReadChanges):
+                reply = self._real(run, effect)
+                begun[id(run)] = time.perf_counter()
+                return reply
+            reply = self._real(run, effect)
+            if isinstance(effect, Put) and id(run) in begun:
+                self.samples.append((time.perf_counter() - begun.pop(id(run))) * 1000)
+            return reply
+
+        publish._Run._answer = answer  # type: ignore[method-assign]
+
+    def stop(self) -> None:
+        """As it was."""
+        publish._Run._answer = self._real  # type: ignore[method-assign]
+
+
+# --------------------------------------------------------------------------------------------------------- appender
+
+
+def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """One stock append a second, all of whose rows an UPDATE (or MERGE) stream's statements concern, or none."""
+    result: dict[str, Any] = {}
+    for operation in ("UPDATE", "MERGE"):
+        for share in (0, 100):
+            path = table(spark, folder, f"appender-{operation}-{share}", rows=50_000)
+            stop, appends = threading.Event(), []
+
+            def append(path: str = path, share: int = share, stop: Any = stop, appends: Any = appends) -> None:
+                session = spark.newSession()
+                while not stop.wait(1.0):
+                    begun = time.perf_counter()
+                    session.sql(f"INSERT INTO delta.`{path}` VALUES ({-1 if share else 10**9}, -1, 'new')")
+                    appends.append((time.perf_counter() - begun) * 1000)
+
+            thread = threading.Thread(target=append)
+            thread.start()
+            times, levels, most = [], Counter[int](), 0
+            deadline = time.perf_counter() + CELL_S
+            while time.perf_counter() < deadline:
+                begun = time.perf_counter()
+                if operation == "UPDATE":
+                    done: Any = headgate.DeltaTable.forPath(spark, path).update("k < 10", {"v": "v + 1"})
+                else:
+                    target = headgate.DeltaTable.forPath(spark, path).alias("t")
+                    source = spark.sql("SELECT explode(sequence(-1, 9)) AS k").alias("s")
+                    merge = target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "t.v + 1"})
+                    done = merge.execute().headgate  # type: ignore[operator]
+                times.append((time.perf_counter() - begun) * 1000)
+                levels[done.level] += 1
+                most = max(most, done.attempts)
+            stop.set()
+            thread.join()
+            result[f"{operation}, {share} % of the appends concern it"] = {
+                "statements": len(times),
+                "levels": {str(level): levels[level] for level in sorted(levels)},
+                "executions_most": most,
+                "statement_ms": figures(times),
+                "append_ms": figures(appends),
+            }
+            print(operation, share, result[f"{operation}, {share} % of the appends concern it"], flush=True)
+    return result
+
+
+# ----------------------------------------------------------------------------------------------------------- growth
+
+
+def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """What publishing a staged DELETE takes on tables of so many files, behind so many winners."""
+    result: dict[str, Any] = {}
+    for files in (100, 1_000, 10_000):
+        path = table(spark, folder, f"growth-{files}", rows=files * 10, files=files)
+        ours = publisher(spark)
+        for winners in (1, 10, 100):
+            samples = []
+            for _ in range(3):
+                staged = ours.stage(
+                    statement(spark, f"DELETE FROM delta.`{path}` WHERE k = {files * 10 - 1 - len(samples)}")
+                )
+                for number in range(winners):
+                    spark.sql(f"INSERT INTO delta.`{path}` VALUES ({-number - 1}, 0, 'w')")
+                begun = time.perf_counter()
+                ours.finish(staged)
+                samples.append((time.perf_counter() - begun) * 1000)
+            result[f"{files} files, {winners} winners"] = {"publish_ms": figures(samples)}
+            print(files, winners, figures(samples), flush=True)
+    return result
+
+
+PARTS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
+    "uncontended": uncontended,
+    "writers": writers,
+    "appender": appender,
+    "growth": growth,
+}
+
+if __name__ == "__main__":
+    main()

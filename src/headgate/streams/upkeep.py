@@ -1,0 +1,105 @@
+"""What streams that look after files have in common: what is known of a table, and their steps, each under its token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from headgate.core.ids import TableLocation, Version
+from headgate.core.upkeep import Deed, State, folded
+from headgate.delta import upkeep
+from headgate.delta.dml import Dml
+from headgate.delta.jvm import USER_METADATA_CONF
+from headgate.delta.log import LogGone
+from headgate.delta.statements import confs
+from headgate.ports import WriteToken
+from headgate.streams.steps import StreamContext
+from headgate.tables.running import publisher
+
+S = TypeVar("S", bound=State)
+
+PAGE, LOOK_BACK_MAX = 20, 20_000
+"""Commits that are read at a time, backwards, twice as many each time; and how many in all. Reading one takes about a
+millisecond, and it is done once in a run."""
+
+
+class Watched(Generic[S]):
+    """A table as one job's commits, and those after them, tell of it."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        job: str,
+        table: TableLocation,
+        *,
+        new: S,
+        told: Callable[[Deed], S | None],
+        unknown: Callable[[Version, int], S],
+    ) -> None:
+        """See the class.
+
+        Args:
+            context: The stream's.
+            job: Whose commits tell.
+            table: The table.
+            new: The state of a table without commits.
+            told: The state that a commit of the job carries.
+            unknown: The state at a version and its time where the log no longer tells what was before.
+        """
+        self._context, self._job, self._table = context, job, table
+        self._new, self._told, self._unknown = new, told, unknown
+        self._known: S | None = None
+
+    def state(self) -> S:
+        """As of the head. Reads what was committed since the last call."""
+        head = self._context.log.head(self._table)
+        if head < 0:
+            return self._new
+        known = self._known
+        if known is None or known.at > head:  # greater: the table was made anew
+            known = self._looked_up(head)
+        elif known.at < head:
+            try:
+                known = folded(known, self._deeds(known.at, head))
+            except LogGone:
+                known = self._looked_up(head)
+        self._known = known
+        return known
+
+    def _looked_up(self, head: Version) -> S:
+        deeds: list[Deed] = []
+        upto, page = head, PAGE
+        state: S | None = None
+        while state is None and upto >= 0:
+            after = Version(max(-1, upto - page))
+            try:
+                found = self._deeds(after, upto)
+            except LogGone:
+                if page > 1:
+                    page = max(1, page // 4)
+                    continue
+                break
+            deeds[:0] = found
+            state = next((told for told in map(self._told, reversed(found)) if told is not None), None)
+            upto, page = after, page * 2
+            if head - upto > LOOK_BACK_MAX:
+                break
+        if state is not None and state.at < upto:
+            # It carries what was known before it: what came between is looked up, too.
+            deeds[:0] = self._deeds(state.at, upto)
+        elif state is None:
+            state = self._new if upto < 0 else self._unknown(upto, deeds[0].at_ms if deeds else 0)
+        return folded(state, deeds)
+
+    def _deeds(self, after: Version, upto: Version) -> list[Deed]:
+        return [upkeep.deed(commit, self._job) for commit in self._context.log.commits(self._table, after, upto)]
+
+
+def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
+    """Executes an OPTIMIZE or REORG, so that it follows whatever others commit meanwhile; the token is in the table then."""
+    running = publisher(context.session)
+    # The settings, too, should it have to be executed again.
+    with confs(context.session, {USER_METADATA_CONF: token.user_metadata}):
+        running.finish(running.stage(dml), token)
+    # It had nothing to do, or was executed again.
+    upkeep.record(context.log, dml.table, token)

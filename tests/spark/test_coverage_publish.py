@@ -1,0 +1,177 @@
+"""Coverage `publish`: a batch is computed before its turn and put in it; what does not hold any more is computed anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+import headgate
+from headgate.core.spec import Append
+from headgate.delta.commits import commit_info, commit_tokens
+from headgate.errors import InvalidRequest
+from tests.spark.delta_tables import commit_paths
+from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
+from tests.stream_bench import Bench, stream, table
+
+KEEP = Append(columns={"person": "alias"}, key=("id",), on_duplicate="keep_first")
+
+
+def files_of(b: Bench) -> set[str]:
+    """Data files on disk, also those that no commit names."""
+    return {path.name for path in Path(b.target).rglob("*.parquet") if "_delta_log" not in path.parts}
+
+
+def staged(b: Bench, batch: int, *rows: str) -> Callable[[], object]:
+    """A batch of In that is computed now, and put when it is called."""
+    kind, frame = b.stream("In"), b.batch(records(*rows), RECORD, batch)
+    kind.stage(frame, batch)
+    return lambda: kind.run_batch(b.turn("In", batch), frame, batch)
+
+
+def test_what_others_append_meanwhile_does_not_concern_it(session: SparkSession, tmp_path: Path) -> None:
+    """The files that were written before the turn are what the turn commits, with its token, behind the other commit."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    put = staged(b, 1, "2:b", "3:c")
+    computed = files_of(b)
+    foreign(b, ("9", "z", "z"))
+    before = files_of(b)
+    result = put()
+    assert result.rows_written == 2  # type: ignore[attr-defined]
+    assert persons(b) == {"1": "a", "2": "b", "3": "c", "9": "z"}
+    assert files_of(b) == before >= computed
+    last = commit_paths(b.target)[-1].read_text()
+    assert list(commit_tokens(last)) == ["headgate/In"]
+    assert json.loads(commit_info(last)["userMetadata"])["step"] == "append"
+    assert staged(b, 1, "2:b", "3:c")().was_applied_before  # type: ignore[attr-defined]
+    assert len(persons(b)) == 4
+
+
+def test_a_request_that_came_to_stand_meanwhile_is_met(session: SparkSession, tmp_path: Path) -> None:
+    """The batch was computed without it, so it is computed anew in its turn."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    put = staged(b, 1, "2:a")
+    b.run("Mut", requests("a>p"), REQUEST, 1)
+    put()
+    assert persons(b) == {"1": "p", "2": "p"}
+
+
+def test_a_key_that_came_meanwhile_is_not_written_twice(session: SparkSession, tmp_path: Path) -> None:
+    """`keep_first` was decided on a table that another has added to."""
+    b = Bench(session, str(tmp_path), (stream("In", KEEP),), table(COLUMNS))
+    b.run("In", records("1:a"), RECORD, 0)
+    put = staged(b, 1, "1:x", "2:b")
+    foreign(b, ("2", "z", "z"))
+    put()
+    assert persons(b) == {"1": "a", "2": "z"}
+
+
+def test_a_batch_that_a_later_turn_has_written_is_not_put_again(session: SparkSession, tmp_path: Path) -> None:
+    """Its token is in the table by the time of the put: between the look at it and the put, too."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    kind, frame = b.stream("In"), b.batch(records("2:b"), RECORD, 1)
+    kind.stage(frame, 1)
+    late = b.turn("In", 1)
+    late.between = lambda name: b.run("In", records("2:b"), RECORD, 1)
+    kind.run_batch(late, frame, 1)
+    assert persons(b) == {"1": "a", "2": "b"}
+
+
+# ------------------------------------------------------------------------------------------------ functions of the user
+
+
+class Written:
+    """A query of the user's own over `root/in`, which merges into a table."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.path, self.root = spark, str(root / "table"), root
+        spark.sql(
+            f"CREATE TABLE delta.`{self.path}` (id BIGINT, v STRING) USING delta "
+            "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+        )
+        self.drop(0, "a", 1, 2, 3)
+        self.job = headgate.JobCoordinator(
+            spark, name="Own", lock="L", storage=str(root / "_headgate"), tables=[self.path]
+        )
+
+    def drop(self, number: int, v: str, *ids: int) -> None:
+        """A file of the source."""
+        rows = self.spark.createDataFrame([(id_, v) for id_ in ids], "id BIGINT, v STRING")
+        rows.coalesce(1).write.mode("append").parquet(str(self.root / "in"))
+
+    def merge(self, batch: DataFrame, batch_id: int) -> None:
+        """An upsert."""
+        target = headgate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
+        merge = target.merge(batch.alias("s"), "t.id = s.id")
+        merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def run(self, function: Callable[[DataFrame, int], None]) -> headgate.RunReport:
+        """One turn."""
+
+        def make() -> DataStreamWriter:
+            frame = self.spark.readStream.schema("id BIGINT, v STRING").parquet(str(self.root / "in"))
+            writer = frame.writeStream.foreachBatch(headgate.coordinated(function, self.job, coverage="publish"))
+            return writer.option("checkpointLocation", str(self.root / "checkpoint"))
+
+        return headgate.supervise(make, self.job, once=True)
+
+    def rows(self) -> dict[int, str]:
+        """The table."""
+        return {row.id: row.v for row in self.spark.read.format("delta").load(self.path).collect()}
+
+
+@pytest.fixture
+def written(session: SparkSession, tmp_path: Path) -> Iterator[Written]:
+    """Ended after the test."""
+    made = Written(session, tmp_path)
+    yield made
+    made.job.close()
+
+
+def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) -> None:
+    """Another's rows that came in between belong to its source: it follows them, once, with the turn's token."""
+    calls = []
+
+    def merge_beside_another(batch: DataFrame, batch_id: int) -> None:
+        written.merge(batch, batch_id)
+        calls.append(batch_id)
+        written.spark.newSession().sql("SELECT 1").collect()
+        assert written.rows() == {}
+
+    assert written.run(merge_beside_another).turns == 1
+    assert written.rows() == {1: "a", 2: "a", 3: "a"}
+    assert calls == [0]
+    written.drop(1, "b", 3, 4)
+    written.run(written.merge)
+    assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
+    assert all(
+        commit_tokens(path.read_text())
+        for path in commit_paths(written.path)  # type: ignore[arg-type]
+        if commit_info(path.read_text()).get("operation") == "MERGE"
+    )
+
+
+def test_a_function_that_commits_something_else_is_refused(written: Written) -> None:
+    """A stock write would be outside of the turn; of two statements the second would not see the first."""
+
+    def stock(batch: DataFrame, batch_id: int) -> None:
+        batch.write.format("delta").mode("append").save(written.path)
+
+    def twice(batch: DataFrame, batch_id: int) -> None:
+        written.merge(batch, batch_id)
+        written.merge(batch, batch_id)
+
+    for function, message in ((stock, "something else than one statement"), (twice, "a batch is one statement")):
+        with pytest.raises(InvalidRequest, match=message):
+            written.run(function)
+        assert written.rows() == {}
+    written.run(written.merge)
+    assert written.rows() == {1: "a", 2: "a", 3: "a"}
