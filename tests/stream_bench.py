@@ -15,7 +15,9 @@ from headgate.core.spec import (
     Append,
     Erase,
     FilesSource,
+    Maintain,
     Mutate,
+    StreamKind,
     StreamSpec,
     TableSpec,
     Unmatched,
@@ -148,6 +150,10 @@ class Bench:
                 from headgate.streams.erase import EraseStream
 
                 return EraseStream(spec, self.table, self.context())
+            case Maintain():
+                from headgate.streams.maintain import MaintainStream
+
+                return MaintainStream(spec, self.table, self.context())
 
     def turn(self, name: str, batch: int, **more: Any) -> HandTurn:
         self.epoch += 1
@@ -190,7 +196,7 @@ class Bench:
         return {position: state for position, (state, _) in sorted(self.requests(name).items())}
 
 
-def stream(name: str, kind: Append | Mutate | Erase, **more: Any) -> StreamSpec:
+def stream(name: str, kind: StreamKind, **more: Any) -> StreamSpec:
     given: dict[str, Any] = {
         "every_ms": None,
         "order": NoRule(),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headgate.api import JobCoordinator, Pipeline, coordinated, session, supervise
     from headgate.core.spec.build import files, files_json, kafka
     from headgate.streams.supervisor import RunReport
+    from headgate.tables.running import on_statement
     from headgate.tables.sql import explain_sql as explain
     from headgate.tables.sql import sql
     from headgate.tables.table import DeltaTable
@@ -28,6 +29,7 @@ _HOMES = {
     "files": "headgate.core.spec.build",
     "files_json": "headgate.core.spec.build",
     "kafka": "headgate.core.spec.build",
+    "on_statement": "headgate.tables.running",
     "session": "headgate.api",
     "sql": "headgate.tables.sql",
     "supervise": "headgate.api",
@@ -42,6 +44,7 @@ __all__ = [
     "files",
     "files_json",
     "kafka",
+    "on_statement",
     "session",
     "sql",
     "supervise",

@@ -58,6 +58,26 @@ class StepRepeated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatementPublished:
+    """A statement of `headgate.DeltaTable` or `headgate.sql` is in its table."""
+
+    table: str
+    operation: str
+    version: int | None
+    """Of its commit; None: nothing to change."""
+    level: int
+    """How it followed others, 0 to 5: see `headgate.tables.result.Result`."""
+    attempts: int
+    """Executions, those on some files included."""
+    lost_puts: int
+    reasons: tuple[str, ...]
+    """Why it was executed again, each time."""
+    rows_read: int
+    """Rows read again to see whether they concern it."""
+    waited_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
     """A turn is over, or was given up: the ledger's row."""
 
@@ -98,4 +118,4 @@ class Noticed:
     text: str
 
 
-Event = TurnWaits | TurnGranted | StepWritten | StepRepeated | TurnEnded | JobIdle | Noticed
+Event = TurnWaits | TurnGranted | StepWritten | StepRepeated | StatementPublished | TurnEnded | JobIdle | Noticed

@@ -39,6 +39,8 @@ from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm
 from headgate.errors import Corrupt
 
+BUDGET_CONF, BUDGET_BYTES = "spark.headgate.testBytesMax", 2**30
+"""Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
 POSITIONS_MAX = 100_000
 """Of so many rows the positions are collected in the driver."""
 LISTED_MAX = 1_000
@@ -74,6 +76,8 @@ class TableRows:
         open_ = self._not_ruled_out(condition, [file.after for file in files if file.after is not None])
         if not open_:
             return {}
+        if not self._is_within_budget(open_):
+            return {file["path"]: None for file in open_}
         # The condition may name the table's rows by their alias, and no column of ours may come between.
         concerned = self._dml.concerned(self._frame(open_))
         found = concerned.select("_metadata.file_path", "_metadata.row_index").limit(POSITIONS_MAX + 1).collect()
@@ -92,6 +96,8 @@ class TableRows:
         old = [change for change in gone if change.before is not None and self._may_hold(keys, change.before)]
         if any("partitionValues" not in (change.before or {}) for change in old):
             return True  # an old form of removal does not say enough to read the file again
+        if not self._is_within_budget([*new, *(change.before for change in old if change.before is not None)]):
+            return True
         frames = [self._frame(new)] if new else []
         frames += [self._lost(change) for change in old]
         return any(not self._dml.met(frame).isEmpty() for frame in frames)
@@ -101,6 +107,8 @@ class TableRows:
 
         None where columns cannot be compared for certain, or the copies have not got all of them.
         """
+        if not self._is_within_budget([*copies, *(change.before for change in gone if change.before is not None)]):
+            return None
         schema = self._frame(copies[:1]).schema
         if not all(_is_compared(field.dataType) for field in schema.fields):
             return None
@@ -152,6 +160,12 @@ class TableRows:
         return tuple(descriptors)
 
     # ---------------------------------------------------------------------------------------------------------- files
+
+    def _is_within_budget(self, files: Collection[Body]) -> bool:
+        """Whether files are small enough to be looked into; else the statement is rather executed again."""
+        return sum(int(file.get("size") or 0) for file in files) <= int(
+            str(self._dml.session.conf.get(BUDGET_CONF, str(BUDGET_BYTES)))
+        )
 
     def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:
         return [file for file in files if self._may_hold(condition, file)]

@@ -23,7 +23,7 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
-from headgate.tables.running import publisher
+from headgate.tables.running import finish, publisher
 
 CONSTRAINT = "delta.constraints."
 
@@ -153,7 +153,7 @@ class AppendStream:
             def statement(token: WriteToken) -> None:
                 tokens.append(token)
                 if staged is not None:
-                    publisher(self._context.session).finish(staged.insert, token)
+                    finish(staged.insert, token)
                 else:
                     self._write(computed.rows, token)
 

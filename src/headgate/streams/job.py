@@ -24,7 +24,7 @@ from headgate.delta.statements import NUMBER_CONF, single_write
 from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
-from headgate.tables.running import collected, publisher
+from headgate.tables.running import collected, finish
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]
@@ -100,7 +100,7 @@ class Turn:
         held = self._held
 
         def statement(token: WriteToken) -> None:
-            publisher(self._session).finish(staged, token)
+            finish(staged, token)
 
         held.write(table, step=0, name=IMPLICIT, statement=statement)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,11 +17,15 @@ from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm
 from headgate.delta.publish import Outcome, Publisher, Staged
 from headgate.errors import InvalidRequest
+from headgate.events import StatementPublished
+from headgate.ports import WriteToken
 from headgate.tables.result import Result, result_of
 
 _guard = threading.Lock()
 _publishers: dict[str, Publisher] = {}
 _collectors = threading.local()
+_callbacks: list[Callable[[StatementPublished], None]] = []
+LOGGER = logging.getLogger("headgate")
 
 
 def publisher(spark: SparkSession) -> Publisher:
@@ -82,14 +87,48 @@ def run(dml: Dml) -> Result:
     collector: Collector | None = getattr(_collectors, "now", None)
     if collector is not None:
         return collector.take(dml)
-    outcome = publisher(dml.session).publish(dml)
+    return _told(dml, publisher(dml.session).publish(dml))
 
+
+def finish(staged: Staged, stamp: WriteToken | None = None) -> Result:
+    """Put a statement that was computed before."""
+    return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp))
+
+
+def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
+    """Have a function told of every statement of this process that is published; what is returned ends that.
+
+    It is called in the statement's thread, after its commit; what it raises is logged and passed over.
+    """
+    _callbacks.append(callback)
+    return lambda: _callbacks.remove(callback)
+
+
+def _told(dml: Dml, outcome: Outcome) -> Result:
     def read_info(version: int) -> Mapping[str, Any]:
         jvm = Jvm(dml.session)
         log = jvm.delta_log(dml.table)
         return commit_info(jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json")) or "")
 
-    return result_of(outcome, read_info)
+    result = result_of(outcome, read_info)
+    event = StatementPublished(
+        table=dml.table,
+        operation=dml.operation.value,
+        version=result.version,
+        level=result.level,
+        attempts=result.attempts,
+        lost_puts=result.lost_puts,
+        reasons=result.reasons,
+        rows_read=result.rows_read,
+        waited_ms=result.waited_ms,
+    )
+    LOGGER.debug("%s", event)
+    for callback in list(_callbacks):
+        try:
+            callback(event)
+        except Exception:
+            LOGGER.exception("a function that is told of statements failed")
+    return result
 
 
 def location_of(jdt: Any) -> TableLocation:

@@ -14,6 +14,7 @@ from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, Body, changes
 from headgate.core.rows.effects import Waiting
+from headgate.core.rows.publish import info_of
 from headgate.core.rows.rebase import Rebased, rebase
 
 FILE_KINDS = ("add", "remove", "cdc")
@@ -48,6 +49,7 @@ def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting
         waiting: In the order in which they shall follow each other.
     """
     parts: list[tuple[Action, ...]] = []
+    infos: list[Body] = []
     members: dict[int, int] = {}
     kind: tuple[bool, bool] | None = None
     for place, one in enumerate(waiting):
@@ -61,8 +63,9 @@ def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting
             continue
         kind = own or kind
         parts.append(outcome.actions)
+        infos.append(info_of(one.statement, one.lost.info, outcome))
         members[place] = outcome.level
-    return Group(members=members, actions=combined(head, parts), info=_info([waiting[i].lost.info for i in members]))
+    return Group(members=members, actions=combined(head, parts), info=_info(infos))
 
 
 def combined(head: Version, parts: Sequence[tuple[Action, ...]]) -> tuple[Action, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
+from headgate.core.rows.actions import Body
 from headgate.core.rows.effects import (
     Captured,
     Committed,
@@ -24,8 +25,8 @@ from headgate.core.rows.effects import (
     Reserve,
     Waiting,
 )
-from headgate.core.rows.rebase import Again, Partly, Superseded, rebase
-from headgate.core.rows.statement import Statement
+from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, deleted_rows, rebase
+from headgate.core.rows.statement import Reads, Statement
 
 LOSSES_FREE = 2
 """So often a statement is executed again, whole or in part, beside others; after that the table is reserved for it."""
@@ -117,6 +118,15 @@ def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
     return Captured(version=part.version, actions=(*part.kept, *new), info=info)
 
 
+def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
+    """The statement's history; a DELETE that followed winners may have deleted other rows than it had found."""
+    is_recounted = statement.reads is Reads.ROWS and statement.marks_rows and rebased.level == 2
+    rows = deleted_rows(rebased.actions) if is_recounted else None
+    if rows is None:
+        return info
+    return {**info, "operationMetrics": {**(info.get("operationMetrics") or {}), "numDeletedRows": str(rows)}}
+
+
 def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
     """Puts a captured commit behind those that won, as often as others are first again."""
     tried: set[str] = set()
@@ -138,7 +148,7 @@ def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
         if rebased.is_empty:
             return _Followed(None, rebased.level, len(tried))
         version = Version(won.version + 1)
-        reply = yield from perform(Put(version, rebased.actions, lost.info))
+        reply = yield from perform(Put(version, rebased.actions, info_of(statement, lost.info, rebased)))
         if reply.is_done:
             return _Followed(version, rebased.level, len(tried))
         tried.add(reply.transaction_id)

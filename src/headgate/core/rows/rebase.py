@@ -13,7 +13,7 @@ Rules for editors: every test errs on the side of running the statement again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +75,21 @@ class Rebased:
     def is_empty(self) -> bool:
         """Whether nothing is left to do: winners did all of it."""
         return not any(action.kind in ("add", "remove", "txn") for action in self.actions)
+
+
+def deleted_rows(actions: Sequence[Action]) -> int | None:
+    """How many rows are marked, or gone with their file, where nothing is rewritten; None where the log does not say."""
+    adds = {action.body["path"]: action.body for action in actions if action.kind == "add"}
+    total = 0
+    for action in actions:
+        if action.kind != "remove":
+            continue
+        add = adds.pop(action.body["path"], None)
+        after = _records(action.body) if add is None else _cardinality(add)
+        if after is None:
+            return None
+        total += after - _cardinality(action.body)
+    return None if adds else total
 
 
 def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Partly | Again | Superseded]:
@@ -347,6 +362,11 @@ def _records(file: Body) -> int | None:
     stats = file.get("stats")
     number = json.loads(stats).get("numRecords") if isinstance(stats, str) else None
     return int(number) if number is not None else None
+
+
+def _cardinality(file: Body) -> int:
+    """Rows that a file's vector marks."""
+    return int((file.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def _wide(stats: str | None) -> str | None:

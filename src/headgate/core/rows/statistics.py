@@ -79,7 +79,7 @@ def parse(expression: str) -> Condition:
     try:
         nodes = iter(json.loads(expression))
         return _condition(_tree(nodes))
-    except (ValueError, KeyError, StopIteration):
+    except (ValueError, KeyError, TypeError, StopIteration):
         return Everything()
 
 
@@ -160,8 +160,11 @@ class _Node:
 
 def _tree(nodes: Iterator[Mapping[str, Any]]) -> _Node:
     body = next(nodes)
-    children = tuple(_tree(nodes) for _ in range(body["num-children"]))
-    return _Node(body["class"].rsplit(".", 1)[-1], body, children)
+    children = []
+    for _ in range(body["num-children"]):
+        # No generator expression: it would turn the end of the nodes into another error.
+        children.append(_tree(nodes))
+    return _Node(body["class"].rsplit(".", 1)[-1], body, tuple(children))
 
 
 def _condition(node: _Node) -> Condition:
