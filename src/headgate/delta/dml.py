@@ -17,10 +17,14 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Facts, Operation
 from headgate.core.rows.statistics import Among, Both, Compared, Condition, Everything, parse
 from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+from headgate.delta.statements import confs
 
 PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
 KEYS_MAX = 1_000
 """So many keys of a source are looked up in a file's statistics; of more, the smallest and the largest."""
+BATCH_CONF = "spark.databricks.delta.optimize.batchSize"
+WHOLE = str(1 << 62)
+"""Bytes of a batch that everything fits in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +179,16 @@ class Dml:
         except JVM_ERRORS:
             return []
         return found
+
+
+def relocation(session: SparkSession, table: TableLocation, execute: Callable[[], object]) -> Dml:
+    """An OPTIMIZE that makes one commit. Each of several would lose to the one before it, and those after it would not be made."""
+
+    def in_one_commit() -> object:
+        with confs(session, {BATCH_CONF: WHOLE}):
+            return execute()
+
+    return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=in_one_commit)
 
 
 def _obstacles_of_plan(jvm: Jvm, plan: Any, what: str) -> list[str]:

@@ -12,11 +12,12 @@ Rules for editors:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -64,7 +65,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3"),
+    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
         *("enter/4", "leave/0"),
@@ -250,6 +251,11 @@ class Jvm:
     def names(self, disk: Any, folder: Any) -> list[str]:
         """The names in a folder."""
         return str(self._bulk.names(disk, folder)).splitlines()
+
+    def missing(self, root: Any, paths: Sequence[str]) -> str | None:
+        """The first of these files of a table that is not there; paths as in the log, below `root`."""
+        names = [unquote(path) for path in paths if ":" not in path]
+        return self._bulk.missing(root.getFileSystem(self.hadoop_conf), root, "\n".join(names))  # type: ignore[no-any-return]
 
     def forget(self, folder: Any) -> None:
         """Have Delta no longer remember the table of a folder."""

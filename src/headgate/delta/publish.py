@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +41,7 @@ from headgate.delta import exact, overlay
 from headgate.delta.dml import Dml
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import LogGone
 from headgate.delta.rows import TableRows
 from headgate.errors import InvalidRequest, Unavailable, UnsupportedTable
@@ -60,11 +59,8 @@ UNSERVED_FEATURES = frozenset(
 )
 """A commit of a table with these is more than its actions in the log."""
 RESERVE_POLL_S = 0.01
-AFTERWARDS_MAX = 8
-"""Checksums and checkpoints that may wait to be written; more are written by those who commit."""
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
-LOGGER = logging.getLogger("headgate")
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
 
@@ -131,6 +127,7 @@ class Publisher:
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
         run = _Run(self, staged.dml, staged.token, staged.table_id, stamp=stamp)
+        run.require_files(staged.commit)
         return run.to_end(run.stamped(staged.commit))
 
     def table_id(self, dml: Dml) -> str:
@@ -141,72 +138,6 @@ class Publisher:
         """Of a table."""
         with self._guard:
             return self._lines.setdefault(table, Line())
-
-
-class Afterwards:
-    """Does in a thread of its own what a commit leaves for later; with too much of it, in the thread that asks."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-afterwards")
-        self._room = threading.Semaphore(AFTERWARDS_MAX)
-
-    def __call__(self, work: Callable[[], None]) -> None:
-        """Have it done, now or soon. A failure of it is said and passed over."""
-        if not self._room.acquire(blocking=False):
-            self._do(work)
-            return
-        try:
-            self._pool.submit(self._do, work).add_done_callback(lambda _: self._room.release())
-        except RuntimeError:  # the interpreter ends
-            self._room.release()
-            self._do(work)
-
-    def wait(self) -> None:
-        """Until all that was asked before is done."""
-        self._pool.submit(lambda: None).result()
-
-    @staticmethod
-    def _do(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            LOGGER.info("what follows a commit was left out, and is made up for by a later one: %s", first_line(error))
-
-
-class Line:
-    """Those of one driver who want to commit to a table."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
-        self._entries: list[Entry] = []
-        self._guard = threading.Lock()
-
-    def enter(self, entry: Entry) -> None:
-        """Wait for the next version."""
-        with self._guard:
-            self._entries.append(entry)
-
-    def leave(self, entry: Entry) -> None:
-        """No longer."""
-        with self._guard:
-            if entry in self._entries:
-                self._entries.remove(entry)
-
-    def first(self, entry: Entry, number_max: int) -> list[Entry]:
-        """So many that wait, this one among them."""
-        with self._guard:
-            others = [one for one in self._entries if one is not entry]
-            return [entry, *others[: number_max - 1]]
-
-
-@dataclass(eq=False)
-class Entry:
-    """A statement that waits for a version, and what it was told."""
-
-    run: _Run
-    waiting: Waiting
-    reply: Joined | InDoubt | BaseException | None = None
 
 
 @dataclass
@@ -260,6 +191,21 @@ class _Run:
         others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self.stamp.token_id)
         info = {**commit.info, "userMetadata": self.stamp.user_metadata}
         return Captured(version=commit.version, actions=(*others, txn), info=info)
+
+    def require_files(self, commit: Captured | Committed) -> None:
+        """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names."""
+        if isinstance(commit, Committed):
+            return
+        taken = {action.body["path"] for action in commit.actions if action.kind == "remove"}
+        brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
+        missing = self.jvm.missing(self.log.dataPath(), brought)
+        if missing is not None:
+            raise InvalidRequest(
+                "a file that the statement had written is gone, as after VACUUM; nothing was committed",
+                advice="Run the statement again; let VACUUM keep files for longer than statements take",
+                table=self.dml.table,
+                file=missing,
+            )
 
     @property
     def rows(self) -> TableRows:

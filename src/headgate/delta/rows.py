@@ -36,8 +36,8 @@ from headgate.core.rows import statistics, vectors
 from headgate.core.rows.actions import Body, FileChange
 from headgate.core.rows.effects import Positions
 from headgate.delta.dml import Dml
-from headgate.delta.jvm import Jvm
-from headgate.errors import Corrupt
+from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.errors import Corrupt, Unavailable
 
 BUDGET_CONF, BUDGET_BYTES = "spark.headgate.testBytesMax", 2**30
 """Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
@@ -140,12 +140,18 @@ class TableRows:
 
         Raises:
             Corrupt: Its file is gone, or damaged.
+            Unavailable: Its file cannot be read.
         """
         where = vectors.location(descriptor)
         if where is None:
             return vectors.read(descriptor)
         path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
-        content = self._jvm.read_bytes(path)
+        try:
+            content = self._jvm.read_bytes(path)
+        except JVM_ERRORS as error:
+            raise Unavailable(
+                "the file of a deletion vector cannot be read; nothing was written", reason=first_line(error)
+            ) from error
         if content is None:
             raise Corrupt("the file of a deletion vector is gone; nothing was written", file=str(path))
         return vectors.read(descriptor, content)

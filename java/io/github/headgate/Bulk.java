@@ -94,6 +94,15 @@ public final class Bulk {
     }
   }
 
+  /** The first of these files below a folder, a line each, that does not exist; null if all do. */
+  public static String missing(FileSystem files, Path folder, String names) throws IOException {
+    if (names.isEmpty()) return null;
+    for (String name : names.split("\n")) {
+      if (!files.exists(new Path(folder, name))) return name;
+    }
+    return null;
+  }
+
   /** The names of a folder's files, a line each; empty where there is none. */
   public static String names(FileSystem files, Path folder) throws IOException {
     StringBuilder names = new StringBuilder();

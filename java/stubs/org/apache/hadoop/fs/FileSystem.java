@@ -12,6 +12,10 @@ public abstract class FileSystem {
     return null;
   }
 
+  public boolean exists(Path path) throws IOException {
+    return false;
+  }
+
   public FSDataInputStream open(Path path) throws IOException {
     return null;
   }

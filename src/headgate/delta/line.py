@@ -1,0 +1,84 @@
+"""Those of one driver who wait for a table's next version, and what a commit leaves to be done when nobody waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from headgate.core.rows.effects import InDoubt, Joined, Waiting
+from headgate.delta.jvm import first_line
+
+AFTERWARDS_MAX = 8
+"""Checksums and checkpoints that may wait to be written; more are written by those who commit."""
+LOGGER = logging.getLogger("headgate")
+
+
+class Afterwards:
+    """Does in a thread of its own what a commit leaves for later; with too much of it, in the thread that asks."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-afterwards")
+        self._room = threading.Semaphore(AFTERWARDS_MAX)
+
+    def __call__(self, work: Callable[[], None]) -> None:
+        """Have it done, now or soon. A failure of it is said and passed over."""
+        if not self._room.acquire(blocking=False):
+            self._do(work)
+            return
+        try:
+            self._pool.submit(self._do, work).add_done_callback(lambda _: self._room.release())
+        except RuntimeError:  # the interpreter ends
+            self._room.release()
+            self._do(work)
+
+    def wait(self) -> None:
+        """Until all that was asked before is done."""
+        self._pool.submit(lambda: None).result()
+
+    @staticmethod
+    def _do(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            LOGGER.info("what follows a commit was left out, and is made up for by a later one: %s", first_line(error))
+
+
+class Line:
+    """Those of one driver who want to commit to a table."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
+        self._entries: list[Entry] = []
+        self._guard = threading.Lock()
+
+    def enter(self, entry: Entry) -> None:
+        """Wait for the next version."""
+        with self._guard:
+            self._entries.append(entry)
+
+    def leave(self, entry: Entry) -> None:
+        """No longer."""
+        with self._guard:
+            if entry in self._entries:
+                self._entries.remove(entry)
+
+    def first(self, entry: Entry, number_max: int) -> list[Entry]:
+        """So many that wait, this one among them."""
+        with self._guard:
+            others = [one for one in self._entries if one is not entry]
+            return [entry, *others[: number_max - 1]]
+
+
+@dataclass(eq=False)
+class Entry:
+    """A statement that waits for a version, and what it was told."""
+
+    run: Any
+    """Answers what its rebase asks."""
+    waiting: Waiting
+    reply: Joined | InDoubt | BaseException | None = None
