@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench simulate matrix matrix-versions clean
+.PHONY: help env demo test lint bench simulate soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
@@ -15,6 +15,7 @@ help:
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make simulate         the turn protocol explored in full'
+	@echo 'make soak-rows        random statements from threads and drivers against their serial replay; about 15 minutes'
 	@echo 'make matrix           the long tests: whole data sets, large matrices'
 	@echo 'make matrix-versions  the tests on each Python and Spark version found here'
 	@echo 'make clean            remove .tools, .venv and .matrix'
@@ -62,6 +63,10 @@ bench: env
 
 simulate: env
 	HEADGATE_MATRIX=1 $(BIN)/pytest tests/simulation
+
+soak-rows: env
+	$(BIN)/python -m headgate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null
+	$(BIN)/python -m headgate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: env
 	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix

@@ -38,7 +38,8 @@ from headgate.testing.replay import Append, Delete, Merge, Optimize, Row, Statem
 NAME_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 CONF = {
     "spark.master": "local[2]",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # With one compiler the JVM's code cache is 48 MB: it is full after a minute of planning, and all else is interpreted.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=512m",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -347,8 +348,9 @@ class Driver:
 
     def send(self, sent: signal.Signals) -> None:
         """To the process and its JVM."""
-        self.is_killed = self.is_killed or sent is signal.SIGKILL
-        os.killpg(self.process.pid, sent)
+        if self.process.poll() is None:
+            self.is_killed = self.is_killed or sent is signal.SIGKILL
+            os.killpg(self.process.pid, sent)
 
     def end(self) -> None:
         """Until its statements are finished."""
@@ -360,9 +362,8 @@ class Driver:
 
     def close(self) -> None:
         """Nothing of it is left behind."""
-        if self.process.poll() is None:
-            self.send(signal.SIGKILL)
-            self.end()
+        self.send(signal.SIGKILL)
+        self.end()
 
 
 def disturb(drivers: Sequence[Driver], seconds: float) -> None:
@@ -601,7 +602,7 @@ def main() -> int:
         parser.error("--disturbed needs --drivers 2 or more")
     seed = said.seed or str(time.time_ns() % 100_000)
     session = headgate.session("soak", conf=CONF)
-    session.sparkContext.setLogLevel("ERROR")
+    session.sparkContext.setLogLevel("OFF")  # statements that lose are logged as errors
     share = {"threads": said.threads, "seconds": said.seconds, "statements_max": said.statements}
     if said.join is not None:
         session.range(10).count()
