@@ -39,9 +39,16 @@ def publisher(spark: SparkSession) -> Publisher:
     with _guard:
         if application not in _publishers:
             check_jvm(spark)
+            _leave_lost_merges_to_us(spark)
             _publishers.clear()  # a driver has one application at a time
             _publishers[application] = Publisher(spark)
         return _publishers[application]
+
+
+def _leave_lost_merges_to_us(spark: SparkSession) -> None:
+    """Delta logs a MERGE whose commit was kept as a fatal error; true errors are raised, too."""
+    levels: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    levels.core.config.Configurator.setLevel("org.apache.spark.sql.delta.commands.MergeIntoCommand", levels.Level.OFF)
 
 
 class Collector:
