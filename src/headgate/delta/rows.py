@@ -80,8 +80,10 @@ class TableRows:
             return {file["path"]: None for file in open_}
         # The condition may name the table's rows by their alias, and no column of ours may come between.
         concerned = self._dml.concerned(self._frame(open_))
-        found = concerned.select("_metadata.file_path", "_metadata.row_index").limit(POSITIONS_MAX + 1).collect()
-        if len(found) > POSITIONS_MAX:
+        found: list[Any] | None = None
+        if _has_positions(concerned):
+            found = concerned.select("_metadata.file_path", "_metadata.row_index").limit(POSITIONS_MAX + 1).collect()
+        if found is None or len(found) > POSITIONS_MAX:
             names = [row[0] for row in concerned.select("_metadata.file_path").distinct().collect()]
             return {self._path(name, open_): None for name in names}
         entered: dict[str, BitMap64] = {}
@@ -240,6 +242,12 @@ def _as_add(file: Body) -> dict[str, Any]:
     )
     said = {key: file[key] for key in known if file.get(key) is not None}
     return {"modificationTime": file.get("modificationTime", 0), "dataChange": True, "size": 0, **said}
+
+
+def _has_positions(frame: DataFrame) -> bool:
+    """Whether Delta tells rows' places: only of tables that can have vectors or row ids."""
+    metadata = frame.select("_metadata").schema["_metadata"].dataType
+    return isinstance(metadata, StructType) and "row_index" in metadata.names
 
 
 def _plain(uri: str) -> str:

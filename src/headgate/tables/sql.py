@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
-from headgate.delta.dml import Dml
+from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
@@ -142,6 +142,8 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
             if plan.overwrite():
                 return Dml(operation=Operation.OVERWRITE, **common)
             return Dml(operation=operation, source=parts.frame(plan.query()), **common)
+        case Operation.OPTIMIZE:
+            return relocation(spark, target.location, execute)
         case _:
             return Dml(operation=operation, **common)
 

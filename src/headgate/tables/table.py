@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
-from headgate.delta.dml import Dml
+from headgate.delta.dml import Dml, relocation
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import Result
@@ -299,7 +299,7 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
 
 def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
     """An OPTIMIZE that loses no race: the stock result, or its counts from the table's history."""
-    result = run(Dml(session=spark, table=table, operation=Operation.OPTIMIZE, execute=execute))
+    result = run(relocation(spark, table, execute))
     frame: Any = result.returned
     if frame is None:
         added, removed = result.files
