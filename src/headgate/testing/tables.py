@@ -12,13 +12,14 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pyarrow import parquet
 from pyroaring import BitMap64
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.rows import vectors
 from headgate.core.rows.actions import Action, Body, parse
@@ -101,9 +102,8 @@ def make(spark: SparkSession, kind: Kind, path: Path) -> None:
     spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta {kind.clause} TBLPROPERTIES ({properties})")
     if kind.constraint:
         spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT c CHECK ({kind.constraint})")
-    for ids in FILES:
-        frame = spark.createDataFrame(first_rows(ids), LAYOUT).coalesce(1)
-        frame.write.format("delta").mode("append").save(str(path))
+    parts = [spark.createDataFrame(first_rows(ids), LAYOUT).coalesce(1) for ids in FILES]
+    reduce(DataFrame.unionAll, parts).write.format("delta").mode("append").save(str(path))
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN ({', '.join(map(str, MARKED))})")
 
 
