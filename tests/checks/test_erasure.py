@@ -62,9 +62,48 @@ def test_files_that_may_hold_erased_rows_are_counted_and_no_others(tmp_path: Pat
     assert left is not None
     assert (left.version, left.with_deletion_vectors, left.removed, left.change_data) == (2, 1, 1, 1)
     assert str(left) == (
-        "logically erased at version 2; bytes still in 3 files until REORG TABLE … APPLY (PURGE), then VACUUM, have been "
-        "run by hand (1 with hidden rows, 1 of older versions, 1 of the change feed)"
+        "logically erased at version 2; bytes of what was erased since 1970-01-01 00:33 UTC still in 3 files until "
+        "REORG TABLE … APPLY (PURGE), then VACUUM, have been run by hand (1 with hidden rows, 4 bytes; 1 of older versions, "
+        "4 bytes; 1 of the change feed, 4 bytes)"
     )
+
+
+def upkeep(lake: Lake, step: str, at_ms: int, *actions: dict[str, Any], **facts: Any) -> int:
+    """A commit in which the stream `TTL` looked after the table's files."""
+    said = {
+        "headgate": 1,
+        "lock": "L",
+        "job": "TTL",
+        "epoch": 9,
+        "batch": 0,
+        "step": step,
+        "offsets": None,
+        "user": facts,
+    }
+    return lake.commit(*actions, info={"userMetadata": json.dumps(said), "timestamp": at_ms})
+
+
+def test_the_line_says_until_when_the_stream_deletes_them(tmp_path: Path) -> None:
+    """`physical_within` counts from the oldest erasure that is not purged and vacuumed, a purge alone does not end it."""
+    lake = made(tmp_path)
+    log, within_ms = LocalLog(lake.table), 86_400_000
+
+    def told() -> tuple[int | None, int | None]:
+        left = bytes_left("TTL", log, [], within_ms=within_ms)
+        assert left is not None
+        return left.since_ms, left.until_ms
+
+    assert told() == (2_000_000, 2_000_000 + within_ms)
+    moved = ({"remove": {"path": "org=x%20y/a.parquet", "dataChange": False}}, add("e.parquet"))
+    upkeep(lake, "purge", 2_500_000, *moved, at=2, hidden_ms=None, purged=[], covers_ms=2_000_000)
+    assert told() == (2_000_000, 2_000_000 + within_ms)
+    assert "1970-01-02 00:33 UTC" in str(bytes_left("TTL", log, [], within_ms=within_ms))
+    erased(lake, {"remove": {"path": "c.parquet"}}, add("c.parquet", hides=True))
+    upkeep(lake, "vacuum", 3_500_000, at=4, hidden_ms=2_000_000, purged=[])
+    assert told() == (2_000_000, 2_000_000 + within_ms)
+    upkeep(lake, "purge", 3_600_000, at=5, hidden_ms=None, purged=[], covers_ms=2_000_000)
+    upkeep(lake, "vacuum", 4_500_000, at=6, hidden_ms=None, purged=[])
+    assert told() == (None, None)
 
 
 def test_after_purge_and_vacuum_nothing_is_left(tmp_path: Path) -> None:

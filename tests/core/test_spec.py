@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Mutate, Pipeline, Unmatched, parse
+from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Maintain, Mutate, Pipeline, Unmatched, parse
 from headgate.core.spec.parse import Override
 from headgate.core.turns.order import After, NoRule, Strict
 from headgate.errors import Fault, InvalidRequest
@@ -184,17 +184,17 @@ streams:
     table: a
     after: Three
     strict: One
-    coverage: publish
+    coverage: publsh
     priority: 3
     source: {kafka: t}
     mutate: {match: {p: q}, set: {P: r}, sequence_by: s}
-    erase: {match: {p: q}, physical_within: 3d}
+    erase: {match: {p: q}, physical_within: 3}
   Three:
     table: a
     after: Two
     source: {files: ./d, format: json}
     max_rows_per_batch: "10"
-    maintain: {optimize: true}
+    maintain: {zorder_by: z}
 sync: {x: {from: a}}
 """
     expected = [
@@ -216,17 +216,18 @@ sync: {x: {from: a}}
         (17, 'did you mean "keep_first"?'),
         (18, "mutate and erase together"),
         (21, "after and strict together"),
-        (22, "streams.Two.coverage: 'publish' is not in this version"),
+        (22, 'did you mean "publish"?'),
         (23, "streams.Two.priority: not in this version"),
         (24, "streams.Two.source.servers: missing"),
         (24, "streams.Two.source.schema: missing"),
         (25, "streams.Two.mutate.applies_to: missing; expected arrived or arrived_and_later"),
         (25, "set assigns 'p', a column of match"),
-        (26, "streams.Two.erase.physical_within: not in this version"),
+        (26, "streams.Two.erase.physical_within: '3' is not a duration"),
         (29, "Three waits for Two waits for Three"),
-        (30, "streams.Three.source.schema: missing"),
-        (31, "streams.Three.max_rows_per_batch"),
-        (32, "streams.Three.maintain: not in this version"),
+        (30, "streams.Three.source: a stream that maintains has no source"),
+        (31, "streams.Three.max_rows_per_batch: '10' is not a count"),
+        (31, "streams.Three.max_rows_per_batch: a stream that maintains has no source"),
+        (32, "streams.Three.maintain.zorder_by: nothing is optimized"),
         (33, "sync: not in this version"),
     ]
     faults = faults_of(text)
@@ -422,9 +423,12 @@ KINDS = {
     "other applies_to": ("mutate: {match: {a: a}, set: {b: b}, applies_to: later}", "'later' is not known"),
     "erase without match": ("erase: {}", "streams.One.erase.match: missing"),
     "erase of blank SQL": ("erase: {match: {a: }}", "streams.One.erase.match.a: no value"),
-    "maintain": ("maintain: {optimize: true}", "streams.One.maintain: not in this version"),
+    "maintain with a source": (
+        "maintain: {optimize: true}",
+        "streams.One.source: a stream that maintains has no source",
+    ),
     "two kinds": ("append: {}\n    erase: {match: {a: a}}", "append and erase together"),
-    "bytes of an erasure": ("erase: {match: {a: a}, physical_within: 30d}", "physical_within: not in this version"),
+    "bytes of an erasure": ("erase: {match: {a: a}, physical_within: soon}", "'soon' is not a duration"),
 }
 
 
@@ -488,11 +492,53 @@ def test_sources_that_cannot_be(source: str, told: str) -> None:
 
 
 def test_stream_needs_a_source_unless_it_maintains() -> None:
-    """Upkeep has no records, and is refused for what it is: of a later version."""
+    """Upkeep has no records, no checkpoint, and a pace of a day."""
     text = "name: p\ntables: {t: {path: ./t}}\nstreams:\n  One: {table: t, append: {}}\n"
     assert "streams.One.source: missing; expected where its records come from" in only_fault(text)
     upkeep = text.replace("append: {}", "maintain: {optimize: true}")
-    assert only_fault(upkeep) == "headgate.yml:4: streams.One.maintain: not in this version"
+    stream = read(upkeep).streams[0]
+    assert (stream.source, stream.checkpoint, stream.every_ms) == (None, None, DAY_MS)
+    assert stream.kind == Maintain(optimize=True)
+    assert read(upkeep.replace("maintain:", "every: 1h, maintain:")).streams[0].every_ms == HOUR_MS
+
+
+MAINTAIN = {
+    "nothing": ("{}", "", "streams.One.maintain: nothing to do in it"),
+    "not even optimize": ("{optimize: false}", "", "streams.One.maintain: nothing to do in it"),
+    "order without optimize": ("{zorder_by: a, vacuum_older_than: 30d}", "", "nothing is optimized"),
+    "order by a partition": ("{optimize: true, zorder_by: [b, ORG]}", "partition_by: [org]", "'ORG' is a column that"),
+    "order of a clustered table": ("{optimize: true, zorder_by: b}", "cluster_by: org", "the table has cluster_by"),
+    "no duration": ("{vacuum_older_than: 30}", "", "'30' is not a duration"),
+}
+
+
+@pytest.mark.parametrize(("keys", "table", "told"), MAINTAIN.values(), ids=MAINTAIN.keys())
+def test_maintenance_that_cannot_be(keys: str, table: str, told: str) -> None:
+    """Each rule gives one fault."""
+    text = f"name: p\ntables: {{t: {{path: ./t, {table}}}}}\nstreams:\n  One: {{table: t, maintain: {keys}}}\n"
+    assert told in only_fault(text)
+
+
+@pytest.mark.parametrize(
+    "key", ["checkpoint: ./c", "turn_limit: {batches: 2}", "on_bad_record: fail", "coverage: exclusive"]
+)
+def test_keys_about_records_are_refused_where_there_are_none(key: str) -> None:
+    """What would be ignored is a fault."""
+    text = (
+        f"name: p\ntables: {{t: {{path: ./t}}}}\nstreams:\n  One: {{table: t, {key}, maintain: {{optimize: true}}}}\n"
+    )
+    assert only_fault(text).endswith("a stream that maintains has no source")
+
+
+def test_all_of_maintenance_and_physical_erasure_is_read() -> None:
+    """The keys of the design, in milliseconds."""
+    text = "name: p\ntables: {t: {path: ./t}}\nstreams:\n"
+    text += "  Up: {table: t, maintain: {optimize: true, zorder_by: [a, b], vacuum_older_than: 30d}}\n"
+    text += "  TTL: {table: t, source: {files: ./in}, erase: {match: {a: a}, lift_when: b, physical_within: 20d}}\n"
+    upkeep, erase = read(text).streams
+    assert upkeep.kind == Maintain(optimize=True, zorder_by=("a", "b"), vacuum_older_than_ms=30 * DAY_MS)
+    assert isinstance(erase.kind, Erase)
+    assert erase.kind.physical_within_ms == 20 * DAY_MS
 
 
 def test_topics_in_one_text_or_in_a_list() -> None:

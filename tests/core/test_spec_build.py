@@ -46,7 +46,11 @@ streams:
     table: engagement
     strict: Mutation
     source: {files: ./in/delete}
-    erase: {match: {person_id: person_id}}
+    erase: {match: {person_id: person_id}, physical_within: 30d}
+  Upkeep:
+    table: engagement
+    after: TTL
+    maintain: {optimize: true, zorder_by: person_id, vacuum_older_than: 30d}
 """
 
 
@@ -84,7 +88,14 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
         applies_to="arrived",
         unmatched={"retry_for": "1d"},
     )
-    engagement.erase(name="TTL", strict="Mutation", source=files("./in/delete"), match={"person_id": "person_id"})
+    engagement.erase(
+        name="TTL",
+        strict="Mutation",
+        source=files("./in/delete"),
+        match={"person_id": "person_id"},
+        physical_within="30d",
+    )
+    engagement.maintain(name="Upkeep", after="TTL", optimize=True, zorder_by="person_id", vacuum_older_than="30d")
     return pipeline, engagement
 
 
@@ -121,7 +132,7 @@ def test_faults_of_python_name_the_key() -> None:
     """There is no line, so the path of the key stands in its place; all at once, here too."""
     pipeline = PipelineBuilder("p", storage="s3a://b/x")
     table = pipeline.table("t")
-    table.append(name="One", source={"files": 5}, every="soon", coverage="publish")
+    table.append(name="One", source={"files": 5}, every="soon", coverage="whole")
     more = cast(Any, table)
     more.mutate(name="Two", source=object(), macth={}, match={"a": "a"}, set={"b": None}, priority=3)
     with pytest.raises(InvalidRequest) as raised:
@@ -131,7 +142,7 @@ def test_faults_of_python_name_the_key() -> None:
     assert ("tables.t", "none of path, name") in told
     assert ("streams.One.source.files", "'5' is not a text") in told
     assert ("streams.One.every", "'soon' is not a duration") in told
-    assert ("streams.One.coverage", "'publish' is not in this version") in told
+    assert ("streams.One.coverage", "'whole' is not known") in told
     assert ("streams.Two.source", "a value of type object") in told
     assert any(where == "streams.Two.macth" and "unknown key" in what for where, what in told)
     assert ("streams.Two.mutate", "streams.Two.mutate.applies_to: missing") in told

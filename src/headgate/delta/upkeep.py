@@ -28,6 +28,8 @@ TASKS_PER_CORE = 4
 """VACUUM lists a table with as many tasks as this setting says, 10,000 unless somebody has said otherwise: a minute and a half
 for ten files on two cores."""
 RECORD_ATTEMPTS_MAX = 100
+HOUR_MS = 3_600_000
+"""VACUUM … RETAIN rounds what it is told to hours, down to none."""
 
 
 def retention_ms(session: SparkSession, properties: Mapping[str, str]) -> int:
@@ -38,6 +40,11 @@ def retention_ms(session: SparkSession, properties: Mapping[str, str]) -> int:
 def is_retention_checked(session: SparkSession) -> bool:
     """Whether Delta refuses a VACUUM that deletes files younger than that; the user may have switched it off."""
     return str(session.conf.get(CHECK_CONF, "true")).lower() != "false"
+
+
+def whole_hours_ms(duration_ms: int) -> int:
+    """A time rounded up to what VACUUM can be told."""
+    return math.ceil(duration_ms / HOUR_MS) * HOUR_MS
 
 
 def optimize(session: SparkSession, table: TableLocation, zorder_by: Sequence[str] = ()) -> Dml:
@@ -67,14 +74,13 @@ def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | 
     Args:
         session: A session that nothing else writes with.
         table: The table.
-        older_than_ms: The time; None: as the table says.
+        older_than_ms: The time, rounded up to whole hours; None: as the table says.
         is_checked: Whether Delta refuses a time that is shorter than the table says.
     """
     said = {} if is_checked else {CHECK_CONF: "false"}
     if session.conf.get(LISTING_CONF, None) is None:
         said[LISTING_CONF] = str(TASKS_PER_CORE * session.sparkContext.defaultParallelism)
-    # Rounded up: a VACUUM must not be refused, nor a file deleted, for a microsecond.
-    hours = "" if older_than_ms is None else f" RETAIN {math.ceil(older_than_ms / 3.6) / 1e6:.6f} HOURS"
+    hours = "" if older_than_ms is None else f" RETAIN {whole_hours_ms(older_than_ms) // HOUR_MS} HOURS"
     with confs(session, said):
         session.sql(f"VACUUM delta.{_quoted(table)}{hours}")
 

@@ -87,7 +87,7 @@ class MaintainStream:
     def _is_vacuum_due(self, state: Maintained) -> bool:
         older_than_ms = self._kind.vacuum_older_than_ms
         return older_than_ms is not None and state.is_vacuum_due(
-            retention_ms=older_than_ms, now_ms=self._context.clock.wall_ms()
+            retention_ms=upkeep.whole_hours_ms(older_than_ms), now_ms=self._context.clock.wall_ms()
         )
 
     def _optimize(self, state: Maintained, token: WriteToken) -> None:
@@ -97,7 +97,10 @@ class MaintainStream:
 
     def _vacuum(self, state: Maintained, token: WriteToken) -> None:
         context = self._context
-        upkeep.vacuum(context.session, context.target, older_than_ms=self._kind.vacuum_older_than_ms)
+        older_than_ms = self._kind.vacuum_older_than_ms
+        if older_than_ms == upkeep.retention_ms(context.session, context.log.metadata(context.target).properties):
+            older_than_ms = None
+        upkeep.vacuum(context.session, context.target, older_than_ms=older_than_ms)
         upkeep.record(context.log, context.target, noted(token, **state.facts()))
 
     def _check(self) -> None:

@@ -54,7 +54,8 @@ class PhysicalErasure:
 
     def is_due(self) -> bool:
         """Whether there is anything to do now; from the logs alone."""
-        return any(self._is_purge_due(state) or self._is_vacuum_due(state) for state in self._states().values())
+        states = {table: watched.state() for table, watched in self._watched.items()}
+        return any(self._is_purge_due(state) or self._is_vacuum_due(table, state) for table, state in states.items())
 
     def run(self, turn: BatchTurn) -> None:
         """Does it.
@@ -62,7 +63,7 @@ class PhysicalErasure:
         Raises:
             InvalidRequest: The table keeps its files for longer than the bytes may be there; nothing was done.
         """
-        if (fault := within_fault(self._spec, self._within_ms, self._retention_ms())) is not None:
+        if (fault := within_fault(self._spec, self._within_ms, self._kept_ms(self._context.target))) is not None:
             raise InvalidRequest(faults=[fault])
         for table, watched in self._watched.items():
             if not turn.enter(table):
@@ -71,7 +72,7 @@ class PhysicalErasure:
             if self._is_purge_due(state):
                 self._purge(turn, table, state)
                 state = watched.state()
-            if self._is_vacuum_due(state):
+            if self._is_vacuum_due(table, state):
                 self._vacuum(turn, table, state)
 
     def _purge(self, turn: BatchTurn, table: TableLocation, state: Erased) -> None:
@@ -88,39 +89,39 @@ class PhysicalErasure:
         turn.write(table, step=PURGE, name=steps.PURGE, statement=statement)
 
     def _vacuum(self, turn: BatchTurn, table: TableLocation, state: Erased) -> None:
-        context, retention_ms = self._context, self._retention_ms()
-        is_target = table == context.target
+        context, retention_ms = self._context, self._retention_ms(table)
+        is_own = retention_ms == self._kept_ms(table)
         facts = state.vacuumed(retention_ms=retention_ms, now_ms=context.clock.wall_ms()).facts()
 
         def statement(token: WriteToken) -> None:
-            # Requests and dead letters are read and written in turns of the target's lock: what is safe for it is safe for them.
-            upkeep.vacuum(
-                context.session, table, older_than_ms=None if is_target else retention_ms, is_checked=is_target
-            )
+            upkeep.vacuum(context.session, table, older_than_ms=None if is_own else retention_ms, is_checked=is_own)
             upkeep.record(context.log, table, noted(token, **facts))
 
         turn.write(table, step=VACUUM, name=steps.VACUUM, statement=statement)
 
-    def _states(self) -> dict[TableLocation, Erased]:
-        return {table: watched.state() for table, watched in self._watched.items()}
-
     def _is_purge_due(self, state: Erased) -> bool:
         return state.hidden_ms is not None and state.is_purge_due(
             within_ms=self._within_ms,
-            retention_ms=self._retention_ms(),
+            retention_ms=upkeep.whole_hours_ms(self._kept_ms(self._context.target)),
             pace_ms=self._spec.every_ms or 0,
             now_ms=self._context.clock.wall_ms(),
         )
 
-    def _is_vacuum_due(self, state: Erased) -> bool:
+    def _is_vacuum_due(self, table: TableLocation, state: Erased) -> bool:
         return bool(state.purged) and state.is_vacuum_due(
-            retention_ms=self._retention_ms(), now_ms=self._context.clock.wall_ms()
+            retention_ms=self._retention_ms(table), now_ms=self._context.clock.wall_ms()
         )
 
-    def _retention_ms(self) -> int:
-        """The target's, for all of them."""
+    def _retention_ms(self, table: TableLocation) -> int:
+        """How long a table's files have to be kept: its own time, or the target's if that is shorter.
+
+        Requests and dead letters are read and written in turns of the target's lock: what is safe for it is safe for them.
+        """
+        return min(self._kept_ms(table), upkeep.whole_hours_ms(self._kept_ms(self._context.target)))
+
+    def _kept_ms(self, table: TableLocation) -> int:
         context = self._context
-        return upkeep.retention_ms(context.session, context.log.metadata(context.target).properties)
+        return upkeep.retention_ms(context.session, context.log.metadata(table).properties)
 
 
 def within_fault(spec: StreamSpec, within_ms: int, kept_ms: int) -> Fault | None:

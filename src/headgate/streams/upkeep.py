@@ -55,16 +55,19 @@ class Watched(Generic[S]):
         head = self._context.log.head(self._table)
         if head < 0:
             return self._new
-        known = self._known
-        if known is None or known.at > head:  # greater: the table was made anew
-            known = self._looked_up(head)
-        elif known.at < head:
-            try:
-                known = folded(known, self._deeds(known.at, head))
-            except LogGone:
-                known = self._looked_up(head)
-        self._known = known
-        return known
+        known = None
+        if self._known is not None and self._known.at <= head:  # greater: the table was made anew
+            known = self._gone_on(self._known, head)
+        self._known = known or self._looked_up(head)
+        return self._known
+
+    def _gone_on(self, known: S, head: Version) -> S | None:
+        """The state at the head; None if it has to be looked up."""
+        try:
+            deeds = self._deeds(known.at, head)
+        except LogGone:
+            return None
+        return None if any(self._told(deed) is not None for deed in deeds) else folded(known, deeds)
 
     def _looked_up(self, head: Version) -> S:
         deeds: list[Deed] = []
