@@ -119,7 +119,7 @@ MISTAKES = {
     "bad count": ("    max_rows_per_batch: none", "max_rows_per_batch"),
     "bad choice": ("    on_bad_record: cry", "on_bad_record"),
     "later key": ("    aging: 5m", "aging"),
-    "later value": ("    coverage: publish", "coverage"),
+    "bad coverage": ("    coverage: whole", "coverage"),
     "place": ("    checkpoint: s3a://b/c", "checkpoint"),
 }
 

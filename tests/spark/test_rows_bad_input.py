@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import headgate
 from headgate.core.ids import TableLocation
 from headgate.delta import publish
+from headgate.delta.gate import Gate
 from headgate.delta.log import LogGone
 from headgate.delta.publish import Staged
 from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
@@ -146,6 +147,6 @@ def test_a_merge_that_became_ambiguous_is_refused_as_alone(session: SparkSession
 
 def test_unpinned_threads_are_refused(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement is told by its thread in the JVM."""
-    monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
+    monkeypatch.setattr(session.sparkContext, "_gateway", object())  # as it is with PYSPARK_PIN_THREAD=false
     with pytest.raises(InvalidRequest, match="PYSPARK_PIN_THREAD"):
-        publish.Publisher(session)
+        Gate(session)

@@ -7,7 +7,6 @@ here leaves its commit behind if another was first, or in any case, for others t
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.clientserver import ClientServer
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
@@ -45,7 +45,7 @@ class Gate:
     """The gate of one JVM. Safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
-        if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "false":
+        if not isinstance(spark.sparkContext._gateway, ClientServer):
             raise InvalidRequest(
                 "a statement is told by its thread, and PYSPARK_PIN_THREAD=false gives Python's threads none of their own in "
                 "the JVM; nothing was done",
