@@ -74,11 +74,21 @@ KINDS = {
         Kind(name="no-vectors", properties={"enableDeletionVectors": "false"}),
         Kind(name="feed", properties={**VECTORS, "enableChangeDataFeed": "true"}),
         Kind(name="row-ids", properties={**VECTORS, "enableRowTracking": "true"}),
-        Kind(name="generated", more="g BIGINT GENERATED ALWAYS AS (v * 2)", constraint="id >= 0 AND v < 1000"),
+        Kind(name="generated", more="g BIGINT GENERATED ALWAYS AS (v * 2)", constraint="id >= 0 AND coalesce(v, 0) < 1000"),
         Kind(name="partitioned", clause="PARTITIONED BY (p)"),
         Kind(name="mapping", properties={**VECTORS, "columnMapping.mode": "name"}),
         Kind(name="timestamps", properties={**VECTORS, "enableInCommitTimestamps": "true"}),
         Kind(name="clustered", clause="CLUSTER BY (v)"),
+        Kind(
+            name="partitioned, feed, timestamps",
+            properties={**VECTORS, "enableChangeDataFeed": "true", "enableInCommitTimestamps": "true"},
+            clause="PARTITIONED BY (p)",
+        ),
+        Kind(
+            name="clustered, row-ids, mapping",
+            properties={**VECTORS, "enableRowTracking": "true", "columnMapping.mode": "name"},
+            clause="CLUSTER BY (v)",
+        ),
     )
 }
 FILES = (range(14), range(14, 28), range(28, 40))
@@ -331,7 +341,7 @@ class Lake:
         self._spark, self._publisher, self._folder = spark, publisher, folder
         self._is_thorough = is_thorough
         self._first: dict[str, State] = {}
-        self._staged: dict[tuple[str, str, Parts], tuple[Path, Staged]] = {}
+        self._staged: dict[tuple[str, str, Parts], Staged] = {}
         self._after: dict[tuple[str, tuple[tuple[str, Parts], ...]], State] = {}
         self._number = 0
 
@@ -356,12 +366,11 @@ class Lake:
             self._after[key] = State(path, self.compared(kind, path, before.rows, form, parts))
         return self._after[key]
 
-    def staged(self, kind: Kind, form: Form, parts: Parts) -> tuple[Path, Staged]:
-        """The statement, computed on a copy of the first table."""
+    def staged(self, kind: Kind, form: Form, parts: Parts) -> Staged:
+        """The statement, computed on the first table."""
         key = kind.name, form.name, parts
         if key not in self._staged:
-            path = self.copy(kind, self.first(kind).path)
-            self._staged[key] = path, self.stage(form.text(parts, kind, path))
+            self._staged[key] = self.stage(form.text(parts, kind, self.first(kind).path))
         return self._staged[key]
 
     def follow(self, kind: Kind, form: Form, parts: Parts, *winners: tuple[Form, Parts]) -> Ended:
@@ -371,8 +380,8 @@ class Lake:
             Wrong: The table, its log or its change feed is not what a serial run leaves.
         """
         won = self.after(kind, *winners)
-        written, staged = self.staged(kind, form, parts)
-        path = self.copy(kind, written, won.path)
+        staged = self.staged(kind, form, parts)
+        path = self.copy(kind, self.first(kind).path, won.path)
         staged = replace(staged, dml=self.dml(form.text(parts, kind, path)))
         outcome = self.finish(staged)
         rows = self.compared(kind, path, won.rows, form, parts)
