@@ -21,9 +21,9 @@ from tests.conftest import data_dir
 SEED = "7"
 
 RUNS = [
-    Run(kind="plain", seed=SEED, threads=4, seconds=120, statements_max=6),
-    Run(kind="cdf", seed=SEED, threads=4, seconds=120, statements_max=6),
-    Run(kind="partitioned", seed=SEED, drivers=2, threads=2, seconds=120, statements_max=6),
+    Run(kind="plain", seed=SEED, threads=4, seconds=120, statements_max=5),
+    Run(kind="cdf", seed=SEED, threads=4, seconds=120, statements_max=5),
+    Run(kind="partitioned", seed=SEED, drivers=2, threads=2, seconds=120, statements_max=5),
 ]
 LONG_RUNS = [
     *(Run(kind=kind, seed=SEED, threads=6, seconds=60) for kind in ("tracked", "mapped", "copied", "all")),
@@ -238,6 +238,7 @@ def _seen(number: int, own: Sequence[tuple[int, Op]], before: str = "list") -> s
 
 HISTORIES = histories()
 ANOMALIES = [history for history in HISTORIES if not history.is_serializable]
+SHORT = ("circular-flow", "write-skew")
 TRANSLATIONS: Sequence[Translation] = (AsMerge(), AsUpdate(), AsInsert())
 
 
@@ -252,7 +253,10 @@ def test_the_labels_are_what_the_serial_orders_say() -> None:
 
 @pytest.mark.data
 @pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda each: type(each).__name__)
-@pytest.mark.parametrize("history", ANOMALIES, ids=lambda each: each.id)
+@pytest.mark.parametrize(
+    "history",
+    [pytest.param(each, id=each.id, marks=[] if each.id in SHORT else pytest.mark.matrix) for each in ANOMALIES],
+)
 def test_an_anomaly_cannot_be_produced(
     session: SparkSession, tmp_path: Path, history: History, translation: Translation
 ) -> None:

@@ -54,6 +54,8 @@ VECTORS = {"enableDeletionVectors": "true"}
 FEED = {"enableChangeDataFeed": "true"}
 TRACKED = {"enableRowTracking": "true", "enableInCommitTimestamps": "true"}
 MAPPED = {"columnMapping.mode": "name"}
+READ_CONFS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Each version is another query on few rows: compiling it takes longer than reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,6 +453,9 @@ def mismatches(
     top = max(said, default=BASE_VERSION)
     yield from (f"{r.name} ({r.kind}, {r.way}) raised {r.error}" for r in records.values() if r.error is not None)
     is_tracked = "enableRowTracking" in kind.properties
+    session = session.newSession()
+    for key, value in READ_CONFS.items():
+        session.conf.set(key, value)
     with ThreadPoolExecutor(2) as pool:
         every = range(BASE_VERSION, top + 1)
         tables = dict(
