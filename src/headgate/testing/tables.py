@@ -12,17 +12,17 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from pyarrow import parquet
 from pyroaring import BitMap64
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from headgate.core.rows import vectors
 from headgate.core.rows.actions import Action, Body, parse
+from headgate.core.rows.effects import Captured
 from headgate.core.rows.vectors import identity
 from headgate.delta.dml import Dml
 from headgate.delta.publish import Outcome, Publisher, Staged
@@ -74,7 +74,11 @@ KINDS = {
         Kind(name="no-vectors", properties={"enableDeletionVectors": "false"}),
         Kind(name="feed", properties={**VECTORS, "enableChangeDataFeed": "true"}),
         Kind(name="row-ids", properties={**VECTORS, "enableRowTracking": "true"}),
-        Kind(name="generated", more="g BIGINT GENERATED ALWAYS AS (v * 2)", constraint="id >= 0 AND coalesce(v, 0) < 1000"),
+        Kind(
+            name="generated",
+            more="g BIGINT GENERATED ALWAYS AS (v * 2)",
+            constraint="id >= 0 AND coalesce(v, 0) < 1000",
+        ),
         Kind(name="partitioned", clause="PARTITIONED BY (p)"),
         Kind(name="mapping", properties={**VECTORS, "columnMapping.mode": "name"}),
         Kind(name="timestamps", properties={**VECTORS, "enableInCommitTimestamps": "true"}),
@@ -91,29 +95,27 @@ KINDS = {
         ),
     )
 }
-FILES = (range(14), range(14, 28), range(28, 40))
+ROWS_PER_FILE = 16
 MARKED = (5, 6)
 """Ids of rows of the first file that its vector marks."""
 
 
-def first_rows(ids: Sequence[int]) -> list[Row]:
-    """Those of a file. Some are there twice, within a file and in two; some values are NULL."""
-    rows = [Row(i, i % 5, i % 2, 1, None if i % 7 == 3 else f"s{i % 3}") for i in ids]
-    rows += [row for row in rows if row.id in (3, 17)]
-    if 28 in ids:
-        rows += [Row(3, 3, 1, 1, None), Row(39, None, 1, 1, None)]
-    return rows
+def first_rows() -> list[Row]:
+    """In their order: some are there twice, within a file and in two; some values are NULL."""
+    rows = [Row(i, i % 5, i % 2, 1, None if i % 7 == 3 else f"s{i % 3}") for i in range(40)]
+    twice = rows[3]
+    return [*rows[:4], twice, *rows[4:18], rows[17], *rows[18:], twice, Row(39, None, 1, 1, None)]
 
 
 def make(spark: SparkSession, kind: Kind, path: Path) -> None:
-    """A table of 41 rows in three files (in each partition), the first of which has a vector."""
+    """A table of 42 rows in three files (two in each partition), the first of which has a vector."""
     columns = f"{LAYOUT}, {kind.more}" if kind.more else LAYOUT
     properties = ", ".join(f"'delta.{key}' = '{value}'" for key, value in kind.properties.items())
     spark.sql(f"CREATE TABLE delta.`{path}` ({columns}) USING delta {kind.clause} TBLPROPERTIES ({properties})")
     if kind.constraint:
         spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT c CHECK ({kind.constraint})")
-    parts = [spark.createDataFrame(first_rows(ids), LAYOUT).coalesce(1) for ids in FILES]
-    reduce(DataFrame.unionAll, parts).write.format("delta").mode("append").save(str(path))
+    rows = spark.createDataFrame(first_rows(), LAYOUT).coalesce(1)
+    rows.write.format("delta").mode("append").option("maxRecordsPerFile", ROWS_PER_FILE).save(str(path))
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN ({', '.join(map(str, MARKED))})")
 
 
@@ -362,7 +364,8 @@ class Lake:
             before = self.after(kind, *winners[:-1])
             form, parts = winners[-1]
             path = self.copy(kind, before.path)
-            self.run(form.text(parts, kind, path))
+            if self.run(form.text(parts, kind, path)).published.version is None and len(winners) == 1:
+                raise Wrong(f"it found nothing to do, and wins against nobody: {form.name} {parts}")
             self._after[key] = State(path, self.compared(kind, path, before.rows, form, parts))
         return self._after[key]
 
@@ -371,6 +374,8 @@ class Lake:
         key = kind.name, form.name, parts
         if key not in self._staged:
             self._staged[key] = self.stage(form.text(parts, kind, self.first(kind).path))
+            if not isinstance(self._staged[key].commit, Captured):
+                raise Wrong(f"it found nothing to do, and loses to nobody: {form.name} {parts}")
         return self._staged[key]
 
     def follow(self, kind: Kind, form: Form, parts: Parts, *winners: tuple[Form, Parts]) -> Ended:
