@@ -60,7 +60,7 @@ def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
     page = (REFERENCE / "headgate-yml.md").read_text(encoding="utf-8")
     example = page.split("```yaml\n")[1].split("```")[0]
     pipeline = parse(example, origin="headgate.yml", base_dir="/base", environ={})
-    assert [stream.name for stream in pipeline.streams] == ["Ingestion", "Mutation", "TTL"]
+    assert [stream.name for stream in pipeline.streams] == ["Ingestion", "Mutation", "TTL", "Upkeep"]
 
 
 DESIGN_KEYS = """

@@ -18,7 +18,7 @@ from headgate.delta import upkeep
 from headgate.delta.dml import Dml
 from headgate.delta.statements import confs
 from headgate.errors import InvalidRequest
-from headgate.inspect import verify_pipeline
+from headgate.inspect import check_pipeline, verify_pipeline
 from headgate.sinks.ledger import read_ledger
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -181,6 +181,31 @@ def test_a_log_that_was_cleaned_up_makes_everything_due(session: SparkSession, t
     assert up.has_sweep_work()
     up.run_sweep(b.turn("Up", 1, is_sweep=True), 1)
     assert not b.stream("Up").has_sweep_work()
+
+
+def test_check_tells_what_a_run_would_refuse(session: SparkSession, tmp_path: Path) -> None:
+    """Columns that are not there, and times that the table does not allow: of a table that is there, and of one to be made."""
+    make_table(session, tmp_path / "there", deletedFileRetentionDuration="interval 20 days")
+    pipeline = Pipeline("upkeep", storage=str(tmp_path / "_headgate"))
+    there = pipeline.table("there", path=str(tmp_path / "there"))
+    there.maintain(name="Up", optimize=True, zorder_by=["id", "nobody"], vacuum_older_than="19d")
+    erasures = files(str(tmp_path / "in"), format="json", schema="id BIGINT")
+    there.erase(name="TTL", every="6d", source=erasures, match={"id": "id"}, physical_within="30d")
+    later = pipeline.table("later", path=str(tmp_path / "later"), columns="id BIGINT", cluster_by="id")
+    later.maintain(name="Late", optimize=True, vacuum_older_than="7d")
+    later.erase(name="Soon", source=erasures, match={"id": "id"}, physical_within="7d")
+    (tmp_path / "in").mkdir()
+    found = check_pipeline(pipeline.build(base_dir=str(tmp_path)), spark=session)
+    told = {one.where: one.what for one in found if one.level == "fault"}
+    assert [key.partition(".")[2] for key in sorted(told)] == [
+        "Soon.erase.physical_within",
+        "TTL.erase.physical_within",
+        "Up.maintain.vacuum_older_than",
+        "Up.maintain.zorder_by",
+    ]
+    assert "32d or more" in told["streams.TTL.erase.physical_within"]
+    assert "more than 7d" in told["streams.Soon.erase.physical_within"]
+    assert "20d or more" in told["streams.Up.maintain.vacuum_older_than"]
 
 
 def test_a_pipeline_with_maintenance_comes_to_an_end(session: SparkSession, tmp_path: Path) -> None:

@@ -46,9 +46,7 @@ class BytesLeft:
     @property
     def size_bytes(self) -> int:
         """Of all of them."""
-        return (
-            self.with_deletion_vectors_bytes + self.removed_bytes + self.change_data_bytes + self.in_requests_bytes
-        )
+        return self.with_deletion_vectors_bytes + self.removed_bytes + self.change_data_bytes + self.in_requests_bytes
 
     @property
     def files(self) -> int:

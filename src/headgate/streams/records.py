@@ -23,6 +23,8 @@ from headgate.streams.steps import DEAD_LETTERS, BatchTurn, StreamContext
 _MARK = "headgate: bad record"
 _MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
 LETTER_COLUMNS = "raw STRING, reason STRING, position STRING, batch BIGINT, at_ms BIGINT"
+LETTER_PROPERTIES = {"delta.dataSkippingNumIndexedCols": "0"}
+"""Statistics of the texts are of no use to anybody, and would stay in the log for a month after the texts are gone."""
 
 
 def column(name: str) -> Column:
@@ -105,7 +107,7 @@ def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec
         F.lit(context.clock.wall_ms()).cast("bigint").alias("at_ms"),
     )
     if context.log.head(location) < 0:
-        create_table(context.session, location, LETTER_COLUMNS)
+        create_table(context.session, location, LETTER_COLUMNS, properties=LETTER_PROPERTIES)
     turn.enter(location)
     turn.write(
         location, step=DEAD_LETTERS, name="dead_letters", statement=lambda token: append(letters, location, token)
