@@ -256,7 +256,7 @@ def way_of(drawn: Statement, chance: Random) -> str:
     """How a statement is executed: staged and published later, as SQL, by methods, or as stock Delta's append."""
     ways = ["staged", "sql"]
     if isinstance(drawn, Append):
-        ways.append("stock")
+        ways += ["stock", "stock"]
     if isinstance(drawn, Delete | Update | Merge | Optimize):
         ways.append("table")
     return chance.choice(ways)
@@ -605,7 +605,7 @@ def main() -> int:
     said = parser.parse_args()
     if said.disturbed and said.drivers < 2:
         parser.error("--disturbed needs --drivers 2 or more")
-    seed = said.seed or str(time.time_ns() % 100_000)
+    seed = said.seed or str(time.time_ns() % 100_000)  # of a driver that joins: as its table's run has it
     session = headgate.session("soak", conf=CONF)
     session.sparkContext.setLogLevel("OFF")  # statements that lose are logged as errors
     share = {"threads": said.threads, "seconds": said.seconds, "statements_max": said.statements}
@@ -618,7 +618,7 @@ def main() -> int:
     print(f"seed {seed}\n{Report.HEAD}", flush=True)
     found = 0
     for kind in KINDS if said.kind == "every" else said.kind.split(","):
-        run = Run(kind=kind, seed=seed, drivers=said.drivers, is_disturbed=said.disturbed, **share)
+        run = Run(kind=kind, seed=f"{seed}.{kind}", drivers=said.drivers, is_disturbed=said.disturbed, **share)
         path = Path(tempfile.mkdtemp(prefix="headgate-soak-"), kind)
         report = soak(session, path, run)
         print(report, flush=True)
