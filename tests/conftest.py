@@ -33,6 +33,8 @@ FAST_CONF = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
+    # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 

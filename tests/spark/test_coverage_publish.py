@@ -11,10 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
+from headgate.core.ids import TokenId
 from headgate.core.spec import Append
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.errors import InvalidRequest
-from tests.spark.delta_tables import commit_paths
+from headgate.tables.running import finish, publisher
+from headgate.tables.sql import statement
+from tests.spark.delta_tables import commit_paths, write_token
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, stream, table
 
@@ -83,6 +86,31 @@ def test_a_batch_that_a_later_turn_has_written_is_not_put_again(session: SparkSe
     late.between = lambda name: b.run("In", records("2:b"), RECORD, 1)
     kind.run_batch(late, frame, 1)
     assert persons(b) == {"1": "a", "2": "b"}
+
+
+def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Its commit is stamped each time, and put by us each time: once in the table, whatever it took."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    dml = statement(session, f"UPDATE delta.`{b.target}` SET person = concat(person, '!') WHERE id = '1'")
+    assert dml is not None
+    before = publisher(session).stage(dml)
+    session.sql(f"ALTER TABLE delta.`{b.target}` SET TBLPROPERTIES ('some' = 'thing')")
+    token = write_token(1, 1, token_id=TokenId("headgate/Own"))
+    done = finish(before, token)
+    assert (done.level, done.attempts) == (4, 2)
+    assert commit_tokens(commit_paths(b.target)[-1].read_text()) == {"headgate/Own": token.number}
+    again = publisher(session).stage(dml)
+    assert finish(again, token).version is not None, (
+        "its number came before it was computed: the turn looks at it first"
+    )
+    twice = publisher(session).stage(dml)
+    later = write_token(2, 1, token_id=TokenId("headgate/Own"))
+    finish(publisher(session).stage(dml), later)
+    assert finish(twice, token).version is None
+    assert persons(b) == {"1": "a!!!", "2": "b"}
 
 
 # ------------------------------------------------------------------------------------------------ functions of the user

@@ -37,8 +37,6 @@ class Ran:
     commit: Captured | Committed
     returned: Any
     """What it returned; None if its commit was kept, which ends it."""
-    is_partly_done: bool = False
-    """Earlier commits of it are in the table, and only the last one was kept."""
 
 
 class Gate:
@@ -55,27 +53,26 @@ class Gate:
         self._gate: Any = getattr(root, f"{OURS}.Gate")
         self._scopes = threading.local()
 
-    def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False, is_once: bool = True) -> Ran:
+    def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False) -> Ran:
         """Runs a stock statement in this thread, and keeps its commit if another has its version, or in any case.
 
         Args:
-            work: The statement.
+            work: The statement. Its first commit is meant; those after it, as of a hook that compacts, pass.
             token: Of the statement; one run at a time.
             is_staged: The commit is never put, only kept.
-            is_once: It makes one commit. What is committed after it, as by a hook that compacts, passes.
 
         Raises:
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
         returned = None
-        with self._scope("stage" if is_staged else "capture", token, None, is_once=is_once):
+        with self._scope("stage" if is_staged else "capture", token, None):
             try:
                 returned = work()
             except Exception as error:
-                kept, version = self._gate.take(token), int(self._gate.done(token))
+                kept = self._gate.take(token)
                 if kept is not None:
-                    return Ran(_captured(kept), None, is_partly_done=version >= 0)
+                    return Ran(_captured(kept), None)
                 raise_refusal(error)
                 raise
         version = int(self._gate.done(token))
@@ -90,7 +87,7 @@ class Gate:
         """
         token = uuid.uuid4().hex
         try:
-            with self._scope("stage", token, None, is_once=False):
+            with self._scope("stage", token, None):
                 yield
         except Exception as error:
             if self._gate.take(token) is None:
@@ -105,13 +102,13 @@ class Gate:
     def history(self, token: str, info: Body) -> Iterator[None]:
         """What this thread commits is put by the statement with this token, and has the history of this `commitInfo`."""
         said = {field: info[field] for field in HISTORY if info.get(field) is not None}
-        with self._scope("pass", token, json.dumps(said), is_once=True):
+        with self._scope("pass", token, json.dumps(said)):
             yield
 
     @contextmanager
-    def _scope(self, mode: str, token: str, history: str | None, *, is_once: bool) -> Iterator[None]:
+    def _scope(self, mode: str, token: str, history: str | None) -> Iterator[None]:
         outer = getattr(self._scopes, "now", None)
-        self._scopes.now = (mode, token, history, is_once)
+        self._scopes.now = (mode, token, history)
         self._gate.enter(*self._scopes.now)
         try:
             yield

@@ -36,7 +36,7 @@ from headgate.core.rows.effects import (
 )
 from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
-from headgate.core.rows.statement import Operation, Statement, classify
+from headgate.core.rows.statement import Statement, classify
 from headgate.delta import exact, overlay
 from headgate.delta.dml import Dml
 from headgate.delta.gate import Gate
@@ -242,9 +242,10 @@ class _Run:
 
     def _execute(self) -> Captured | Committed:
         self._unlock()
-        ran = self.gate.run(self.dml.execute, token=self.token, is_once=self.dml.operation is not Operation.OPTIMIZE)
+        # The stock commit would not carry the stamp.
+        ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
         self.returned = ran.returned
-        return ran.commit
+        return self.stamped(ran.commit)
 
     def _execute_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
         self._unlock()

@@ -42,7 +42,7 @@ public final class Gate {
   }
 
   /** What becomes of the commits that a thread makes: see {@link #enter}. */
-  record Scope(String mode, String token, String history, boolean isOnce) {}
+  record Scope(String mode, String token, String history) {}
 
   private record Turn(String job, long epoch, long deadlineNanos) {
     boolean isOf(String asking) {
@@ -76,17 +76,16 @@ public final class Gate {
   // ------------------------------------------------------------------------------------------------- called from Python
 
   /**
-   * How this thread's commits are treated until {@link #leave}. A thread is a statement: Python's threads have one each,
+   * How this thread's next commit is treated; those after it pass, as that of a hook that compacts. A thread is a statement: Python's threads have one each,
    * Delta commits in the thread that runs the statement, and settings of the session would be those of all its threads.
    *
    * @param mode capture: keep the lines of a commit that lost its version; stage: keep them, never put them; pass.
    * @param token under which lines are kept, and versions told
    * @param history a JSON object whose fields replace those of commitInfo, or null: the history of the statement whose
    *     actions are committed
-   * @param isOnce whether a commit after the first one passes, as that of a hook that compacts
    */
-  public static void enter(String mode, String token, String history, boolean isOnce) {
-    SCOPE.set(new Scope(mode, token, history, isOnce));
+  public static void enter(String mode, String token, String history) {
+    SCOPE.set(new Scope(mode, token, history));
   }
 
   /** From now on this thread's commits pass. */
@@ -183,7 +182,7 @@ public final class Gate {
 
   static void isDone(Scope scope, long version) {
     DONE.put(scope.token, version);
-    if (scope.isOnce) SCOPE.remove();
+    SCOPE.remove();
   }
 
   static void pause() throws InterruptedIOException {
