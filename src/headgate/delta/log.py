@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,17 +158,20 @@ class DeltaTableLog:
         txns = [Action("txn", {"appId": token_id, "version": number}) for token_id, number in raised]
         with self._commit_lock:
             self._jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
-            try:
-                return exact.commit(self._jvm, log, snapshot, txns).reply
-            except JVM_ERRORS as error:
-                raise _unreadable(table, error) from error
-            except Unavailable as error:
-                raise Unavailable(
-                    "an entry commit failed; the batch was not begun",
-                    table=table,
-                    version=after + 1,
-                    reason=error.facts.get("reason"),
-                ) from error
+            return self._commit(table, log, snapshot, txns)
+
+    def _commit(self, table: TableLocation, log: Any, snapshot: Any, txns: Sequence[Action]) -> CasReply:
+        try:
+            return exact.commit(self._jvm, log, snapshot, txns).reply
+        except JVM_ERRORS as error:
+            raise _unreadable(table, error) from error
+        except Unavailable as error:
+            raise Unavailable(
+                "an entry commit failed; the batch was not begun",
+                table=table,
+                version=snapshot.version() + 1,
+                reason=error.facts.get("reason"),
+            ) from error
 
     def find_mark(self, table: TableLocation, token_id: TokenId, token: Token) -> StepMark | None:
         """The step mark of the commit with this id, batch and step, at any epoch, searched backwards from the head.
