@@ -29,7 +29,8 @@ CHROMIUM = Path("/usr/bin/chromium")
 FAST_CONF = {
     "spark.master": "local[2]",
     # A test runs each path a few times only: compiling it well costs more than it gives. Never in measurements.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # The small code cache that this brings is full after a minute of Spark, and then nothing more is compiled.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
