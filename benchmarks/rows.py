@@ -21,8 +21,6 @@ from pyspark.sql import SparkSession
 
 import headgate
 from benchmarks.measure import figures, machine, write
-from headgate.core.effects import Effect
-from headgate.core.rows.effects import Put, ReadChanges
 from headgate.delta import publish
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -131,9 +129,9 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
     lock, guard = threading.Lock(), threading.Lock()
     count: Counter[str] = Counter()
     times: list[float] = []
+    publishes: list[float] = []
     levels: Counter[int] = Counter()
     numbers = iter(range(10**6))
-    calls = _timed_puts()
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
     session.conf.set(publish.GROUP_CONF, "24" if "groups" in way else "1")
@@ -163,6 +161,8 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
                 done = getattr(done, "headgate", done)
                 if isinstance(done, headgate.tables.result.Result):
                     levels[done.level] += 1
+                    if done.level > 0:
+                        publishes.append(done.publish_ms)
                     count["executions"] += done.attempts - 1
                 count["commits"] += 1
                 times.append(time.perf_counter() - begun)
@@ -184,36 +184,10 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
     }
     if levels:
         found["levels"] = {str(level): levels[level] for level in sorted(levels)}
-    if calls.samples:
-        found["publish_ms"] = figures(calls.samples)
-    calls.stop()
+    if publishes:
+        found["publish_ms"] = figures(publishes)
     print(threads, way, found, flush=True)
     return found
-
-
-class _timed_puts:
-    """How long it takes from the lock to the end of the put: the part that others wait for."""
-
-    def __init__(self) -> None:
-        self.samples: list[float] = []
-        self._real = publish._Run._answer
-        begun: dict[int, float] = {}
-
-        def answer(run: Any, effect: Effect[Any]) -> Any:
-            if isinstance(effect, ReadChanges):
-                reply = self._real(run, effect)
-                begun[id(run)] = time.perf_counter()
-                return reply
-            reply = self._real(run, effect)
-            if isinstance(effect, Put) and id(run) in begun:
-                self.samples.append((time.perf_counter() - begun.pop(id(run))) * 1000)
-            return reply
-
-        publish._Run._answer = answer  # type: ignore[method-assign]
-
-    def stop(self) -> None:
-        """As it was."""
-        publish._Run._answer = self._real  # type: ignore[method-assign]
 
 
 # --------------------------------------------------------------------------------------------------------- appender

@@ -75,6 +75,8 @@ class StatementPublished:
     rows_read: int
     """Rows read again to see whether they concern it."""
     waited_ms: int
+    publish_ms: float
+    """From reading what others committed to the end of the put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

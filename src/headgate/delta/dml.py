@@ -97,6 +97,11 @@ class Dml:
             found = one if isinstance(found, Everything) else Both(found, one)
         return found
 
+    def forget(self) -> None:
+        """Forget what was found out of the table's columns."""
+        for name in ("_empty", "described_condition", "described_keys"):
+            self.__dict__.pop(name, None)
+
     def facts(self, *, has_vectors: bool, has_row_ids: bool) -> Facts:
         """What has to be known to classify it."""
         return Facts(
@@ -231,7 +236,9 @@ def _is_frozen(leaf: Any, delta: Any) -> bool:
         case "LogicalRDD":
             return str(leaf.rdd().outputDeterministicLevel()) != "INDETERMINATE"
         case "LogicalRelation":
-            return _has_method(leaf.relation(), "location")  # files, listed when it was made
+            # Files, listed when it was made; a catalog's partitions are listed anew.
+            relation = leaf.relation()
+            return _has_method(relation, "location") and _kind(relation.location()) == "InMemoryFileIndex"
     return False
 
 

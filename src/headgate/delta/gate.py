@@ -70,7 +70,7 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
-                kept = self._gate.take(token)
+                kept, _ = self._gate.take(token), self._gate.done(token)
                 if kept is not None:
                     return Ran(_captured(kept), None)
                 raise_refusal(error)
@@ -86,24 +86,31 @@ class Gate:
             InvalidRequest: Something was committed; nothing was written.
         """
         token = uuid.uuid4().hex
+        raised: Exception | None = None
         try:
             with self._scope("stage", token, None):
                 yield
         except Exception as error:
-            if self._gate.take(token) is None:
-                raise
+            raised = error
+        # Also where the code itself has caught what ended its commit.
+        if self._gate.take(token) is not None:
             raise InvalidRequest(
                 "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
                 "headgate.DeltaTable or headgate.sql wanted to commit; nothing was written",
                 advice="Write with those, once in a batch, or leave the coverage `exclusive`",
-            ) from error
+            ) from raised
+        if raised is not None:
+            raise raised
 
     @contextmanager
     def history(self, token: str, info: Body) -> Iterator[None]:
         """What this thread commits is put by the statement with this token, and has the history of this `commitInfo`."""
         said = {field: info[field] for field in HISTORY if info.get(field) is not None}
         with self._scope("pass", token, json.dumps(said)):
-            yield
+            try:
+                yield
+            finally:
+                self._gate.done(token)  # the transaction tells the version; the gate need not remember it
 
     @contextmanager
     def _scope(self, mode: str, token: str, history: str | None) -> Iterator[None]:

@@ -24,7 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.errors import MissingExtra, UnsupportedTable
+from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"
 SESSION = "org.apache.spark.sql.classic.SparkSession"
@@ -180,6 +180,18 @@ class Jvm:
             else:
                 self._sessions.clearActiveSession()
 
+    def int_conf(self, key: str, default: int) -> int:
+        """A setting of the session that is a number.
+
+        Raises:
+            InvalidRequest: It is none.
+        """
+        said = self.spark.conf.get(key, None)
+        try:
+            return default if said is None else int(said)
+        except ValueError as error:
+            raise InvalidRequest(f"the setting {key} is not a number: {said!r}; nothing was written") from error
+
     def delta_log(self, table: str) -> Any:
         """Delta's `DeltaLog` of a path, the same for all sessions of the JVM; version -1 where there is no table."""
         with self.active():
@@ -255,7 +267,8 @@ class Jvm:
     def missing(self, root: Any, paths: Sequence[str]) -> str | None:
         """The first of these files of a table that is not there; paths as in the log, below `root`."""
         names = [unquote(path) for path in paths if ":" not in path]
-        return self._bulk.missing(root.getFileSystem(self.hadoop_conf), root, "\n".join(names))  # type: ignore[no-any-return]
+        missing: str | None = self._bulk.missing(root.getFileSystem(self.hadoop_conf), root, "\n".join(names))
+        return missing
 
     def forget(self, folder: Any) -> None:
         """Have Delta no longer remember the table of a folder."""
@@ -352,6 +365,12 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).splitlines()[0]
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def silence(spark: SparkSession, logger: str) -> None:
+    """Have Spark log nothing under a name: what it would say there is said by us, or is no error."""
+    levels: Any = getattr(spark._jvm, "org.apache.logging.log4j")
+    levels.core.config.Configurator.setLevel(logger, levels.Level.OFF)
 
 
 def is_missing_file(error: BaseException) -> bool:

@@ -68,9 +68,12 @@ class Line:
                 self._entries.remove(entry)
 
     def first(self, entry: Entry, number_max: int) -> list[Entry]:
-        """So many that wait, this one among them."""
+        """So many that wait, this one among them.
+
+        Who has been told how it ended is still there until its thread runs again, and must not be put a second time.
+        """
         with self._guard:
-            others = [one for one in self._entries if one is not entry]
+            others = [one for one in self._entries if one is not entry and one.reply is None]
             return [entry, *others[: number_max - 1]]
 
 

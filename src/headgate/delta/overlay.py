@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headgate.core.rows.actions import Action, Body
+from headgate.core.rows.actions import Action, Body, as_add, partition_columns
 from headgate.core.rows.effects import Captured, Committed
 from headgate.core.rows.vectors import location
 from headgate.delta.jvm import Jvm
@@ -94,11 +94,9 @@ def _log(snapshot: Any, files: Sequence[Body], prefix: str) -> str:
     if properties.get("delta.enableRowTracking") == "true":
         domain = {"domain": "delta.rowTracking", "configuration": json.dumps({"rowIdHighWaterMark": ROW_IDS_FROM})}
         lines.append({"domainMetadata": {**domain, "removed": False}})
+    columns = partition_columns(metadata["metaData"])
     for file in files:
-        add = {
-            key: value for key, value in file.items() if key not in ("deletionTimestamp", "extendedFileMetadata")
-        } | {"path": _absolute(file["path"], prefix), "dataChange": True}
-        add.setdefault("modificationTime", now_ms)
+        add = {**as_add(file, columns), "path": _absolute(file["path"], prefix)}
         vector = file.get("deletionVector")
         if vector is not None and vector["storageType"] == "u":
             add["deletionVector"] = {**vector, "storageType": "p", "pathOrInlineDv": f"{prefix}{location(vector)}"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,7 @@ UNSERVED_FEATURES = frozenset(
 )
 """A commit of a table with these is more than its actions in the log."""
 RESERVE_POLL_S = 0.01
+LOGGER = logging.getLogger("headgate")
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
 VECTORS = "delta.enableDeletionVectors"
@@ -78,6 +80,8 @@ class Outcome:
     """Rows that were read again to see whether they concern it."""
     waited_ms: int
     """For others of this driver that published to the table, or had reserved it."""
+    publish_ms: float
+    """From reading what others committed to the end of the put: so long others of this driver waited for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +156,11 @@ class _Run:
     returned: Any = None
     info: Body | None = None
     waited_s: float = 0.0
+    publish_s: float = 0.0
+    rows_read: int = 0
     is_reserved: bool = False
     _is_locked: bool = False
+    _locked_at_s: float = 0.0
     _rows: TableRows | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -179,8 +186,9 @@ class _Run:
             published=published,
             returned=self.returned,
             info=self.info,
-            rows_read=0 if self._rows is None else self._rows.rows_read,
+            rows_read=self.rows_read + (0 if self._rows is None else self._rows.rows_read),
             waited_ms=int(self.waited_s * 1000),
+            publish_ms=round(self.publish_s * 1000, 1),
         )
 
     def stamped(self, commit: Captured | Committed) -> Captured | Committed:
@@ -242,6 +250,10 @@ class _Run:
 
     def _execute(self) -> Captured | Committed:
         self._unlock()
+        # What was found out of the table's columns belongs to the execution before.
+        self.dml.forget()
+        if self._rows is not None:
+            self.rows_read, self._rows = self.rows_read + self._rows.rows_read, None
         # The stock commit would not carry the stamp.
         ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
         self.returned = ran.returned
@@ -277,7 +289,7 @@ class _Run:
         )
 
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
-        number_max = int(str(self.dml.session.conf.get(GROUP_CONF, "1")))
+        number_max = self.jvm.int_conf(GROUP_CONF, 1)
         if waiting is None or number_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
             self._lock()
             return changes(after, list(self._commits(after).values()))
@@ -302,17 +314,9 @@ class _Run:
             return
         waiting = [entry.waiting for entry in entries]
         commits = self._commits(min(one.lost.version for one in waiting))
-        head = max(commits, default=waiting[0].lost.version)
-        protocol = gather(head, commits, waiting)
-        answer: Any = None
-        try:
-            while True:
-                asked = protocol.send(answer)
-                assert isinstance(asked, Of)
-                answer = entries[asked.member].run._answer(asked.effect)
-        except StopIteration as end:
-            group: Group = end.value
-        if len(group.members) < 2:
+        head = max(commits, default=max(one.lost.version for one in waiting))
+        group = self._gathered(head, commits, entries)
+        if group is None or len(group.members) < 2:
             return
         told: list[Entry] = [entries[member] for member in group.members]
         try:
@@ -324,10 +328,28 @@ class _Run:
             return
         if tried.reply == "stale":
             return
-        for entry, level in zip(told, group.members.values(), strict=True):
+        for entry, member in zip(told, group.members.values(), strict=True):
             is_done = tried.reply == "done"
-            entry.reply = Joined(version, level) if is_done else InDoubt(tried.transaction_id)
-            entry.run.info = group.info
+            entry.run.info = member.info
+            entry.reply = Joined(version, member.level) if is_done else InDoubt(tried.transaction_id)
+
+    def _gathered(
+        self, head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]
+    ) -> Group | None:
+        """Who can go together; None where a question of one of them cannot be answered: it is told so when it asks itself."""
+        protocol = gather(head, commits, [entry.waiting for entry in entries])
+        answer: Any = None
+        try:
+            while True:
+                asked = protocol.send(answer)
+                assert isinstance(asked, Of)
+                answer = entries[asked.member].run._answer(asked.effect)
+        except StopIteration as end:
+            group: Group = end.value
+            return group
+        except Exception as error:
+            LOGGER.info("statements that wait go one by one, as one of them cannot follow: %s", first_line(error))
+            return None
 
     def _commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
         """Those after a version, up to the head."""
@@ -399,9 +421,11 @@ class _Run:
             begun = time.monotonic()
             self.line.lock.acquire()
             self._is_locked = True
-            self.waited_s += time.monotonic() - begun
+            self._locked_at_s = time.monotonic()
+            self.waited_s += self._locked_at_s - begun
 
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
+            self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from pyspark.sql.window import Window
 
 from headgate.core.rows import statistics, vectors
-from headgate.core.rows.actions import Body, FileChange
+from headgate.core.rows.actions import PHYSICAL_NAME, Body, FileChange, as_add, partition_columns
 from headgate.core.rows.effects import Positions
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
@@ -41,6 +41,8 @@ from headgate.errors import Corrupt, Unavailable
 
 BUDGET_CONF, BUDGET_BYTES = "spark.headgate.testBytesMax", 2**30
 """Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
+COLLATIONS = "__COLLATIONS"
+"""In a column's metadata: it is compared in another way than byte by byte. An expression's type does not say so."""
 POSITIONS_MAX = 100_000
 """Of so many rows the positions are collected in the driver."""
 LISTED_MAX = 1_000
@@ -171,9 +173,7 @@ class TableRows:
 
     def _is_within_budget(self, files: Collection[Body]) -> bool:
         """Whether files are small enough to be looked into; else the statement is rather executed again."""
-        return sum(int(file.get("size") or 0) for file in files) <= int(
-            str(self._dml.session.conf.get(BUDGET_CONF, str(BUDGET_BYTES)))
-        )
+        return sum(int(file.get("size") or 0) for file in files) <= self._jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
 
     def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:
         return [file for file in files if self._may_hold(condition, file)]
@@ -183,12 +183,13 @@ class TableRows:
 
     @property
     def _columns(self) -> Mapping[str, str]:
-        """Name of each column in its log."""
+        """Name of each column in its log, but for those whose bounds are not in the order that a condition means."""
         if not hasattr(self, "_known_columns"):
             schema = json.loads(self._log.unsafeVolatileSnapshot().metadata().schemaString())
             self._known_columns = {
-                field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"])
+                field["name"]: (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"])
                 for field in schema["fields"]
+                if COLLATIONS not in (field.get("metadata") or {})
             }
         return self._known_columns
 
@@ -198,7 +199,8 @@ class TableRows:
             self.rows_read += int(json.loads(file.get("stats") or "{}").get("numRecords", 0))
         with self._jvm.active():
             snapshot = self._log.unsafeVolatileSnapshot()
-            adds = self._jvm.to_seq(self._jvm.action({"add": _as_add(file)}) for file in files)
+            columns = partition_columns(json.loads(snapshot.metadata().json())["metaData"])
+            adds = self._jvm.to_seq(self._jvm.action({"add": as_add(file, columns)}) for file in files)
             return self._jvm.frame(self._log.createDataFrame(snapshot, adds, False, self._jvm.none))
 
     def _lost(self, change: FileChange) -> DataFrame:
@@ -226,22 +228,6 @@ class TableRows:
             if any(file["path"] == path for file in files):
                 return path
         raise Corrupt("rows were read from a file that was not asked for; nothing was written", file=name)
-
-
-def _as_add(file: Body) -> dict[str, Any]:
-    """The `add` of a file of which there is an `add` or a `remove`."""
-    known = (
-        "path",
-        "partitionValues",
-        "size",
-        "stats",
-        "tags",
-        "deletionVector",
-        "baseRowId",
-        "defaultRowCommitVersion",
-    )
-    said = {key: file[key] for key in known if file.get(key) is not None}
-    return {"modificationTime": file.get("modificationTime", 0), "dataChange": True, "size": 0, **said}
 
 
 def _has_positions(frame: DataFrame) -> bool:

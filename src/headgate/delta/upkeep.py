@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
-from headgate.core.rows.statement import Operation
 from headgate.core.turns.tokens import NotApplied, read_token, unpack
 from headgate.core.upkeep import Deed
 from headgate.delta.commits import Commit
-from headgate.delta.dml import Dml
+from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import Jvm
 from headgate.delta.log import DeltaTableLog
 from headgate.delta.statements import confs
@@ -20,9 +19,6 @@ from headgate.errors import Unavailable
 from headgate.ports import WriteToken
 
 CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
-BATCH_CONF = "spark.databricks.delta.optimize.batchSize"
-WHOLE = str(1 << 62)
-"""A batch of an OPTIMIZE that everything fits in: it is one commit, under one token."""
 LISTING_CONF = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 TASKS_PER_CORE = 4
 """VACUUM lists a table with as many tasks as this setting says, 10,000 unless somebody has said otherwise: a minute and a half
@@ -50,22 +46,13 @@ def whole_hours_ms(duration_ms: int) -> int:
 def optimize(session: SparkSession, table: TableLocation, zorder_by: Sequence[str] = ()) -> Dml:
     """OPTIMIZE, ordered by columns if they are named; a table with clustering is clustered."""
     columns = ", ".join(_quoted(column) for column in zorder_by)
-    return _relocation(
-        session, table, f"OPTIMIZE delta.{_quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
-    )
+    text = f"OPTIMIZE delta.{_quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
+    return relocation(session, table, lambda: session.sql(text))
 
 
 def purge(session: SparkSession, table: TableLocation) -> Dml:
     """REORG … APPLY (PURGE): files with hidden rows are written anew, without them."""
-    return _relocation(session, table, f"REORG TABLE delta.{_quoted(table)} APPLY (PURGE)")
-
-
-def _relocation(session: SparkSession, table: TableLocation, text: str) -> Dml:
-    def execute() -> object:
-        with confs(session, {BATCH_CONF: WHOLE}):
-            return session.sql(text).collect()
-
-    return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=execute)
+    return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{_quoted(table)} APPLY (PURGE)"))
 
 
 def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | None, is_checked: bool = True) -> None:

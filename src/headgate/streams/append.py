@@ -96,7 +96,7 @@ class AppendStream:
         if seen[target] < 0:
             return
         metadata = log.metadata(target)
-        computed = self._computed(self._with_columns(transformed(self._spec, batch)), metadata)
+        computed = self._computed(self._records(batch), metadata)
         insert = Dml(
             session=self._context.session,
             table=target,
@@ -119,13 +119,13 @@ class AppendStream:
                 nothing was written.
         """
         target, log = self._context.target, self._context.log
-        staged = self._staged
-        if staged is None or staged.batch_id != batch_id:
-            batch = self._with_columns(transformed(self._spec, batch))
+        staged = self._staged if self._staged is not None and self._staged.batch_id == batch_id else None
+        records = self._records(batch) if staged is None else None
         if log.head(target) < 0:
             # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
             # fenced, and might land on top of an earlier run's.
-            columns = self._table.columns or ddl(batch.drop(*SOURCE_COLUMNS).schema)
+            records = self._records(batch) if records is None else records
+            columns = self._table.columns or ddl(records.drop(*SOURCE_COLUMNS).schema)
             create_table(
                 self._context.session,
                 target,
@@ -137,12 +137,12 @@ class AppendStream:
         for table in self.tables():
             turn.enter(table)
         metadata = log.metadata(target)
-        if staged is not None and not (staged.batch_id == batch_id and self._still_holds(staged, metadata)):
-            if staged.batch_id == batch_id:
-                batch = self._with_columns(transformed(self._spec, batch))
+        if staged is None or not self._still_holds(staged, metadata):
             self._drop_staged()
             staged = None
-        computed = staged.computed if staged is not None else self._computed(batch, metadata)
+            computed = self._computed(self._records(batch) if records is None else records, metadata)
+        else:
+            computed = staged.computed
         letters = 0
         try:
             if computed.bad is not None:
@@ -229,6 +229,10 @@ class AppendStream:
         return 0
 
     # ------------------------------------------------------------------------------------------------------- columns
+
+    def _records(self, batch: DataFrame) -> DataFrame:
+        """The batch as the user's function leaves it, with the columns of `columns`."""
+        return self._with_columns(transformed(self._spec, batch))
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
         """The record's columns and those added by `columns`; of a record that did not parse nothing is computed."""

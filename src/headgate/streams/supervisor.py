@@ -21,6 +21,7 @@ from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns.protocol import CheckpointView
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
+from headgate.delta.jvm import silence
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
@@ -322,9 +323,7 @@ class Supervisor:
 
 def _leave_failures_to_us(spark: SparkSession) -> None:
     """Spark logs a failed query with a hundred lines of stack, also where giving up is part of the plan."""
-    levels: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-    levels.core.config.Configurator.setLevel(name, levels.Level.OFF)
+    silence(spark, "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution")
 
 
 def _failed(error: StreamingQueryException) -> BaseException:

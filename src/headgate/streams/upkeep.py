@@ -9,12 +9,10 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.upkeep import Deed, State, folded
 from headgate.delta import upkeep
 from headgate.delta.dml import Dml
-from headgate.delta.jvm import USER_METADATA_CONF
 from headgate.delta.log import LogGone
-from headgate.delta.statements import confs
 from headgate.ports import WriteToken
 from headgate.streams.steps import StreamContext
-from headgate.tables.running import publisher
+from headgate.tables.running import finish, publisher
 
 S = TypeVar("S", bound=State)
 
@@ -100,9 +98,5 @@ class Watched(Generic[S]):
 
 def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
     """Executes an OPTIMIZE or REORG, so that it follows whatever others commit meanwhile; the token is in the table then."""
-    running = publisher(context.session)
-    # The settings, too, should it have to be executed again.
-    with confs(context.session, {USER_METADATA_CONF: token.user_metadata}):
-        running.finish(running.stage(dml), token)
-    # It had nothing to do, or was executed again.
-    upkeep.record(context.log, dml.table, token)
+    finish(publisher(context.session).stage(dml), token)
+    upkeep.record(context.log, dml.table, token)  # where it had nothing to do

@@ -62,5 +62,5 @@ def explain(dml: Dml) -> Explanation:
         reads=READS[statement.reads],
         condition=None if said is None else said._jc.toString(),
         obstacles=tuple(dict.fromkeys(facts.obstacles)),
-        outcomes={words: outcome(statement, other) for other, words in OTHERS.items()},
+        outcomes={words: outcome(statement, other, has_vectors=facts.has_vectors) for other, words in OTHERS.items()},
     )

@@ -41,6 +41,8 @@ class Result:
     """Rows that were read again to see whether they concern it."""
     waited_ms: int
     """For other statements of this driver."""
+    publish_ms: float
+    """From reading what others committed to the end of the put, where it lost the race."""
     returned: Any = field(repr=False)
     """What stock Delta returned; None if its own commit was not put."""
     _info: Callable[[], Mapping[str, Any]] = field(repr=False)
@@ -74,6 +76,12 @@ class Result:
         return next((self.metrics[name] for name in ROWS[column] if name in self.metrics), 0)
 
 
+def told(frame: DataFrame, result: Result) -> DataFrame:
+    """A stock result that says how it came about, as its attribute `headgate`."""
+    frame.__dict__["headgate"] = result
+    return frame
+
+
 def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -> Result:
     """Of what publishing says; the commit is read when it is asked for."""
     published = outcome.published
@@ -92,6 +100,7 @@ def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -
         reasons=published.reasons,
         rows_read=outcome.rows_read,
         waited_ms=outcome.waited_ms,
+        publish_ms=outcome.publish_ms,
         returned=outcome.returned,
         _info=info,
     )

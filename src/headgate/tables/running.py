@@ -14,7 +14,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.publish import Published
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
-from headgate.delta.jvm import Jvm, check_jvm
+from headgate.delta.jvm import Jvm, check_jvm, silence
 from headgate.delta.publish import Outcome, Publisher, Staged
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
@@ -47,8 +47,7 @@ def publisher(spark: SparkSession) -> Publisher:
 
 def _leave_lost_merges_to_us(spark: SparkSession) -> None:
     """Delta logs a MERGE whose commit was kept as a fatal error; true errors are raised, too."""
-    levels: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    levels.core.config.Configurator.setLevel("org.apache.spark.sql.delta.commands.MergeIntoCommand", levels.Level.OFF)
+    silence(spark, "org.apache.spark.sql.delta.commands.MergeIntoCommand")
 
 
 class Collector:
@@ -73,7 +72,8 @@ class Collector:
         self.staged = self._publisher.stage(dml)
         unknown = Published(version=None, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
         return result_of(
-            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0), lambda version: {}
+            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0),
+            lambda version: {},
         )
 
 
@@ -128,6 +128,7 @@ def _told(dml: Dml, outcome: Outcome) -> Result:
         reasons=result.reasons,
         rows_read=result.rows_read,
         waited_ms=result.waited_ms,
+        publish_ms=result.publish_ms,
     )
     LOGGER.debug("%s", event)
     for callback in list(_callbacks):

@@ -15,6 +15,7 @@ from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
+from headgate.tables.result import told
 from headgate.tables.running import location_of, run
 from headgate.tables.table import optimized
 
@@ -50,7 +51,7 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
     if dml.operation is Operation.OPTIMIZE:
         return optimized(spark, dml.table, dml.execute)
     result = run(dml)
-    frame: Any = result.returned
+    frame: DataFrame | None = result.returned
     if frame is None:
         counted = result.counted(spark)
         match dml.operation:
@@ -60,8 +61,7 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
                 frame = spark.createDataFrame([], "")
             case _:
                 frame = counted
-    frame.headgate = result
-    return frame  # type: ignore[no-any-return]
+    return told(frame, result)
 
 
 def explain_sql(spark: SparkSession, text: str) -> Explanation:

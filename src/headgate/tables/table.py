@@ -19,7 +19,7 @@ from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
-from headgate.tables.result import Result
+from headgate.tables.result import Result, told
 from headgate.tables.running import location_of, run
 
 OptionalCondition = str | Column | None
@@ -237,9 +237,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         Source: `delta.tables.DeltaMergeBuilder.execute`.
         """
         result = run(self._clauses.dml(super().execute))
-        frame: Any = result.returned if result.returned is not None else result.counted(self._spark)
-        frame.headgate = result
-        return frame  # type: ignore[no-any-return]
+        return told(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
         """What it would depend on, and what becomes of it beside others; nothing is executed."""
@@ -300,13 +298,12 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
 def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
     """An OPTIMIZE that loses no race: the stock result, or its counts from the table's history."""
     result = run(relocation(spark, table, execute))
-    frame: Any = result.returned
+    frame: DataFrame | None = result.returned
     if frame is None:
         added, removed = result.files
         said = [(str(table), (added, removed))]
         frame = spark.createDataFrame(said, "path string, metrics struct<numFilesAdded long, numFilesRemoved long>")
-    frame.headgate = result
-    return frame  # type: ignore[no-any-return]
+    return told(frame, result)
 
 
 def _ours(table: stock.DeltaTable) -> DeltaTable:

@@ -16,6 +16,8 @@ from headgate.core.rows.vectors import identity
 from headgate.errors import Corrupt
 
 Body = Mapping[str, Any]
+ONLY_OF_REMOVE = ("deletionTimestamp", "extendedFileMetadata")
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,31 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
         is_definition_changed=is_definition_changed,
         transaction_ids=transaction_ids,
     )
+
+
+def as_add(file: Body, partition_columns: Iterable[str]) -> dict[str, Any]:
+    """The `add` of a file of which there is an `add`, or a `remove` with `extendedFileMetadata`.
+
+    Args:
+        file: Either.
+        partition_columns: Of its table, by their physical names. Delta leaves those that are null out of a `remove`, and
+            refuses an `add` without them.
+    """
+    said = {key: value for key, value in file.items() if value is not None and key not in ONLY_OF_REMOVE}
+    return {
+        "size": 0,
+        "modificationTime": file.get("deletionTimestamp", 0),
+        **said,
+        "partitionValues": {**dict.fromkeys(partition_columns), **said.get("partitionValues", {})},
+        "dataChange": True,
+    }
+
+
+def partition_columns(metadata: Body) -> tuple[str, ...]:
+    """The physical names of a table's partition columns: those under which its actions know them."""
+    fields = json.loads(metadata["schemaString"])["fields"]
+    physical = {each["name"]: (each.get("metadata") or {}).get(PHYSICAL_NAME, each["name"]) for each in fields}
+    return tuple(physical[name] for name in metadata.get("partitionColumns") or ())
 
 
 def vector_of(file: Body) -> str | None:

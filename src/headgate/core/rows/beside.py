@@ -16,12 +16,16 @@ OTHERS: Mapping[str, str] = {
 """What another commit may do."""
 
 
-def outcome(statement: Statement, other: str) -> str:
+BOTH = "committed with the rows that both marked (level 2)"
+
+
+def outcome(statement: Statement, other: str, *, has_vectors: bool) -> str:
     """What becomes of it if that other commit came first.
 
     Args:
         statement: As classified.
         other: One of `OTHERS`.
+        has_vectors: The table marks rows in deletion vectors; else a changed row has its file written anew.
     """
     again = "executed again on the table as it then is (level 4)"
     if other == "definition":
@@ -36,16 +40,16 @@ def outcome(statement: Statement, other: str) -> str:
         case Reads.KEYS:
             return {
                 "append": "committed as it is, if no appended row belongs to its source; else " + again,
-                "other rows": "committed with the rows that both marked (level 2)",
+                "other rows": BOTH if has_vectors else again,
             }.get(other, again)
         case Reads.ROWS:
-            return _of_rows(statement, other, again)
+            return _of_rows(statement, other, again, has_vectors=has_vectors)
 
 
-def _of_rows(statement: Statement, other: str, again: str) -> str:
+def _of_rows(statement: Statement, other: str, again: str, *, has_vectors: bool) -> str:
     partly = "executed again on the files concerned (level 3)" if statement.is_divisible else again
     if other == "other rows":
-        return "committed with the rows that both marked (level 2)"
+        return BOTH if has_vectors else partly
     if statement.marks_rows:
         return "the rows that came are marked, those that are gone are left out (level 2)"
     if other == "append":

@@ -30,12 +30,20 @@ class Of(Effect[Any]):
     effect: Effect[Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """How one of them follows the winners, and its own history."""
+
+    level: int
+    info: Body
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """Those that go into the next version together, in their order."""
 
-    members: Mapping[int, int]
-    """Place in what was given → level."""
+    members: Mapping[int, Member]
+    """By their place in what was given."""
     actions: tuple[Action, ...]
     info: Body
 
@@ -49,8 +57,7 @@ def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting
         waiting: In the order in which they shall follow each other.
     """
     parts: list[tuple[Action, ...]] = []
-    infos: list[Body] = []
-    members: dict[int, int] = {}
+    members: dict[int, Member] = {}
     kind: tuple[bool, bool] | None = None
     for place, one in enumerate(waiting):
         seen = [commits[Version(version)] for version in range(one.lost.version + 1, head + 1)]
@@ -63,9 +70,10 @@ def gather(head: Version, commits: Mapping[Version, tuple[Action, ...]], waiting
             continue
         kind = own or kind
         parts.append(outcome.actions)
-        infos.append(info_of(one.statement, one.lost.info, outcome))
-        members[place] = outcome.level
-    return Group(members=members, actions=combined(head, parts), info=_info(infos))
+        members[place] = Member(outcome.level, info_of(one.statement, one.lost.info, outcome))
+    return Group(
+        members=members, actions=combined(head, parts), info=_info([member.info for member in members.values()])
+    )
 
 
 def combined(head: Version, parts: Sequence[tuple[Action, ...]]) -> tuple[Action, ...]:
@@ -104,6 +112,8 @@ def _info(infos: Sequence[Body]) -> Body:
         "operationParameters": {"members": str(len(infos)), "operations": ", ".join(operations)},
         "operationMetrics": _summed([info.get("operationMetrics") or {} for info in infos]),
         "isBlindAppend": all(info.get("isBlindAppend", False) for info in infos),
+        # What is said of the version has to hold for all of it, as that row ids were kept.
+        "tags": dict(set.intersection(*(set((info.get("tags") or {}).items()) for info in infos))),
     }
 
 

@@ -72,7 +72,10 @@ def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
     lost: Captured | Committed | None = staged
     is_reserved = False
     while True:
-        executed = lost or (yield from perform(Execute()))
+        executed = lost
+        if executed is None:
+            executed = yield from perform(Execute())
+            statement = None  # winners may have changed the table's definition
         if isinstance(executed, Committed):
             followed = _Followed(executed.version, 0, 0)
         else:
