@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -36,6 +38,7 @@ streams:
     source: {files: ./gone, format: json, schema: "person STRING"}
     erase: {match: {person: person}}
 """
+JOBS = ("In", "Change", "Gone")
 
 
 def put(folder: Path, *records: dict[str, str | None]) -> None:
@@ -63,29 +66,53 @@ def of(root: Path, *arguments: str) -> Ran:
     return ran
 
 
-@pytest.mark.timeout(1200)
-def test_what_streams_leave_is_whole_and_told(root: Path) -> None:
-    """`verify` finds nothing broken, each job is idle at the head, and looking changes nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a pipeline has left, and what the commands tell of it."""
+
+    root: Path
+    head: int
+    verified: Any
+    status: Any
+    turns: Any
+    is_unchanged: bool
+    """By looking."""
+
+
+@pytest.fixture(scope="module")
+def left(root: Path) -> Left:
+    """Looked at before any test changes it, in whatever order they come."""
     before = state_of(root)
-    verified = of(root, "verify").json
-    assert verified["counts"]["batches"] == 3
-    assert (verified["violations"], verified["unchecked"]) == ([], [])
-    status = of(root, "status").json
-    jobs = {job["job"]: job for job in status["locks"][0]["jobs"]}
-    head = max(int(file.stem) for file in (root / "table" / "_delta_log").glob("*.json"))
-    assert {name: max(job["idle_at"].values()) for name, job in jobs.items()} == dict.fromkeys(jobs, head)
-    assert (status["locks"][0]["holder"], status["locks"][0]["queue"]) == (None, [])
-    left = status["erasures"][0]["left"]
-    assert left["files"] >= left["with_deletion_vectors"] + left["change_data"] >= 2
-    assert left["version"] <= head
-    turns = of(root, "history", "t").json["turns"]
-    assert {turn["job"] for turn in turns if turn["outcome"] == "completed"} == {"In", "Change", "Gone"}
-    assert state_of(root) == before
+    verified, status, history = (of(root, *command).json for command in (("verify",), ("status",), ("history", "t")))
+    return Left(
+        root=root,
+        head=max(int(file.stem) for file in (root / "table" / "_delta_log").glob("*.json")),
+        verified=verified,
+        status=status,
+        turns=history["turns"],
+        is_unchanged=state_of(root) == before,
+    )
 
 
 @pytest.mark.timeout(1200)
-def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_turns(root: Path) -> None:
+def test_what_streams_leave_is_whole_and_told(left: Left) -> None:
+    """`verify` finds nothing broken, each job is idle at the head, and looking changes nothing."""
+    assert left.verified["counts"]["batches"] == 3
+    assert (left.verified["violations"], left.verified["unchecked"]) == ([], [])
+    (lock,) = left.status["locks"]
+    assert {job["job"]: max(job["idle_at"].values()) for job in lock["jobs"]} == dict.fromkeys(JOBS, left.head)
+    assert (lock["holder"], lock["queue"]) == (None, [])
+    remains = left.status["erasures"][0]["left"]
+    assert remains["files"] >= remains["with_deletion_vectors"] + remains["change_data"] >= 2
+    assert remains["version"] <= left.head
+    assert {turn["job"] for turn in left.turns if turn["outcome"] == "completed"} == set(JOBS)
+    assert left.is_unchanged
+
+
+@pytest.mark.timeout(1200)
+def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_turns(left: Left) -> None:
     """A request without a key is dead. It may be given another chance or be taken out; each takes a turn of its own."""
+    root = left.root
     listed = of(root, "requests", "list", "Change", "--state", "dead")
     (dead,) = listed.json["requests"]
     assert "p8" not in listed.out

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.core.ids import Version
-from headgate.core.rows.actions import Action, changes, parse, vector_of
+from headgate.core.rows.actions import Action, as_add, changes, parse, partition_columns, vector_of
 from headgate.errors import Corrupt
 
 
@@ -118,3 +118,19 @@ def test_logs_of_other_engines_fold_to_the_files_that_they_leave(delta_tables: P
         } == {key: json.dumps(body) for key, body in live.items()}, table
         whole += 1
     assert whole > 100
+
+
+def test_a_removed_file_is_an_add_again_with_the_partitions_that_are_null() -> None:
+    """Delta's writer leaves null partition values out of a `remove`, and refuses an `add` without them."""
+    schema = {"fields": [{"name": "p", "metadata": {"delta.columnMapping.physicalName": "col-1"}}, {"name": "q"}]}
+    columns = partition_columns({"schemaString": json.dumps(schema), "partitionColumns": ["q", "p"]})
+    assert columns == ("q", "col-1")
+    removed = {"path": "f", "deletionTimestamp": 7, "extendedFileMetadata": True, "partitionValues": {"q": "1"}, "z": 1}
+    assert as_add({**removed, "size": 5, "stats": None}, columns) == {
+        "path": "f",
+        "size": 5,
+        "modificationTime": 7,
+        "partitionValues": {"q": "1", "col-1": None},
+        "dataChange": True,
+        "z": 1,
+    }

@@ -250,6 +250,21 @@ def test_a_row_that_was_matched_and_not_written_counts_when_it_is_gone(lake: Lak
     assert sorted(row.n for row in read(path).values() if row.id in (10, 11)) == [50, 60]
 
 
+def test_a_file_whose_partition_is_null_is_read_again_as_it_was(
+    lake: Lake, session: SparkSession, tmp_path: Path
+) -> None:
+    """The statement is executed on its removed files anew, and removals do not say which partition values are null."""
+    path = tmp_path / "t"
+    properties = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    session.sql(f"CREATE TABLE delta.`{path}` (id INT, p INT) USING delta PARTITIONED BY (p) {properties}")
+    session.sql(f"INSERT INTO delta.`{path}` VALUES (1, NULL), (2, NULL), (3, 1), (4, 1)")
+    staged = lake.stage(f"UPDATE delta.`{path}` SET id = id * 10 WHERE id > 1")
+    lake.run(f"DELETE FROM delta.`{path}` WHERE id = 3")
+    assert lake.finish(staged).published.level == 3
+    found = session.read.format("delta").load(str(path)).collect()
+    assert Counter(map(tuple, found)) == Counter([(1, None), (20, None), (40, 1)])
+
+
 def test_an_optimize_is_one_commit_though_it_was_to_be_several(lake: Lake, session: SparkSession) -> None:
     """In batches it would lose to itself: the second one would be kept, and those after it would not be made."""
     kind = KINDS["partitioned"]

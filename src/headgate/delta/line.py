@@ -67,6 +67,11 @@ class Line:
             if entry in self._entries:
                 self._entries.remove(entry)
 
+    def __len__(self) -> int:
+        """How many wait to be put, or to be told."""
+        with self._guard:
+            return len(self._entries)
+
     def first(self, entry: Entry, number_max: int) -> list[Entry]:
         """So many that wait, this one among them.
 

@@ -1,0 +1,138 @@
+"""Statements that wait for a table's next version share it, and leave what they leave one after the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.core.ids import Version
+from headgate.core.rows.effects import Joined, Waiting
+from headgate.delta.line import Entry, Line
+from headgate.delta.publish import GROUP_CONF, Outcome, Publisher, Staged
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+from headgate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
+from tests.spark.test_delta_statements import wait_until
+
+GROUP_MAX = 5
+"""Fewer than there are: those of a group are still in the line when the next one is made."""
+STATEMENTS = (
+    *(f"INSERT INTO {{t}} VALUES ({100 + n}, {n}, {n % 2}, 1, 'i')" for n in range(4)),
+    *(f"DELETE FROM {{t}} WHERE id = {n}" for n in (2, 20, 30)),
+    *(f"UPDATE {{t}} SET n = n + {n} WHERE id = {n}" for n in (7, 21, 31)),
+    *(
+        f"MERGE INTO {{t}} t USING (SELECT * FROM range({n}, {n + 2})) s ON t.id = s.id "
+        f"WHEN MATCHED THEN UPDATE SET n = 9 WHEN NOT MATCHED THEN INSERT ({COLUMNS}) VALUES (s.id, 1, 0, 1, 'm')"
+        for n in (39, 200)
+    ),
+    "DELETE FROM {t} WHERE id IN (20, 22)",
+)
+"""Those that concern the same row do so in a way that has one end in any order."""
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> SparkSession:
+    """A session that groups."""
+    own = spark.newSession()
+    own.conf.set(GROUP_CONF, GROUP_MAX)
+    return own
+
+
+def staged_all(session: SparkSession, path: Path, texts: Sequence[str]) -> list[Staged]:
+    staged = []
+    for text in texts:
+        dml = statement(session, text.format(t=f"delta.`{path}`"))
+        assert dml is not None
+        staged.append(publisher(session).stage(dml))
+    return staged
+
+
+def finished_together(ours: Publisher, staged: Sequence[Staged]) -> list[Outcome]:
+    """Each by a thread of its own; nobody goes on before all wait in the line."""
+    line = ours.line(staged[0].dml.table)
+    with ThreadPoolExecutor(len(staged)) as pool:
+        with line.lock:
+            ends = [pool.submit(ours.finish, one) for one in staged]
+            wait_until(lambda: len(line) == len(staged))
+        return [end.result() for end in ends]
+
+
+def rows(path: Path) -> Counter[object]:
+    return Counter(read(path).values())
+
+
+@pytest.mark.parametrize("name", ["vectors", "partitioned, feed, timestamps"])
+def test_those_that_wait_share_a_version(session: SparkSession, tmp_path: Path, name: str) -> None:
+    """The rows are those of a serial run, each once; the change feed of a shared version tells the change."""
+    kind: Kind = KINDS[name]
+    serial, grouped = tmp_path / "serial", tmp_path / "grouped"
+    for path in (serial, grouped):
+        make(session, kind, path)
+    for text in STATEMENTS:
+        session.sql(text.format(t=f"delta.`{serial}`"))
+    base = rows(grouped)
+    first = session.sql(f"DESCRIBE HISTORY delta.`{grouped}`").first()
+    assert first is not None
+    ends = finished_together(publisher(session), staged_all(session, grouped, STATEMENTS))
+    assert rows(grouped) == rows(serial)
+    audit(grouped)
+    versions = Counter(end.published.version for end in ends if end.published.version is not None)
+    assert 2 < max(versions.values()) <= GROUP_MAX
+    head = session.sql(f"DESCRIBE HISTORY delta.`{grouped}`").first()
+    assert head is not None
+    assert head.version - first.version == len(versions) <= len(STATEMENTS) // 2
+    if kind.has_feed:
+        feed = (
+            session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", first.version + 1)
+        )
+        told = base.copy()
+        for row in feed.load(str(grouped)).select("id", "v", "p", "n", "s", "_change_type").collect():
+            told[tuple(row)[:-1]] += {"insert": 1, "update_postimage": 1}.get(row[-1], -1)
+        assert +told == rows(grouped)
+        assert not -told
+
+
+def test_history_of_a_shared_version_names_its_members(session: SparkSession, tmp_path: Path) -> None:
+    """Operations are named, and their metrics summed."""
+    make(session, KINDS["vectors"], tmp_path / "t")
+    texts = ["DELETE FROM {t} WHERE id = 1", "DELETE FROM {t} WHERE id = 2", "UPDATE {t} SET n = 7 WHERE id = 10"]
+    ends = finished_together(publisher(session), staged_all(session, tmp_path / "t", texts))
+    assert len({end.published.version for end in ends}) == 1
+    last = session.sql(f"DESCRIBE HISTORY delta.`{tmp_path / 't'}`").first()
+    assert last is not None
+    assert last.operation == "GROUP"
+    assert last.operationParameters["members"] == "3"
+    assert int(last.operationMetrics["numDeletedRows"]) == 2
+
+
+def test_one_that_cannot_follow_does_not_hold_the_others_up(session: SparkSession, tmp_path: Path) -> None:
+    """A statement that finds rows changed is executed again, alone; the others go without it."""
+    path = tmp_path / "t"
+    make(session, KINDS["no-vectors"], path)
+    texts = ["INSERT INTO {t} VALUES (300, 0, 0, 1, 'x')", "UPDATE {t} SET n = n + 1", "DELETE FROM {t} WHERE id = 12"]
+    staged = staged_all(session, path, texts)
+    session.sql(f"UPDATE delta.`{path}` SET n = n * 10 WHERE id = 13")
+    ends = finished_together(publisher(session), staged)
+    assert max(end.published.executions for end in ends) > 1
+    found = {row.id: row.n for row in read(path).values()}
+    assert 12 not in found
+    assert found[13] == 11
+    assert found[300] in (1, 2)
+    assert ends[0].published.executions == 1
+
+
+def test_who_was_told_is_not_put_again() -> None:
+    """Its thread may run only after the next leader has looked: a second put would double its rows."""
+    line = Line()
+    told, waiting, leader = entries = [Entry(None, cast(Waiting, None)) for _ in range(3)]
+    for entry in entries:
+        line.enter(entry)
+    told.reply = Joined(Version(7), 1)
+    assert line.first(leader, GROUP_MAX) == [leader, waiting]
+    assert line.first(leader, 1) == [leader]
