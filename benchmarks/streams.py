@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 
 import headgate
 from benchmarks.measure import figures, machine, write
+from headgate.core.spec.data import Coverage
 
 SOURCE = "rlists"
 ROUNDS = 3
@@ -87,12 +88,17 @@ def digest(spark: SparkSession, table: Path) -> str:
     return hashlib.sha256("\n".join(sorted(f"{a}|{b}" for a, b in rows)).encode()).hexdigest()
 
 
-def ours(spark: SparkSession, source: Path, target: Path) -> None:
+def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage = "exclusive") -> None:
     """The three streams, in turns."""
     pipeline = headgate.Pipeline("bench", storage=str(target / "_headgate"), coordinator=f"sqlite:{target}/turns.db")
     properties = {"delta.enableDeletionVectors": "true"}
     table = pipeline.table("engagement", path=str(target / "table"), properties=properties)
-    table.append(name="Ingestion", source=headgate.files(str(source / "ingest")), columns={"person_id": "alias_id"})
+    table.append(
+        name="Ingestion",
+        source=headgate.files(str(source / "ingest")),
+        columns={"person_id": "alias_id"},
+        coverage=coverage,
+    )
     table.mutate(
         name="Mutation",
         after="Ingestion",
@@ -101,9 +107,14 @@ def ours(spark: SparkSession, source: Path, target: Path) -> None:
         set={"person_id": "new_person_id"},
         sequence_by="seq",
         applies_to="arrived_and_later",
+        coverage=coverage,
     )
     table.erase(
-        name="TTL", after="Mutation", source=headgate.files(str(source / "delete")), match={"person_id": "person_id"}
+        name="TTL",
+        after="Mutation",
+        source=headgate.files(str(source / "delete")),
+        match={"person_id": "person_id"},
+        coverage=coverage,
     )
     pipeline.run(until_idle=True, spark=spark)
 

@@ -1,0 +1,81 @@
+"""The three streams on a mailing-list archive, with coverage `exclusive` and with `publish`, on fast and on slow storage.
+
+Slow storage is local disk whose every request takes as long as one to an object store. Each latency has a JVM of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyspark
+
+import headgate
+from benchmarks.measure import figures, machine, write
+from benchmarks.streams import ORDER, PARTS, SOURCE, cut, digest, ours, ratio
+from headgate.core.spec.data import Coverage
+
+LATENCIES_MS = (0, 30)
+ROUNDS = 3
+SLOW = Path(__file__).parent / "java" / "SlowFileSystem.java"
+COVERAGES: tuple[Coverage, ...] = ("exclusive", "publish")
+
+
+def main() -> None:
+    """Measures and writes the result."""
+    if len(sys.argv) > 1:
+        print(json.dumps(measured(int(sys.argv[1]))))
+        return
+    result: dict[str, object] = {"machine": machine(), "source": SOURCE}
+    for latency_ms in LATENCIES_MS:
+        command = [sys.executable, "-m", "benchmarks.coverage", str(latency_ms)]
+        said = subprocess.run(command, check=True, capture_output=True, text=True)
+        result[f"{latency_ms} ms a request"] = json.loads(said.stdout.splitlines()[-1])
+    write("coverage", result)
+
+
+def measured(latency_ms: int) -> dict[str, object]:
+    """Both, in interleaved pairs, in this process."""
+    data = Path(os.environ.get("HEADGATE_TEST_DATA") or "../shared/data") / "engagement"
+    expected = json.loads((data / "expected.json").read_text())[SOURCE]
+    spent_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for kind, parts in PARTS.items():
+            cut(data / kind / f"{SOURCE}.parquet", folder / "in" / kind, ORDER[kind], parts)
+        (library,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+        subprocess.run(["javac", "--release", "17", "-d", folder / "java", "-cp", library, SLOW], check=True)
+        conf = {
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.driver.extraClassPath": str(folder / "java"),
+            "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m",
+            "spark.hadoop.fs.file.impl": "SlowFileSystem",
+        }
+        spark = headgate.session("bench", conf=conf)
+        for number in range(ROUNDS + 1):  # the first round warms the JVM up
+            for coverage in COVERAGES if number % 2 else reversed(COVERAGES):
+                target = folder / f"{coverage}-{number}"
+                begun = time.perf_counter()
+                ours(spark, folder / "in", target, coverage)
+                took_ms = (time.perf_counter() - begun) * 1000
+                assert digest(spark, target / "table") == expected["final_sha256"], f"{coverage} is wrong"
+                if number:
+                    spent_ms[coverage].append(took_ms)
+                shutil.rmtree(target)
+    return {
+        **{f"{coverage}_ms": figures(samples) for coverage, samples in spent_ms.items()},
+        "exclusive_over_publish": ratio(spent_ms["exclusive"], spent_ms["publish"]),
+    }
+
+
+if __name__ == "__main__":
+    main()
