@@ -17,6 +17,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
+import headgate
 from headgate.core.ids import TableLocation
 from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.gate import JOB_CONF, Gate
@@ -24,6 +25,7 @@ from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.statements import confs
 from headgate.errors import TurnNotGranted
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
+from tests.spark.test_delta_statements import wait_until
 
 VECTORS = {"enableDeletionVectors": "true"}
 
@@ -53,6 +55,11 @@ def governed(gate: Gate, table: TableLocation) -> Iterator[TableLocation]:
 def run(gate: Gate, work: Callable[[], object], *, is_staged: bool = False) -> Captured | Committed:
     """A statement through the gate."""
     return gate.run(work, token=uuid.uuid4().hex, is_staged=is_staged).commit
+
+
+def data_files(table: TableLocation) -> set[Path]:
+    """Files below a table, but for its log."""
+    return {path for path in Path(table).rglob("*") if path.is_file() and "_delta_log" not in path.parts}
 
 
 def bytes_of(table: TableLocation) -> dict[str, bytes]:
@@ -218,6 +225,57 @@ def test_a_commit_waits_for_its_turn_as_long_as_it_may(
         assert not running.done()
         assert gate.grant(governed, "A", 1, 600_000)
         assert running.result() == Committed(2)
+
+
+@pytest.mark.parametrize(("late", "early"), [("DELETE", "UPDATE"), ("UPDATE", "DELETE"), ("DELETE", "DELETE")])
+def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
+    session: SparkSession, gate: Gate, governed: TableLocation, late: str, early: str
+) -> None:
+    """Computed on the same version, in the same file, put in the order of the turns; the later one keeps what it did."""
+    texts = {"DELETE": "DELETE FROM delta.`{}` WHERE id = {}", "UPDATE": "UPDATE delta.`{}` SET id = -id WHERE id = {}"}
+    expected = sorted({*range(10), *(-row for row, kind in ((1, late), (2, early)) if kind == "UPDATE")} - {1, 2})
+    holding = session.newSession()
+    for key, value in {JOB_CONF: "late", "spark.headgate.waitMs": "60000"}.items():
+        holding.conf.set(key, value)
+    before = data_files(governed)
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(headgate.sql, holding, texts[late].format(governed, 1))
+        wait_until(lambda: data_files(governed) != before or held.done())
+        time.sleep(2)  # its vector is written: the commit comes next
+        assert not held.done()
+        gate.grant(governed, "early", 1, 600_000)
+        with confs(session, {JOB_CONF: "early"}):
+            assert headgate.sql(session, texts[early].format(governed, 2)).headgate.level == 0
+        gate.grant(governed, "late", 2, 600_000)
+        ended = held.result().headgate
+    assert (ended.level, ended.attempts) == (2, 1)
+    assert ids(session, governed) == expected
+
+
+def test_a_lease_that_is_over_refuses_what_is_committed_under_it(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """By its time, and by its end; for the thread, and for every thread of the session that is left under it."""
+    own = session.newSession()
+    work, left = delete(session, table, "id = 1"), delete(own, table, "id = 2")
+    gate.begin_lease("L", 600_000)
+    with gate.acting("L", own):
+        work()
+        assert gate.extend_lease("L", 1)
+        time.sleep(0.01)
+        with pytest.raises(JVM_ERRORS, match="its lease has run out"):
+            delete(session, table, "id = 3")()
+        with pytest.raises(TurnNotGranted, match="its lease has run out"):
+            run(gate, delete(session, table, "id = 3"))
+        assert gate.extend_lease("L", 600_000)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(left).result()
+        gate.end_lease("L")
+        assert not gate.extend_lease("L", 600_000)
+        with pytest.raises(JVM_ERRORS, match="its turn has ended"):
+            pool.submit(delete(own, table, "id = 3")).result()
+    delete(session, table, "id = 4")()
+    assert ids(session, table) == [0, 3, 5, 6, 7, 8, 9]
 
 
 def test_a_reservation_keeps_own_statements_and_holds_stock_ones(

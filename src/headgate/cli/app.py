@@ -36,6 +36,7 @@ COMMANDS = (
     "doctor",
     "check",
     "run",
+    "turn",
     "status",
     "history",
     "requests",

@@ -24,8 +24,7 @@ from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
-
-
+LEASE_CONF = "spark.headgate.lease"
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
 """What a commit that follows winners takes over from the statement's own `commitInfo`."""
 
@@ -125,6 +124,35 @@ class Gate:
                 self._gate.leave()
             else:
                 self._gate.enter(*outer)
+
+    def begin_lease(self, lease: str, duration_ms: int) -> None:
+        """Who acts under it commits for so long, by the JVM's clock: also where Python stands still."""
+        self._gate.beginLease(lease, duration_ms)
+
+    def extend_lease(self, lease: str, duration_ms: int) -> bool:
+        """Gives it so much time from now on; False if it has been ended."""
+        return bool(self._gate.extendLease(lease, duration_ms))
+
+    def end_lease(self, lease: str) -> None:
+        """Nothing more is committed under it."""
+        self._gate.endLease(lease)
+
+    @contextmanager
+    def acting(self, lease: str, session: SparkSession | None = None) -> Iterator[None]:
+        """What this thread commits is refused when the lease is over.
+
+        Args:
+            lease: Its id.
+            session: One that nobody else uses: all its threads act under the lease, and go on to when this one does not,
+                because what a function has left running there must not commit in a later turn.
+        """
+        if session is not None:
+            session.conf.set(LEASE_CONF, lease)
+        self._gate.act(lease)
+        try:
+            yield
+        finally:
+            self._gate.act(None)
 
     def govern(self, table: TableLocation) -> None:
         """From now on no commit of this JVM goes to the table without its job's turn."""

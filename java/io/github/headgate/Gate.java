@@ -61,6 +61,8 @@ public final class Gate {
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
   private static final Map<String, String> KEPT = new ConcurrentHashMap<>();
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
+  private static final Map<String, Long> LEASES = new ConcurrentHashMap<>(); // to their ends, by nanoTime
+  private static final ThreadLocal<String> LEASE = new ThreadLocal<>();
 
   private final String table;
   private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: not governed
@@ -76,8 +78,9 @@ public final class Gate {
   // ------------------------------------------------------------------------------------------------- called from Python
 
   /**
-   * How this thread's next commit is treated; those after it pass, as that of a hook that compacts. A thread is a statement: Python's threads have one each,
-   * Delta commits in the thread that runs the statement, and settings of the session would be those of all its threads.
+   * How this thread's next commit is treated; those after it pass, as that of a hook that compacts. A thread is a
+   * statement: Python's threads have one each, Delta commits in the thread that runs the statement, and settings of the
+   * session would be those of all its threads.
    *
    * @param mode capture: keep the lines of a commit that lost its version; stage: keep them, never put them; pass.
    * @param token under which lines are kept, and versions told
@@ -91,6 +94,27 @@ public final class Gate {
   /** From now on this thread's commits pass. */
   public static void leave() {
     SCOPE.remove();
+  }
+
+  /** Begins a lease: who acts under it commits until its time is over. */
+  public static void beginLease(String lease, long millis) {
+    LEASES.put(lease, System.nanoTime() + millis * 1_000_000);
+  }
+
+  /** Gives a lease so much time from now on; false if it has been ended. */
+  public static boolean extendLease(String lease, long millis) {
+    return LEASES.computeIfPresent(lease, (id, was) -> System.nanoTime() + millis * 1_000_000) != null;
+  }
+
+  /** Ends a lease: nothing more is committed under it. */
+  public static void endLease(String lease) {
+    LEASES.remove(lease);
+  }
+
+  /** From now on this thread acts under a lease, or under none: null. */
+  public static void act(String lease) {
+    if (lease == null) LEASE.remove();
+    else LEASE.set(lease);
   }
 
   /** From now on commits of this table need a turn. */
@@ -163,6 +187,15 @@ public final class Gate {
       }
       pause();
     }
+  }
+
+  /** Returns if who commits acts under no lease, or under one whose time is not over. */
+  static void requireLease(String ofSession) throws IOException {
+    String lease = LEASE.get() == null ? ofSession : LEASE.get();
+    if (lease == null) return;
+    Long end = LEASES.get(lease);
+    if (end == null) throw new NoTurnException("headgate: a commit was refused: its turn has ended");
+    if (System.nanoTime() - end >= 0) throw new NoTurnException("headgate: a commit was refused: its lease has run out");
   }
 
   boolean isReservedFrom(String token) {

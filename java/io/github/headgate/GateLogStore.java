@@ -30,6 +30,9 @@ public class GateLogStore extends LogStore {
   /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
   public static final String HOLD_MS = "spark.headgate.holdMs";
 
+  /** The lease that commits of a session are made under; that of a thread goes before it. */
+  public static final String LEASE = "spark.headgate.lease";
+
   /** Followed by a scheme: the class of the store behind the gate. */
   public static final String BEHIND = "spark.headgate.logStore.";
 
@@ -54,6 +57,8 @@ public class GateLogStore extends LogStore {
     String token = scope == null ? "" : scope.token();
     String history = scope == null ? null : scope.history();
     String job = conf.get(JOB);
+    String lease = conf.get(LEASE);
+    Gate.requireLease(lease);
     Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
     if (scope != null && scope.mode().equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
     boolean isCaptured = scope != null && scope.mode().equals("capture");
@@ -64,8 +69,8 @@ public class GateLogStore extends LogStore {
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
         gate.awaitTurn(version, job, 0);
+        Gate.requireLease(lease);
         if (!gate.isReservedFrom(token) || (!isCaptured && System.nanoTime() - begun >= holdNanos)) {
-          beforePut(path);
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
@@ -100,9 +105,6 @@ public class GateLogStore extends LogStore {
   public Boolean isPartialWriteVisible(Path path, Configuration conf) throws IOException {
     return behind(path).isPartialWriteVisible(path, conf);
   }
-
-  /** For tests that need a moment between the last check and the put. */
-  protected void beforePut(Path path) throws IOException {}
 
   private LogStore behind(Path path) throws IOException {
     String given = path.toUri().getScheme();

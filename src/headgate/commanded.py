@@ -1,0 +1,166 @@
+"""A command that runs in a turn: another program, as a maintenance job or a notebook run, between those of the streams.
+
+A launcher is started first and waits to be let go, so that the record names its process when the turn is granted: on this
+machine nobody else is given the turn before it is gone, and if the one that asked for the turn is killed, it ends the program.
+The program is given no token: what it writes is not fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import cast
+
+from headgate.api import open_store
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.driver import Ports
+from headgate.coordinator.machine import MachineClock, Uuids, this_process
+from headgate.core.turns.protocol import Order
+from headgate.core.turns.tokens import job_token
+from headgate.errors import HeadgateError, InvalidRequest, LostTurn
+from headgate.ports import EventSink, TableLog
+from headgate.settings import JobSettings
+from headgate.sinks.ledger import LedgerSink
+from headgate.sinks.tee import Tee
+
+END_S = 10.0
+"""So long a program has to end when it is asked to; then it is killed."""
+LAUNCHER = """
+import json, os, signal, subprocess, sys, threading
+told = open(int(sys.argv[1]))
+turn = told.readline()
+if not turn:
+    sys.exit(125)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: None)  # the whole group is sent them; they are the program's
+def end_with_parent():
+    told.read()  # nothing comes: it ends when who watches over the turn is gone, and so is the program
+    os.killpg(0, signal.SIGKILL)
+try:
+    program = subprocess.Popen(sys.argv[2:], env={**os.environ, **json.loads(turn)})
+except OSError as error:
+    print(f"headgate: {sys.argv[2]}: {error.strerror}", file=sys.stderr)
+    sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
+threading.Thread(target=end_with_parent, daemon=True).start()
+status = program.wait()
+os._exit(status if status >= 0 else 128 - status)
+"""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[EventSink] = ()) -> int:
+    """Takes the turn, runs a command, gives the turn back.
+
+    Args:
+        job: Whose turn, on which lock, where turns are kept.
+        command: The program and its arguments; its environment names the turn by HEADGATE_LOCK, HEADGATE_JOB, HEADGATE_EPOCH.
+        watchers: Told of every event, after the ledger.
+
+    Returns:
+        The program's exit status, 128 + n if signal n ended it. Another than 0 leaves the turn unclean: it counts as none.
+
+    Raises:
+        TurnNotGranted: Not in time; the program was not run.
+        LostTurn: The program was ended in the middle, because the turn is another's.
+    """
+    if not command:
+        raise InvalidRequest(
+            "no command was given; nothing was done", advice="headgate turn --lock L --job J -- COMMAND"
+        )
+    program = _Program(command)
+    coordinator: Coordinator | None = None
+    try:
+        ports = Ports(
+            store=open_store(job.coordinator.url),
+            log=cast(TableLog, None),  # a turn without tables asks nothing of any
+            clock=MachineClock(),
+            randomness=Uuids(),
+            events=Tee([LedgerSink(job.storage), *watchers]),
+        )
+        coordinator = Coordinator(
+            ports,
+            lock=job.lock,
+            job=job.job,
+            order=Order(rule=job.order, absent_after_ms=job.absent_after_ms),
+            process=this_process(program.pid),
+            lock_timeout_s=job.coordinator.lock_timeout_ms / 1000,
+            on_lost=lambda reason: program.end(),
+        )
+        turn = coordinator.take(token_id=job_token(job.job), query_id=None, batch=0, tables=())
+        try:
+            status = program.run(
+                {"HEADGATE_LOCK": job.lock, "HEADGATE_JOB": job.job, "HEADGATE_EPOCH": str(turn.epoch)}
+            )
+            turn.check()
+        except BaseException as error:
+            program.end()
+            turn.abandon(error)
+            if isinstance(error, LostTurn):
+                raise LostTurn(f"the turn was lost, and {command[0]} was ended in the middle of it") from error
+            raise
+        if status == 0:
+            turn.complete()
+        else:
+            turn.abandon(HeadgateError(f"{command[0]} ended with exit status {status}"))
+        return status
+    finally:
+        program.end()
+        if coordinator is not None:
+            coordinator.close()
+
+
+class _Program:
+    """A program behind a launcher that waits to be told its turn, and then for the other end of the pipe to close.
+
+    They are a process group of their own, so that what the program starts ends with it.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        waits, self._go = os.pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCHER, str(waits), *command], pass_fds=(waits,), start_new_session=True
+        )
+        os.close(waits)
+        self._guard = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Of the launcher: it lives as long as the program."""
+        return self._process.pid
+
+    def run(self, environment: Mapping[str, str]) -> int:
+        """Lets it go, and waits for its end; signals that this process is sent are sent on to it."""
+        os.write(self._go, json.dumps(environment).encode() + b"\n")
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {number: signal.signal(number, self._send_on) for number in FORWARDED} if is_main else {}
+        try:
+            status = self._process.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        return status if status >= 0 else 128 - status
+
+    def end(self) -> None:
+        """Asks it and all that it has started to end, and kills them if they do not. Safe from any thread, and twice."""
+        with self._guard:
+            if self._process.poll() is None:
+                self._signal(signal.SIGTERM)
+                try:
+                    self._process.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    self._signal(signal.SIGKILL)
+                    self._process.wait()
+
+    def _send_on(self, number: int, frame: FrameType | None) -> None:
+        self._signal(number)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,132 @@
+"""Other programs in turns: one at a time, ended with their turn, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headgate.sinks.ledger import read_ledger
+from headgate.stores.processes import is_running, start_of
+from headgate.stores.sqlite import SqliteTurnStore
+
+LIMIT_S = 60
+
+
+def turn(folder: Path, job: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """`headgate turn` as a process of its own; turns and ledger are in the folder."""
+    place = ("--coordinator", f"sqlite:{folder}/turns.db")
+    return subprocess.Popen(
+        [sys.executable, "-m", "headgate", "turn", "--lock", "L", "--job", job, *place, *options, "--", *command],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out, err
+
+
+def wait_for(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not found():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def pid_in(file: Path) -> int:
+    wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
+    return int(file.read_text())
+
+
+def outcomes(folder: Path) -> list[tuple[str, str]]:
+    return [(row.job, row.outcome) for row in read_ledger(str(folder / "_headgate"))]
+
+
+def test_a_program_runs_in_a_turn_and_is_told_which(tmp_path: Path) -> None:
+    """Its output, its input and its exit status are its own; one that fails has not completed its turn."""
+    code, out, err = ended(turn(tmp_path, "J", "sh", "-c", "echo $HEADGATE_LOCK $HEADGATE_JOB $HEADGATE_EPOCH"))
+    assert (code, out.split()[:2], err) == (0, ["L", "J"], "")
+    code, again, _ = ended(turn(tmp_path, "J", "sh", "-c", "echo $HEADGATE_LOCK $HEADGATE_JOB $HEADGATE_EPOCH; exit 9"))
+    assert code == 9
+    assert int(again.split()[2]) == int(out.split()[2]) + 1
+    record = SqliteTurnStore(str(tmp_path / "turns.db")).read("L").record
+    assert record is not None
+    assert record.holder is None
+    assert record.job("J").done == int(out.split()[2])
+    assert outcomes(tmp_path) == [("J", "completed"), ("J", "failed")]
+
+
+def test_two_programs_are_never_in_their_turns_at_once(tmp_path: Path) -> None:
+    """Each finds the other's mark gone."""
+    guarded = "test ! -e mark && touch mark && sleep 0.3 && rm mark"
+    running = [turn(tmp_path, f"J{n}", "sh", "-c", guarded) for n in range(4)]
+    assert [ended(one)[0] for one in running] == [0] * 4
+
+
+def test_a_program_that_cannot_be_run_is_said(tmp_path: Path) -> None:
+    """As a shell says it."""
+    code, _, err = ended(turn(tmp_path, "J", "no-such-program"))
+    assert (code, "no-such-program: No such file" in err) == (127, True)
+    code, _, err = ended(turn(tmp_path, "J"))
+    assert (code, "no command was given" in err) == (2, True)
+
+
+def test_without_the_turn_nothing_is_run(tmp_path: Path) -> None:
+    """The exit status is that of a turn that was not granted."""
+    first = turn(tmp_path, "A", "sh", "-c", "touch started; sleep 60")
+    try:
+        wait_for((tmp_path / "started").exists)
+        code, _, err = ended(turn(tmp_path, "B", "touch", "never", options=("--timeout", "1s")))
+        assert code == 3
+        assert "B was not given the turn on L" in err
+        assert not (tmp_path / "never").exists()
+    finally:
+        first.send_signal(signal.SIGTERM)
+        assert ended(first)[0] == 128 + signal.SIGTERM
+    assert outcomes(tmp_path) == [("B", "gave_up"), ("A", "failed")]
+
+
+def test_when_the_command_is_killed_its_program_is_gone_before_the_next_turn(tmp_path: Path) -> None:
+    """kill -9 of who watches over the turn; nobody is left to end the program but the kernel."""
+    first = turn(tmp_path, "A", "sh", "-c", "echo $$ > pid; trap '' TERM; sleep 600 & wait; sleep 600")
+    pid = pid_in(tmp_path / "pid")
+    start = start_of(pid)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    code, out, _ = ended(turn(tmp_path, "B", sys.executable, "-c", ASKS, str(pid), str(start)))
+    assert (code, json.loads(out)) == (0, False)
+    assert not is_running(pid, start)
+
+
+ASKS = "import sys; from headgate.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
+
+
+def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:
+    """The run's own file is gone: nobody counts it as alive, so what it did is not counted as done."""
+    first = turn(tmp_path, "A", "sh", "-c", "touch started; while test ! -e go; do sleep 0.1; done")
+    wait_for((tmp_path / "started").exists)
+    for file in tmp_path.rglob("*"):
+        if file.is_file() and "session" in str(file.relative_to(tmp_path)):
+            file.unlink()
+    (tmp_path / "go").touch()
+    code, _, err = ended(first)
+    assert (code, "the turn was lost" in err) == (5, True)
+
+
+@pytest.mark.parametrize("options", [("--timeout", "soon"), ("--properties", "none.conf")])
+def test_bad_options_are_refused_before_anything_runs(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Exit status 2, and no program."""
+    code, _, err = ended(turn(tmp_path, "J", "touch", "never", options=options))
+    assert (code, bool(err)) == (2, True)
+    assert not (tmp_path / "never").exists()
