@@ -9,7 +9,7 @@ import pytest
 
 from headgate.core.rows.actions import Action
 from headgate.core.rows.rebase import deleted_rows
-from headgate.core.rows.statistics import Everything, may_hold, parse
+from headgate.core.rows.statistics import Everything, columns_of, may_hold, may_hold_for, parse
 
 CATALYST = "org.apache.spark.sql.catalyst.expressions."
 Nodes = list[dict[str, Any]]
@@ -122,3 +122,22 @@ def test_deleted_rows_are_counted_from_the_actions() -> None:
     assert deleted_rows([grown, taken, gone]) == 3 + 8
     assert deleted_rows([Action("remove", {"path": "b"})]) is None
     assert deleted_rows([Action("add", {"path": "new"})]) is None
+
+
+def test_a_row_is_ruled_out_by_what_is_known_of_it() -> None:
+    """NULL compares to nothing; an unknown value may be any; what is not understood holds."""
+    condition = parse(json.dumps(node("And", node("Or", IS_15, NO_TEXT), node("Foo", column("x")))))
+    assert columns_of(condition) == {"k", "s"}
+    for row, expected in (
+        ({"k": 15, "s": "a"}, True),
+        ({"k": 14, "s": "b"}, True),
+        ({"k": 14, "s": "a"}, False),
+        ({"k": None, "s": None}, False),
+        ({"k": None}, True),
+        ({}, True),
+    ):
+        assert may_hold_for(condition, row) is expected, row
+    among = parse(json.dumps(node("In", column("k"), literal(1), literal(7))))
+    assert [may_hold_for(among, {"k": k}) for k in (1, 2, 7, None)] == [True, False, True, False]
+    below = parse(json.dumps(node("LessThan", column("k"), literal(3))))
+    assert [may_hold_for(below, {"k": k}) for k in (2, 3, None)] == [True, False, False]

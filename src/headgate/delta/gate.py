@@ -154,6 +154,15 @@ class Gate:
         finally:
             self._gate.act(None)
 
+    @contextmanager
+    def on_behalf(self, session: SparkSession) -> Iterator[None]:
+        """What this thread commits in a session of ours is this session's job's, and made under its lease."""
+        self._gate.onBehalf(session.conf.get(JOB_CONF, None), session.conf.get(LEASE_CONF, None))
+        try:
+            yield
+        finally:
+            self._gate.onBehalf(None, None)
+
     def govern(self, table: TableLocation) -> None:
         """From now on no commit of this JVM goes to the table without its job's turn."""
         self._gate.govern(table)

@@ -37,6 +37,7 @@ from headgate.core.rows.effects import (
 )
 from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
+from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Statement, classify
 from headgate.delta import exact, overlay
 from headgate.delta.dml import Dml
@@ -45,7 +46,7 @@ from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import LogGone
 from headgate.delta.rows import TableRows
-from headgate.errors import InvalidRequest, Unavailable, UnsupportedTable
+from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
 UNSERVED_FEATURES = frozenset(
@@ -60,6 +61,8 @@ UNSERVED_FEATURES = frozenset(
 )
 """A commit of a table with these is more than its actions in the log."""
 RESERVE_POLL_S = 0.01
+LOOK_S = 0.05
+"""So often who waits for the line looks at what others have committed meanwhile."""
 LOGGER = logging.getLogger("headgate")
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
@@ -161,6 +164,10 @@ class _Run:
     is_reserved: bool = False
     _is_locked: bool = False
     _locked_at_s: float = 0.0
+    _known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
+    """Commits that were read."""
+    _looked_at: int = 0
+    """Commits that were there at the last look."""
     _rows: TableRows | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -291,7 +298,7 @@ class _Run:
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
         number_max = self.jvm.int_conf(GROUP_CONF, 1)
         if waiting is None or number_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
-            self._lock()
+            self._lock(waiting)
             return changes(after, list(self._commits(after).values()))
         entry = Entry(self, waiting)
         self.line.enter(entry)
@@ -352,22 +359,26 @@ class _Run:
             return None
 
     def _commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
-        """Those after a version, up to the head."""
+        """Those after a version, up to the head; what was read before is not read again."""
+        first = after + 1
+        while first in self._known:
+            first += 1
         try:
-            texts = self.jvm.texts_from(self.log, after + 1)
+            texts = self.jvm.texts_from(self.log, first)
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the table's log could not be read; nothing was written",
                 table=self.dml.table,
                 reason=first_line(error),
             ) from error
-        if texts is None or list(texts) != list(range(after + 1, after + 1 + len(texts))):
+        if texts is None or list(texts) != list(range(first, first + len(texts))):
             raise LogGone(
                 "the log was cleaned up beyond the version that the statement was computed on; nothing was written",
                 table=self.dml.table,
-                version=after + 1,
+                version=first,
             )
-        return {Version(number): parse(text) for number, text in texts.items()}
+        self._known |= {Version(number): parse(text) for number, text in texts.items()}
+        return {version: self._known[version] for version in sorted(self._known) if version > after}
 
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
@@ -392,7 +403,7 @@ class _Run:
                 )
             if snapshot.version() != version - 1:
                 return exact.Tried("stale", "")
-            with self.gate.history(self.token, info):
+            with self.gate.history(self.token, info), self.gate.on_behalf(self.dml.session):
                 return exact.commit(
                     jvm,
                     self.log,
@@ -415,14 +426,33 @@ class _Run:
         self.is_reserved = True
         self.waited_s += time.monotonic() - begun
 
-    def _lock(self) -> None:
+    def _lock(self, waiting: Waiting | None = None) -> None:
         # Who has reserved the table needs no lock, and one who has it may be waiting at the gate for the reservation's end.
         if not self._is_locked and not self.is_reserved:
             begun = time.monotonic()
-            self.line.lock.acquire()
+            while not self.line.lock.acquire(timeout=-1 if waiting is None else LOOK_S):
+                assert waiting is not None, "without a timeout it is acquired"
+                self._look_ahead(waiting)
             self._is_locked = True
             self._locked_at_s = time.monotonic()
             self.waited_s += self._locked_at_s - begun
+
+    def _look_ahead(self, waiting: Waiting) -> None:
+        """Has answered, while another puts, what will be asked of those that have committed: answers are remembered.
+
+        What cannot be answered now is asked again in the line.
+        """
+        try:
+            commits = self._commits(waiting.lost.version)
+            if len(commits) == self._looked_at:
+                return
+            self._looked_at = len(commits)
+            protocol = rebase(waiting.statement, waiting.lost, changes(waiting.lost.version, list(commits.values())))
+            effect = protocol.send(None)
+            while isinstance(effect, FindEntered | MeetKeys | ReadVector):
+                effect = protocol.send(self._answer(effect))
+        except (StopIteration, HeadgateError, *JVM_ERRORS):
+            return
 
     def _unlock(self) -> None:
         if self._is_locked:

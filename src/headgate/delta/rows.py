@@ -33,8 +33,9 @@ from pyspark.sql.types import (
 from pyspark.sql.window import Window
 
 from headgate.core.rows import statistics, vectors
-from headgate.core.rows.actions import PHYSICAL_NAME, Body, FileChange, as_add, partition_columns
+from headgate.core.rows.actions import PHYSICAL_NAME, Body, FileChange, as_add, partition_columns, vector_of
 from headgate.core.rows.effects import Positions
+from headgate.delta import values
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, Unavailable
@@ -53,6 +54,9 @@ COMPARED_TYPES = (
     *(TimestampNTZType, TimestampType),
 )
 
+_State = tuple[str, str | None, str | None]
+"""A file, and its vectors before and after."""
+
 
 class TableRows:
     """The rows of one table, for one statement.
@@ -69,13 +73,26 @@ class TableRows:
         self._prefix = _plain(str(self._root.toUri())).rstrip("/") + "/"
         self.rows_read = 0
         """Rows that were read again, marked ones included, as far as the log says."""
+        self._entered: dict[_State, tuple[bool, Positions]] = {}
+        """Whether the condition holds for rows of a file, and for which: it does not change as others commit."""
+        self._unmet: set[_State] = set()
+        """Changes with no row that belongs to one of the source."""
+        self._vectors: dict[str, BitMap64] = {}
 
     # ------------------------------------------------------------------------------------------------------- questions
 
     def entered(self, files: Sequence[FileChange]) -> Mapping[str, Positions]:
         """Which rows of files its condition holds for."""
+        adds = {_state(change): change.after for change in files if change.after is not None}
+        new = {state: add for state, add in adds.items() if state not in self._entered}
+        found = self._found_in(list(new.values()))
+        for state, add in new.items():
+            self._entered[state] = add["path"] in found, found.get(add["path"])
+        return {add["path"]: self._entered[state][1] for state, add in adds.items() if self._entered[state][0]}
+
+    def _found_in(self, files: Sequence[Body]) -> Mapping[str, Positions]:
         condition = self._dml.described_condition
-        open_ = self._not_ruled_out(condition, [file.after for file in files if file.after is not None])
+        open_ = self._not_ruled_out(condition, files)
         if not open_:
             return {}
         if not self._is_within_budget(open_):
@@ -95,9 +112,17 @@ class TableRows:
 
     def meet_keys(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
         """Whether a row that came, or went, belongs to a row of its source."""
+        came = [change for change in came if _state(change) not in self._unmet]
+        gone = [change for change in gone if _state(change) not in self._unmet]
+        is_met = self._is_met(came, gone)
+        if not is_met:
+            self._unmet |= {_state(change) for change in (*came, *gone)}
+        return is_met
+
+    def _is_met(self, came: Sequence[FileChange], gone: Sequence[FileChange]) -> bool:
         keys = self._dml.described_keys
         new = self._not_ruled_out(keys, [file.after for file in came if file.after is not None])
-        old = [change for change in gone if change.before is not None and self._may_hold(keys, change.before)]
+        old = [change for change in gone if self._may_have_lost(keys, change)]
         if any("partitionValues" not in (change.before or {}) for change in old):
             return True  # an old form of removal does not say enough to read the file again
         if not self._is_within_budget([*new, *(change.before for change in old if change.before is not None)]):
@@ -149,6 +174,12 @@ class TableRows:
         where = vectors.location(descriptor)
         if where is None:
             return vectors.read(descriptor)
+        name = vectors.identity(descriptor) or ""
+        if name not in self._vectors:
+            self._vectors[name] = self._read_vector(descriptor, where)
+        return self._vectors[name]
+
+    def _read_vector(self, descriptor: vectors.Descriptor, where: str) -> BitMap64:
         path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
         try:
             content = self._jvm.read_bytes(path)
@@ -176,10 +207,19 @@ class TableRows:
         return sum(int(file.get("size") or 0) for file in files) <= self._jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
 
     def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:
-        return [file for file in files if self._may_hold(condition, file)]
+        return [file for file in files if self._may_have(condition, file)]
 
-    def _may_hold(self, condition: statistics.Condition, file: Body) -> bool:
-        return statistics.may_hold(condition, file, self._columns)
+    def _may_have(self, condition: statistics.Condition, file: Body, rows: BitMap64 | None = None) -> bool:
+        return statistics.may_hold(condition, file, self._columns) and values.may_have(
+            self._jvm, self._root, condition, file, self._columns, rows
+        )
+
+    def _may_have_lost(self, condition: statistics.Condition, change: FileChange) -> bool:
+        before = change.before
+        if before is None:
+            return False
+        rows = None if change.after is None else self._marked(change.after) - self._marked(before)
+        return self._may_have(condition, before, rows)
 
     @property
     def _columns(self) -> Mapping[str, str]:
@@ -228,6 +268,11 @@ class TableRows:
             if any(file["path"] == path for file in files):
                 return path
         raise Corrupt("rows were read from a file that was not asked for; nothing was written", file=name)
+
+
+def _state(change: FileChange) -> _State:
+    before, after = (None if file is None else vector_of(file) or "" for file in (change.before, change.after))
+    return change.path, before, after
 
 
 def _has_positions(frame: DataFrame) -> bool:

@@ -3,11 +3,13 @@ package io.github.headgate;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.net.URI;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 
 /**
@@ -63,6 +65,7 @@ public final class Gate {
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final Map<String, Long> LEASES = new ConcurrentHashMap<>(); // to their ends, by nanoTime
   private static final ThreadLocal<String> LEASE = new ThreadLocal<>();
+  private static final ThreadLocal<Map<String, String>> BEHALF = new ThreadLocal<>();
 
   private final String table;
   private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: not governed
@@ -115,6 +118,17 @@ public final class Gate {
   public static void act(String lease) {
     if (lease == null) LEASE.remove();
     else LEASE.set(lease);
+  }
+
+  /**
+   * From now on this thread commits on behalf of another session than the one it uses: of this job, and under this lease;
+   * either may be null, both end it.
+   */
+  public static void onBehalf(String job, String lease) {
+    Map<String, String> given = new HashMap<>();
+    if (job != null) given.put(GateLogStore.JOB, job);
+    if (lease != null) given.put(GateLogStore.LEASE, lease);
+    BEHALF.set(given);
   }
 
   /** From now on commits of this table need a turn. */
@@ -187,6 +201,13 @@ public final class Gate {
       }
       pause();
     }
+  }
+
+  /** What the thread's session says of itself, or the one on whose behalf it commits. */
+  static String said(Configuration conf, String key) {
+    String own = conf.get(key);
+    Map<String, String> others = BEHALF.get();
+    return own != null || others == null ? own : others.get(key);
   }
 
   /** Returns if who commits acts under no lease, or under one whose time is not over. */

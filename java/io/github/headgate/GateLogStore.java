@@ -56,8 +56,8 @@ public class GateLogStore extends LogStore {
     Gate.Scope scope = Gate.scope();
     String token = scope == null ? "" : scope.token();
     String history = scope == null ? null : scope.history();
-    String job = conf.get(JOB);
-    String lease = conf.get(LEASE);
+    String job = Gate.said(conf, JOB);
+    String lease = Gate.said(conf, LEASE);
     Gate.requireLease(lease);
     Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
     if (scope != null && scope.mode().equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");

@@ -11,7 +11,7 @@ Rules for editors:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -29,6 +29,10 @@ MIRRORED = {
 }
 EPOCH = date(1970, 1, 1).toordinal()
 Value = int | str
+Bounds = tuple[Any, Any]
+"""The smallest and the largest value."""
+NOWHERE: Bounds = (None, None)
+"""Of NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +95,56 @@ def may_hold(condition: Condition, file: Body, columns: Mapping[str, str]) -> bo
         file: Its `add`.
         columns: Name of each column → its name in the log; other columns have no statistics.
     """
+    return _may(condition, lambda column, kind: _bounds(file, columns.get(column), kind))
+
+
+def may_hold_for(condition: Condition, row: Mapping[str, Value | None]) -> bool:
+    """Whether a condition may hold for a row.
+
+    Args:
+        condition: As parsed.
+        row: Those of its values that are known, by the names of their columns: integers, strings, NULL.
+    """
+
+    def bounds(column: str, kind: str) -> Bounds | None:
+        if column not in row:
+            return None
+        value = row[column]
+        return NOWHERE if value is None else (value, value)
+
+    return _may(condition, bounds)
+
+
+def columns_of(condition: Condition) -> frozenset[str]:
+    """The columns that it names, with values of a kind that `may_hold_for` takes."""
+    match condition:
+        case Both(left, right) | Either(left, right):
+            return columns_of(left) | columns_of(right)
+        case Compared(column, kind) | Among(column, kind):
+            return frozenset({column} if kind != "date" else ())
+        case Everything():
+            return frozenset()
+
+
+def _may(condition: Condition, bounds: Callable[[str, str], Bounds | None]) -> bool:
     match condition:
         case Both(left, right):
-            return may_hold(left, file, columns) and may_hold(right, file, columns)
+            return _may(left, bounds) and _may(right, bounds)
         case Either(left, right):
-            return may_hold(left, file, columns) or may_hold(right, file, columns)
+            return _may(left, bounds) or _may(right, bounds)
         case Compared(column, kind, by, value):
-            bounds = _bounds(file, columns.get(column), kind)
-            return bounds is None or _is_within(by, bounds, value)
+            found = bounds(column, kind)
+            return found is None or _is_within(by, found, value)
         case Among(column, kind, values):
-            bounds = _bounds(file, columns.get(column), kind)
-            return bounds is None or any(_is_within("EqualTo", bounds, value) for value in values)
+            found = bounds(column, kind)
+            return found is None or any(_is_within("EqualTo", found, value) for value in values)
         case Everything():
             return True
 
 
-def _is_within(by: str, bounds: tuple[Any, Any], value: Any) -> bool:
+def _is_within(by: str, bounds: Bounds, value: Any) -> bool:
+    if bounds == NOWHERE:
+        return False  # no comparison with NULL is true
     low, high = bounds
     match by:
         case "EqualTo" | "EqualNullSafe":
@@ -122,7 +160,7 @@ def _is_within(by: str, bounds: tuple[Any, Any], value: Any) -> bool:
     return True
 
 
-def _bounds(file: Body, name: str | None, kind: str) -> tuple[Value, Value] | None:
+def _bounds(file: Body, name: str | None, kind: str) -> Bounds | None:
     """The smallest and the largest value of a column in a file; None where that is not certain."""
     if name is None:
         return None
