@@ -1,7 +1,7 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
-A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `browser`, `data`, `jdk`, `wheel`); where that is missing, the test is
-skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
+A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `browser`, `data`, `jdk`, `wheel`); where that is missing,
+the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
 HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
 

@@ -97,7 +97,8 @@ def open_store(url: str) -> TurnStore:
 
 
 def _zookeeper_store(url: str) -> TurnStore:
-    from headgate.stores.zookeeper import Secrets, ZookeeperTurnStore
+    from headgate.stores.zookeeper import ZookeeperTurnStore
+    from headgate.stores.zookeeper_client import Secrets
 
     try:
         place = read_place(url)

@@ -16,7 +16,6 @@ from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import Token
 from headgate.events import Event
 
-
 SessionState = Literal["connected", "suspended", "lost"]
 """What a store knows of a session without asking: "suspended" while it cannot be told whether it is alive, "lost" for good."""
 

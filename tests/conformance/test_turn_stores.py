@@ -56,6 +56,8 @@ class TestMemory(TurnStoreConformance):
 class TestSqlite(TurnStoreConformance):
     """The store of one machine."""
 
+    turns_each = 2
+
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Callable[[], TurnStore]:
         return lambda: SqliteTurnStore(tmp_path / "a b" / "turns.db")
@@ -71,6 +73,8 @@ def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFact
 @pytest.mark.zookeeper
 class TestZookeeper(TurnStoreConformance):
     """The store of several machines, on a server of its own."""
+
+    turns_each = 1
 
     @pytest.fixture
     def open_store(self, zookeeper_node: ZookeeperNode) -> Iterator[Callable[[], TurnStore]]:

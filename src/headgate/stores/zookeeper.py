@@ -66,7 +66,7 @@ class ZookeeperSession:
 
     def heartbeat(self) -> bool:
         deadline_s = time.monotonic() + self._answer_s
-        if self._is_closed or self.connection.is_lost:
+        if self._is_closed:
             return False
         try:
             # Two questions on one connection, answered in order. The first is a write to the server, so a majority has to
@@ -158,7 +158,7 @@ class ZookeeperTurnStore:
         path, deadline_s = f"{self._place.root}/coordinator_id", self._deadline()
         while True:
             try:
-                return str(self._fresh(path, lambda client: client.get_async(path), deadline_s)[0].decode())
+                return str(self._fresh(path, _get(path), deadline_s)[0].decode())
             except zk.NoNodeError:
                 self._make(path, str(uuid.uuid4()).encode(), deadline_s)
 
@@ -220,7 +220,7 @@ class ZookeeperTurnStore:
     def _found(self, connection: Connection, path: str) -> tuple[dict[str, object], int] | None:
         """What the node says, and the ZooKeeper session that it belongs to; None if it is gone."""
         try:
-            data, stat = connection.insist(lambda client: client.get_async(path), self._deadline())
+            data, stat = connection.insist(_get(path), self._deadline())
         except zk.NoNodeError:
             return None
         return _facts(data), stat.ephemeralOwner
@@ -228,13 +228,15 @@ class ZookeeperTurnStore:
     def read(self, lock: str) -> Stored:
         path = self._lock_path(lock)
         try:
-            data, stat = self._fresh(path, lambda client: client.get_async(path), self._deadline())
+            data, stat = self._fresh(path, _get(path), self._deadline())
         except zk.NoNodeError:
             return Stored(None, 0)
         try:
             return Stored(record_from_json(data.decode()), stat.version + 1)
         except NewerFormat as error:
-            raise InvalidRequest(f"{error}; nothing was changed", advice="Install a newer headgate", lock=lock) from error
+            raise InvalidRequest(
+                f"{error}; nothing was changed", advice="Install a newer headgate", lock=lock
+            ) from error
         except ValueError as error:
             raise Corrupt(f"{error}", path=path, lock=lock) from error
 
@@ -250,7 +252,7 @@ class ZookeeperTurnStore:
                 return "done"
             while True:
                 try:
-                    self._connection.ask(lambda client: client.create_async(path, data, acl=self._connection.acl), deadline_s)
+                    self._connection.ask(self._create(path, data), deadline_s)
                     return "done"
                 except zk.NoNodeError:
                     self._make(f"{self._place.root}/locks", b"", deadline_s)
@@ -274,7 +276,7 @@ class ZookeeperTurnStore:
         ids, jobs = [], []
         for name in names:
             try:
-                data, _ = self._connection.insist(lambda client, name=name: client.get_async(f"{path}/{name}"), deadline_s)
+                data, _ = self._connection.insist(_get(f"{path}/{name}"), deadline_s)
             except zk.NoNodeError:
                 continue
             ids.append(SessionId(str(_facts(data).get("session"))))
@@ -318,12 +320,12 @@ class ZookeeperTurnStore:
         for depth in range(1, len(names) + 1):
             each, content = "/" + "/".join(names[:depth]), data if depth == len(names) else b""
             try:
-                self._connection.insist(
-                    lambda client, each=each, content=content: client.create_async(each, content, acl=self._connection.acl),
-                    deadline_s,
-                )
+                self._connection.insist(self._create(each, content), deadline_s)
             except (zk.NodeExistsError, zk.NoNodeError):
                 continue  # there, or taken away meanwhile: who needs it finds out and comes again
+
+    def _create(self, path: str, data: bytes) -> Callable[[Any], Any]:
+        return lambda client: client.create_async(path, data, acl=self._connection.acl)
 
     def _deadline(self) -> float:
         return time.monotonic() + self._place.call_timeout_ms / 1000
@@ -338,6 +340,10 @@ class ZookeeperTurnStore:
 def _quote(name: str) -> str:
     """A name as that of one node: `.` and `..` are none."""
     return quote(name, safe="").replace(".", "%2E")
+
+
+def _get(path: str) -> Callable[[Any], Any]:
+    return lambda client: client.get_async(path)
 
 
 def _facts(data: bytes) -> dict[str, object]:

@@ -30,6 +30,8 @@ except ImportError as error:
         "a coordinator in ZooKeeper needs kazoo; nothing was done", advice="pip install 'headgate[zookeeper]'"
     ) from error
 
+__all__ = ["Connection", "NoAnswer", "Secrets", "zk"]
+
 CLOSE_S: Final = 2.0
 """How long an end is waited for. One that is not confirmed by then is finished in a thread; the session ends by its lease."""
 
@@ -39,7 +41,9 @@ _STATES: Final[dict[Any, SessionState]] = {
     KazooState.LOST: "lost",
 }
 _LOG = logging.getLogger("headgate.zookeeper")
-_LOG.addHandler(logging.NullHandler())  # each state is told by an error or an event; kazoo's own lines are for those who ask
+_LOG.addHandler(
+    logging.NullHandler()
+)  # each state is told by an error or an event; kazoo's own lines are for those who ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +204,9 @@ class _Client(KazooClient):  # type: ignore[misc]
         self.is_tried = threading.Event()
         """Connected, or refused for good."""
         if place.auth == "sasl" and find_spec("puresasl") is None:
-            raise MissingExtra("auth=sasl needs pure-sasl; nothing was done", advice="pip install 'headgate[zookeeper]'")
+            raise MissingExtra(
+                "auth=sasl needs pure-sasl; nothing was done", advice="pip install 'headgate[zookeeper]'"
+            )
         session_s = place.session_timeout_ms / 1000
         login = (place.user or "", secrets.password or "")
         sasl = {"mechanism": "DIGEST-MD5", "username": login[0], "password": login[1]}

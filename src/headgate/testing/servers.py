@@ -97,7 +97,9 @@ def kafka_broker(
 
 
 @contextlib.contextmanager
-def zookeeper(directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: int = 200) -> Iterator[list[ZookeeperNode]]:
+def zookeeper(
+    directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: int = 200
+) -> Iterator[list[ZookeeperNode]]:
     """An ensemble of ZooKeeper servers from PySpark's own jars, each of which can be stopped and started again.
 
     Args:
@@ -116,7 +118,9 @@ def zookeeper(directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: in
         (folder / "data").mkdir(parents=True, exist_ok=True)
         (folder / "data" / "myid").write_text(f"{n + 1}\n")
         settings = folder / "zoo.cfg"
-        text = ZOOKEEPER_PROPERTIES.format(data=folder / "data", port=port, tick_ms=tick_ms, longest_ms=tick_ms * 20_000)
+        text = ZOOKEEPER_PROPERTIES.format(
+            data=folder / "data", port=port, tick_ms=tick_ms, longest_ms=tick_ms * 20_000
+        )
         settings.write_text(text + ("".join(members) if nodes > 1 else ""), encoding="utf-8")
         made.append(ZookeeperNode(program, settings, port, folder / "zookeeper.log", is_member=nodes > 1))
     try:
@@ -138,7 +142,14 @@ class ZookeeperNode:
         self._log = log
         main = "quorum.QuorumPeerMain" if is_member else "ZooKeeperServerMain"
         flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.4lw.commands.whitelist=*"]
-        self._command = [program, *flags, "-cp", _zookeeper_jars(), f"org.apache.zookeeper.server.{main}", str(settings)]
+        self._command = [
+            program,
+            *flags,
+            "-cp",
+            _zookeeper_jars(),
+            f"org.apache.zookeeper.server.{main}",
+            str(settings),
+        ]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from headgate.core.spec.kinds import duration_ms, suggestion
 
@@ -23,6 +22,7 @@ Acl = Literal["open", "creator"]
 OPTIONS: Final = ("session_timeout", "call_timeout", "auth", "user", "acl", "tls", "ca", "certificate", "key")
 """Every option, in the order of the reference."""
 
+_URL = re.compile(r"zookeeper://([^/?#\s]+)(/[^?#\s%]*)?(?:\?([^#\s%]*))?")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
@@ -55,22 +55,22 @@ def read_place(url: str) -> ZookeeperPlace:
     Raises:
         BadPlace: it is not of this form.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise BadPlace("not a URL") from error
-    if parts.scheme != "zookeeper" or parts.fragment:
-        raise BadPlace("not zookeeper://host:port,…/chroot")
-    if "@" in parts.netloc:
-        raise BadPlace("a user or a password before the hosts: the user is ?user=…, the password an environment variable")
-    options = _options(parts.query)
+    found = _URL.fullmatch(url)
+    if found is None:
+        raise BadPlace("not zookeeper://host:port,…/chroot?option=value")
+    netloc, path, query = found.groups()
+    if "@" in netloc:
+        raise BadPlace(
+            "a user or a password before the hosts: the user is ?user=…, the password an environment variable"
+        )
+    options = _options(query)
     auth = _choice(options, "auth", get_args(Auth), "none")
     # With an identity, what is written is the identity's own unless one says otherwise.
     acl = _choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
     tls = _choice(options, "tls", ("true", "false"), "false") == "true"
     place = ZookeeperPlace(
-        hosts=_hosts(parts.netloc),
-        root=_root(parts.path),
+        hosts=_hosts(netloc),
+        root=_root(path or ""),
         session_timeout_ms=_duration(options, "session_timeout", SESSION_MS),
         call_timeout_ms=_duration(options, "call_timeout", CALL_MS),
         auth=auth,  # type: ignore[arg-type]  # one of the choices
@@ -92,13 +92,12 @@ def read_place(url: str) -> ZookeeperPlace:
     return place
 
 
-def _options(query: str) -> Mapping[str, str]:
+def _options(query: str | None) -> Mapping[str, str]:
     options: dict[str, str] = {}
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=100)
-    except ValueError as error:
-        raise BadPlace("options that are not name=value&name=value") from error
-    for name, value in pairs:
+    for pair in query.split("&") if query is not None else ():
+        name, equals, value = pair.partition("=")
+        if not equals or not value:
+            raise BadPlace("options that are not name=value&name=value")
         if name in ("password", "key_password"):
             raise BadPlace("a password: it is taken from an environment variable only")
         if name not in OPTIONS:
@@ -121,7 +120,7 @@ def _hosts(netloc: str) -> tuple[str, ...]:
 
 
 def _root(path: str) -> str:
-    root = unquote(path).rstrip("/")
+    root = path.rstrip("/")
     if not root:
         return DEFAULT_ROOT
     names = root.split("/")[1:]
