@@ -18,7 +18,7 @@ from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import query_token, unpack
 from headgate.errors import CheckpointMismatch, Fenced, LostTurn, TurnNotGranted, Unavailable
 from headgate.events import TurnEnded, TurnWaits
-from headgate.ports import StatementConflict, TurnStore, WriteToken
+from headgate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
 from headgate.stores.memory import MemoryTurnStore
 from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
@@ -34,9 +34,17 @@ class Bench:
         self.store: TurnStore = MemoryTurnStore(lease_s=lease_s, monotonic_s=self.clock.monotonic_s)
         self.lost: list[str] = []
         self.running: set[tuple[int, int]] = set()
+        self.gate: WriteGate | None = None
 
     def job(self, name: str, rule: OrderRule | None = None, *, jvm: int = 1, timeout_s: float = 0.0) -> Coordinator:
-        ports = Ports(store=self.store, log=self.log, clock=self.clock, randomness=self.ids, events=self.seen)
+        ports = Ports(
+            store=self.store,
+            log=self.log,
+            clock=self.clock,
+            randomness=self.ids,
+            events=self.seen,
+            gate=self.gate,
+        )
         process = Process(
             host="h",
             boot_id="b",

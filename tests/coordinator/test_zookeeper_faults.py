@@ -5,6 +5,7 @@ After each fault: no two turns overlap, epochs rise, and nothing is left that ho
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from headgate.core.spec.zookeeper import read_place
+from headgate.errors import LostTurn, Unavailable
 from headgate.spark.java import JavaSources
 from headgate.stores.zookeeper import ZookeeperTurnStore
 from headgate.testing import contender
@@ -53,7 +55,7 @@ class Contender:
                 self.said.append(line.rstrip("\n"))
                 self._more.notify_all()
 
-    def waits_for(self, text: str, *, count: int = 1, timeout_s: float = 60.0) -> str:
+    def waits_for(self, text: str, *, count: int = 1, timeout_s: float = 40.0) -> str:
         """The line that is the n-th to begin with `text`."""
         with self._more:
             found = self._more.wait_for(lambda: len(self.lines(text)) >= count, timeout_s)
@@ -85,13 +87,16 @@ def node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture
 def network(node: ZookeeperNode) -> Iterator[Proxy]:
     """The way of one contender to the server."""
-    with Proxy(node.port, delay_s=0.3) as proxy:
+    with Proxy(node.port, delay_s=0.1) as proxy:
         yield proxy
 
 
 @pytest.fixture
 def world(node: ZookeeperNode, tmp_path: Path) -> Iterator[World]:
     """A root of its own, and the processes that were started, ended by their own ids."""
+    if not node.mode():  # a test that failed may have left it dead
+        node.start()
+        node.wait()
     made = World(node, tmp_path)
     yield made
     for each in made.started:
@@ -212,7 +217,7 @@ def test_a_short_cut_of_the_network_costs_a_pause_and_no_turn(world: World, netw
 
 
 def test_a_slow_network_makes_turns_slow_and_loses_none(world: World, network: Proxy) -> None:
-    """0.3 s in each direction, which no deadline of a call is shorter than."""
+    """0.1 s in each direction, at each of the questions that a turn asks."""
     network.be("delay")
     slow = world.start("slow", turns=2, network=network)
     fast = world.start("fast", turns=5)
@@ -242,9 +247,10 @@ def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNo
 
 def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: World, node: ZookeeperNode) -> None:
     """The turn that was on is given up by its holder, in time; nobody gets one from a server that is not there."""
-    holder = world.start("holder", turns=1, lines=100, pause_s=0.05)
-    waiting = world.start("waiting", turns=1)
+    holder = world.start("holder", turns=1, lines=60, pause_s=0.05)
     holder.waits_for("wrote 2")
+    waiting = world.start("waiting", turns=1)
+    time.sleep(1.0)
     node.kill()
     holder.waits_for("failed")
     waiting.waits_for("not granted")
@@ -324,8 +330,6 @@ def test_a_run_that_is_cut_off_while_it_registers_leaves_nothing(
 def registers(open_run: Callable[[], None]) -> None:
     """It may fail, for the network; it may not hang."""
     begun_s = time.monotonic()
-    try:
+    with contextlib.suppress(Unavailable, LostTurn):
         open_run()
-    except Exception as error:
-        assert type(error).__name__ in ("Unavailable", "LostTurn")
     assert time.monotonic() - begun_s < 20

@@ -67,6 +67,8 @@ class Heartbeat:
 
     def told(self, state: SessionState) -> None:
         """The store says what became of the session's connection. Never blocks for long, from any thread."""
+        if self._stop.is_set():
+            return  # the run ends, and its session with it
         if state == "suspended":
             self._pause()
         elif state == "lost":

@@ -91,7 +91,7 @@ class ZookeeperSession:
     def _told(self, state: SessionState) -> None:
         # kazoo would go on with another session; this run's is over for good.
         self._state = "lost" if self._state == "lost" else state
-        if self._listener is not None:
+        if self._listener is not None and not self._is_closed:  # what we end ourselves is not lost
             self._listener(self._state)
 
 

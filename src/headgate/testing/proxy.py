@@ -89,6 +89,8 @@ class Proxy:
             await asyncio.gather(
                 self._pump(reader, up_writer, is_reply=False), self._pump(up_reader, writer, is_reply=True)
             )
+        except asyncio.CancelledError:
+            pass  # the proxy ends
         finally:
             self._pairs.discard(pair)
             for each in pair:
@@ -97,12 +99,13 @@ class Proxy:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_reply: bool) -> None:
         try:
             while data := await reader.read(CHUNK_BYTES):
-                if self._mode == "delay":
-                    await asyncio.sleep(self._delay_s)
                 if self._mode == "blackhole" or (is_reply and self._mode == "lose_replies"):
                     continue
-                writer.write(data)
-                await writer.drain()
+                if self._mode == "delay":  # what follows is not held up by it: a long way, not a narrow one
+                    self._loop.call_later(self._delay_s, writer.write, data)
+                else:
+                    writer.write(data)
+                    await writer.drain()
         except OSError:
             pass
         # Whoever ends first ends both, as a connection does.

@@ -15,8 +15,8 @@ from headgate.ports import TurnStore
 
 WAIT_S = 20.0
 """A wait that nothing ends; a store that forgets to wake up is seen by it."""
-GAP_S = 0.0005
-"""Between what a contender has read and the change it makes of it: in one process nobody else would come in between."""
+GAP_S = 0.0
+"""Between what a contender has read and the change it makes of it: few would come in between where all is in one process."""
 
 
 @dataclass
