@@ -223,6 +223,7 @@ class _Client(KazooClient):  # type: ignore[misc]
             auth_data=[("digest", ":".join(login))] if place.auth == "digest" else None,
             sasl_options=sasl if place.auth == "sasl" else None,
             use_ssl=place.tls,
+            check_hostname=place.tls,
             ca=place.ca,
             certfile=place.certificate,
             keyfile=place.key,

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -98,7 +98,7 @@ def kafka_broker(
 
 @contextlib.contextmanager
 def zookeeper(
-    directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: int = 200
+    directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: int = 200, more: str = "", flags: Sequence[str] = ()
 ) -> Iterator[list[ZookeeperNode]]:
     """An ensemble of ZooKeeper servers from PySpark's own jars, each of which can be stopped and started again.
 
@@ -107,6 +107,8 @@ def zookeeper(
         java: Where Java may be.
         nodes: One, or three and more for an ensemble.
         tick_ms: The unit of its time; sessions last from 2 to 20,000 of them.
+        more: Further settings, line by line.
+        flags: Further flags of its JVM.
     """
     program = str(find_java(java).program)
     ports = free_ports(3 * nodes)
@@ -121,8 +123,8 @@ def zookeeper(
         text = ZOOKEEPER_PROPERTIES.format(
             data=folder / "data", port=port, tick_ms=tick_ms, longest_ms=tick_ms * 20_000
         )
-        settings.write_text(text + ("".join(members) if nodes > 1 else ""), encoding="utf-8")
-        made.append(ZookeeperNode(program, settings, port, folder / "zookeeper.log", is_member=nodes > 1))
+        settings.write_text(text + ("".join(members) if nodes > 1 else "") + more, encoding="utf-8")
+        made.append(ZookeeperNode(program, settings, port, folder / "zookeeper.log", flags, is_member=nodes > 1))
     try:
         for node in made:
             node.start()
@@ -137,7 +139,9 @@ def zookeeper(
 class ZookeeperNode:
     """One ZooKeeper server: a process that is ended by its own id and can be started again on its data."""
 
-    def __init__(self, program: str, settings: Path, port: int, log: Path, *, is_member: bool) -> None:
+    def __init__(
+        self, program: str, settings: Path, port: int, log: Path, more: Sequence[str], *, is_member: bool
+    ) -> None:
         self.port, self.address = port, f"127.0.0.1:{port}"
         self._log = log
         main = "quorum.QuorumPeerMain" if is_member else "ZooKeeperServerMain"
