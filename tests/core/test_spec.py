@@ -316,7 +316,12 @@ def test_storage_is_local() -> None:
 
 @pytest.mark.parametrize(
     ("url", "resolved"),
-    [("sqlite:./t.db", "sqlite:/base/t.db"), ("sqlite:///abs/t.db", "sqlite:/abs/t.db"), ("memory:", "memory:"), ("zookeeper://h:1,g/x?session_timeout=30s", "zookeeper://h:1,g/x?session_timeout=30s")],
+    [
+        ("sqlite:./t.db", "sqlite:/base/t.db"),
+        ("sqlite:///abs/t.db", "sqlite:/abs/t.db"),
+        ("memory:", "memory:"),
+        ("zookeeper://h:1,g/x?session_timeout=30s", "zookeeper://h:1,g/x?session_timeout=30s"),
+    ],
 )
 def test_coordinator_urls(url: str, resolved: str) -> None:
     """sqlite, memory and ZooKeeper, in a section or as a bare text."""
@@ -330,7 +335,10 @@ def test_coordinators_of_later_versions_are_refused(url: str) -> None:
     assert "not in this version" in only_fault(SMALL + f"coordinator: '{url}'\n")
 
 
-@pytest.mark.parametrize("url", ["turns.db", "postgres://h/db", "sqlite:", "memory:x", "sqlite:s3a://b/t.db", "zookeeper:h", "zookeeper://h?x=1"])
+@pytest.mark.parametrize(
+    "url",
+    ["turns.db", "postgres://h/db", "sqlite:", "memory:x", "sqlite:s3a://b/t.db", "zookeeper:h", "zookeeper://h?x=1"],
+)
 def test_what_is_no_coordinator_is_refused(url: str) -> None:
     """Nothing falls back to the default."""
     assert only_fault(SMALL + f"coordinator: '{url}'\n").startswith("headgate.yml:9: coordinator.url: ")

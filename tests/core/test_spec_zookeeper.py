@@ -9,7 +9,9 @@ from headgate.core.spec.zookeeper import OPTIONS, BadPlace, ZookeeperPlace, read
 
 def test_hosts_alone_are_enough() -> None:
     """The port, the chroot and the times have defaults."""
-    assert read_place("zookeeper://h1") == ZookeeperPlace(hosts=("h1:2181",), root="/headgate", session_timeout_ms=15_000)
+    assert read_place("zookeeper://h1") == ZookeeperPlace(
+        hosts=("h1:2181",), root="/headgate", session_timeout_ms=15_000
+    )
 
 
 def test_every_option_is_read() -> None:

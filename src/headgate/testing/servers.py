@@ -149,6 +149,7 @@ class ZookeeperNode:
         self._command = [
             program,
             *flags,
+            *more,
             "-cp",
             _zookeeper_jars(),
             f"org.apache.zookeeper.server.{main}",
