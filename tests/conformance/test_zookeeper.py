@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,31 @@ class TestEnsemble(TurnStoreConformance):
         yield open_one
         for store in made:
             store.close()
+
+
+def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaSources, tmp_path: Path) -> None:
+    """What a client of the leader was told of, a client of a follower reads, though the news is still on its way there."""
+    with ExitStack() as ways:
+
+        def through(port: int) -> int:
+            way = ways.enter_context(Proxy(port, delay_s=0.1))
+            way.be("delay")
+            return way.port
+
+        with zookeeper(tmp_path, java=java_from, nodes=3, through=through) as nodes:
+            (leader,) = [node for node in nodes if node.mode() == "leader"]
+            follower = next(node for node in nodes if node.mode() == "follower")
+            near, far = (ZookeeperTurnStore(read_place(f"zookeeper://{node.address}/x")) for node in (leader, follower))
+            for n in range(5):
+                version = near.read(LOCK).version
+                assert near.compare_and_set(LOCK, begin_record(LOCK, Epoch(n)), version) == "done"
+                assert far.read(LOCK).version > version
+                session = near.open_session(LOCK, JobName(f"job-{n}"))
+                assert session.id in far.live_sessions(LOCK).ids
+                session.close()
+            assert far.locks() == (LOCK,)
+            near.close()
+            far.close()
 
 
 def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -98,7 +98,14 @@ def kafka_broker(
 
 @contextlib.contextmanager
 def zookeeper(
-    directory: Path, *, java: JavaSources, nodes: int = 1, tick_ms: int = 200, more: str = "", flags: Sequence[str] = ()
+    directory: Path,
+    *,
+    java: JavaSources,
+    nodes: int = 1,
+    tick_ms: int = 200,
+    more: str = "",
+    flags: Sequence[str] = (),
+    through: Callable[[int], int] = lambda port: port,
 ) -> Iterator[list[ZookeeperNode]]:
     """An ensemble of ZooKeeper servers from PySpark's own jars, each of which can be stopped and started again.
 
@@ -109,11 +116,12 @@ def zookeeper(
         tick_ms: The unit of its time; sessions last from 2 to 20,000 of them.
         more: Further settings, line by line.
         flags: Further flags of its JVM.
+        through: Port of a member → the port by which the other members are told to reach it.
     """
     program = str(find_java(java).program)
     ports = free_ports(3 * nodes)
     clients, quorum = ports[:nodes], ports[nodes:]
-    members = [f"server.{n + 1}=127.0.0.1:{quorum[2 * n]}:{quorum[2 * n + 1]}\n" for n in range(nodes)]
+    seen_by_others = [through(quorum[2 * n]) for n in range(nodes)]
     made = []
     for n, port in enumerate(clients):
         folder = directory / f"zookeeper-{n + 1}"
@@ -123,6 +131,10 @@ def zookeeper(
         text = ZOOKEEPER_PROPERTIES.format(
             data=folder / "data", port=port, tick_ms=tick_ms, longest_ms=tick_ms * 20_000
         )
+        members = [
+            f"server.{m + 1}=127.0.0.1:{quorum[2 * m] if m == n else seen_by_others[m]}:{quorum[2 * m + 1]}\n"
+            for m in range(nodes)
+        ]
         settings.write_text(text + ("".join(members) if nodes > 1 else "") + more, encoding="utf-8")
         made.append(ZookeeperNode(program, settings, port, folder / "zookeeper.log", flags, is_member=nodes > 1))
     try:
