@@ -39,6 +39,9 @@ PATIENCE: Final = 1.5
 """How many leases a run waits for the end of an earlier one that may be dead; servers end sessions at their next tick."""
 POLL_S: Final = 0.05
 
+_OPEN_HERE: Final[set[SessionId]] = set()
+"""The runs of this process: one that was ended while no server answered still has its node, and is not alive."""
+
 
 class ZookeeperSession:
     """One run of one job: a ZooKeeper session with one ephemeral node."""
@@ -49,6 +52,7 @@ class ZookeeperSession:
         self._state: SessionState = "connected"
         self._is_closed = False
         self.connection = Connection(place, secrets, on_state=self._told)
+        _OPEN_HERE.add(session_id)
         # An answer that takes longer is worth as little as none, and the next heartbeat should not wait for it.
         self._answer_s = (self.connection.lease_s or 0.0) / 5
 
@@ -86,11 +90,14 @@ class ZookeeperSession:
 
     def close(self) -> None:
         self._is_closed = True
+        _OPEN_HERE.discard(self._id)
         self.connection.close()
 
     def _told(self, state: SessionState) -> None:
         # kazoo would go on with another session; this run's is over for good.
         self._state = "lost" if self._state == "lost" else state
+        if self._state == "lost":
+            _OPEN_HERE.discard(self._id)
         if self._listener is not None and not self._is_closed:  # what we end ourselves is not lost
             self._listener(self._state)
 
@@ -352,7 +359,9 @@ def _facts(data: bytes) -> dict[str, object]:
 
 
 def _runs_here(facts: dict[str, object]) -> bool:
-    """Whether the run's process is seen to be running on this machine; that it is not seen proves nothing."""
+    """Whether the run is seen to be alive on this machine, by its process; that it is not seen proves nothing."""
     pid, start = facts.get("pid"), facts.get("pid_start")
     is_here = (facts.get("host"), facts.get("boot_id")) == (socket.gethostname(), boot_id())
-    return is_here and isinstance(pid, int) and isinstance(start, int) and is_running(pid, start)
+    if not (is_here and isinstance(pid, int) and isinstance(start, int) and is_running(pid, start)):
+        return False
+    return pid != os.getpid() or facts.get("session") in _OPEN_HERE
