@@ -106,6 +106,22 @@ def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> N
     assert bench.job("C", jvm=3).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,)).epoch > turn.epoch
 
 
+def test_a_session_that_is_lost_between_two_turns_costs_no_turn() -> None:
+    """A stream that runs once an hour outlives a night without the coordinator; with a turn in its hands it does not."""
+    bench = Bench()
+    run = bench.job("A")
+    take(run, "q", 0).complete()
+    bench.clock.advance(LEASE_S)
+    turn = take(run, "q", 1)
+    bench.clock.advance(LEASE_S)
+    with pytest.raises(LostTurn):
+        run.take(token_id=query_token("q"), query_id="q", batch=2, tables=(T,))
+    with pytest.raises(LostTurn):
+        turn.check()
+    turn.abandon(None)
+    take(run, "q", 1).complete()
+
+
 def test_a_lease_once_lost_stays_lost() -> None:
     """An answer that comes late belongs to a session that others may have closed."""
     bench = Bench()

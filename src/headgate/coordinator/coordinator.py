@@ -48,11 +48,13 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------- life of a run
 
     def open(self) -> None:
-        """Registers this run as alive.
+        """Registers this run as alive, if it is not; anew if its session was lost while it had no turn.
 
         Raises:
             TurnNotGranted: another run of the job is alive.
         """
+        if self._heartbeat is not None and self._heartbeat.is_lost() and (self._turn is None or self._turn.is_over):
+            self.close()  # it was lost between two turns: nothing is, but the session
         if self._session is not None:
             return
         self._session = self._ports.store.open_session(self.lock, self.job)
@@ -80,6 +82,8 @@ class Coordinator:
 
     def close(self) -> None:
         """Ends the run; a turn still held counts as unclean."""
+        if self._turn is not None:
+            self._turn.shut()
         if self._heartbeat is not None:
             self._heartbeat.stop()
         if self._session is not None:

@@ -106,6 +106,11 @@ class Heartbeat:
         if left_s is not None and left_s <= 0:
             self._lose(f"no heartbeat was answered for {SELF_FENCE:.0%} of the lease")
 
+    def is_lost(self) -> bool:
+        """Whether the session may not be ours any more; never waits."""
+        self.check_deadline()
+        return self._lost is not None
+
     def left_s(self) -> float | None:
         """Seconds until this process fences itself; None where the store has no lease."""
         if self._lease_s is None:

@@ -58,6 +58,11 @@ class HeldTurn:
         return self._turn.epoch
 
     @property
+    def is_over(self) -> bool:
+        """Whether it was completed or abandoned; one that was lost is not over before that."""
+        return self._is_over
+
+    @property
     def predecessor(self) -> str | None:
         """Whose turn was completed last before this one; None on an empty history."""
         return self._granted.predecessor
