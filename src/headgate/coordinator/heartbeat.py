@@ -15,6 +15,7 @@ from headgate.ports import Clock, SessionState, StoreSession
 
 SELF_FENCE = 0.8
 BEATS_PER_LEASE = 5
+GONE = "the store says that the session is gone"
 
 
 class Heartbeat:
@@ -66,13 +67,15 @@ class Heartbeat:
                 thread.join()
 
     def told(self, state: SessionState) -> None:
-        """The store says what became of the session's connection. Never blocks for long, from any thread."""
+        """The store says what became of the session's connection. Never blocks, from any thread."""
         if self._stop.is_set():
             return  # the run ends, and its session with it
         if state == "suspended":
             self._pause()
         elif state == "lost":
-            self._lose("the store says that the session is gone")
+            if self._note_lost(GONE):
+                # Whoever is told stops a query, which takes its time; the thread that tells us is the store's.
+                threading.Thread(target=self._on_lost, args=(GONE,), name="headgate-lost", daemon=True).start()
         else:
             self._beat_now.set()  # writing goes on once the store has said that the session still stands
 
@@ -88,7 +91,7 @@ class Heartbeat:
             self.check_deadline()
             return
         if not is_alive:
-            self._lose("the store says that the session is gone")
+            self._lose(GONE)
             return
         with self._changed:
             self._answered_s = max(self._answered_s, sent_s)
@@ -141,13 +144,16 @@ class Heartbeat:
             self._is_paused, self._pauses = True, self._pauses + 1
 
     def _lose(self, reason: str) -> None:
-        # Once lost is lost: a later answer belongs to a session that others may already have closed.
+        if self._note_lost(reason):
+            self._on_lost(reason)
+
+    def _note_lost(self, reason: str) -> bool:
+        """Whether it is news. Once lost is lost: a later answer belongs to a session that others may already have closed."""
         with self._changed:
-            if self._lost is not None:
-                return
-            self._lost = reason
+            is_news = self._lost is None
+            self._lost = self._lost or reason
             self._changed.notify_all()
-        self._on_lost(reason)
+        return is_news
 
     def _run(self) -> None:
         assert self._lease_s is not None
