@@ -247,10 +247,10 @@ def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNo
 
 def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: World, node: ZookeeperNode) -> None:
     """The turn that was on is given up by its holder, in time; nobody gets one from a server that is not there."""
-    holder = world.start("holder", turns=1, lines=60, pause_s=0.05)
+    holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
     holder.waits_for("wrote 2")
     waiting = world.start("waiting", turns=1)
-    time.sleep(1.0)
+    waiting.waits_for("open")
     node.kill()
     holder.waits_for("failed")
     waiting.waits_for("not granted")
@@ -267,7 +267,8 @@ def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, 
     holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
     holder.waits_for("wrote 0")
     cut = world.start("cut", turns=1, network=network)
-    time.sleep(1.5)
+    cut.waits_for("open")
+    time.sleep(0.5)
     network.be("blackhole")
     behind = world.start("behind", turns=1)
     behind.waits_for("done")

@@ -109,6 +109,8 @@ def main(
 ) -> None:
     """Takes so many turns."""
     run = coordinator(store_of(url), lock, job, timeout_s=float(timeout_s))
+    run.open()
+    say("open")
     left = int(turns)
     while left:
         try:
