@@ -1,7 +1,7 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
-A test says what it needs by marker (`spark`, `kafka`, `browser`, `data`, `jdk`, `wheel`); where that is missing, the test is
-skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
+A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `browser`, `data`, `jdk`, `wheel`); where that is missing,
+the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
 HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
 
@@ -57,6 +57,7 @@ def _lacks_java() -> str | None:
 LACKS: dict[str, Callable[[], str | None]] = {
     "spark": _lacks_java,
     "kafka": _lacks_java,
+    "zookeeper": _lacks_java,
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
     "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,

@@ -21,6 +21,7 @@ from headgate.core.spec import Pipeline as PipelineSpec
 from headgate.core.spec.build import PipelineBuilder
 from headgate.core.spec.data import Coverage
 from headgate.core.spec.kinds import duration_ms
+from headgate.core.spec.zookeeper import BadPlace, read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
 from headgate.delta.jvm import check_jvm
@@ -74,10 +75,11 @@ def session(
 
 
 def open_store(url: str) -> TurnStore:
-    """The store that a coordinator URL names: `sqlite:PATH` or `memory:`.
+    """The store that a coordinator URL names: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`.
 
     Raises:
         InvalidRequest: no store of this version has such a URL.
+        MissingExtra: its driver is not installed.
         Unavailable: it cannot be reached.
     """
     scheme, _, rest = url.partition(":")
@@ -88,8 +90,22 @@ def open_store(url: str) -> TurnStore:
             return SqliteTurnStore(rest.removeprefix("//") if rest.startswith("///") else rest)
         case "memory":
             return _memory_store()
+        case "zookeeper":
+            return _zookeeper_store(url)
         case _:
-            raise InvalidRequest(f"coordinator {url!r} is not in this version", advice="Use sqlite:PATH or memory:")
+            raise InvalidRequest(f"coordinator {scheme}: is not in this version", advice="Use sqlite:PATH or memory:")
+
+
+def _zookeeper_store(url: str) -> TurnStore:
+    from headgate.stores.zookeeper import ZookeeperTurnStore
+    from headgate.stores.zookeeper_client import Secrets
+
+    try:
+        place = read_place(url)
+    except BadPlace as bad:
+        raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
+    password, key_password = settings.zookeeper_passwords()
+    return ZookeeperTurnStore(place, Secrets(password=password, key_password=key_password))
 
 
 _MEMORY: list[TurnStore] = []

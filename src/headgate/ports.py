@@ -5,8 +5,9 @@ Each port has a small fake in `testing/` and one conformance suite that every ad
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
@@ -14,6 +15,9 @@ from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import Token
 from headgate.events import Event
+
+SessionState = Literal["connected", "suspended", "lost"]
+"""What a store knows of a session without asking: "suspended" while it cannot be told whether it is alive, "lost" for good."""
 
 
 class StoreSession(Protocol):
@@ -36,8 +40,18 @@ class StoreSession(Protocol):
         """
         ...
 
+    def watch(self, listener: Callable[[SessionState], None]) -> None:
+        """Tells the listener of every change of state as soon as it is known, from any thread, and of one before the call.
+
+        The listener must not block. A store that keeps no connection never calls it.
+        """
+        ...
+
     def close(self) -> None:
-        """Ends the session; idempotent. Its tickets count for nothing from here on."""
+        """Ends the session; idempotent. Its tickets count for nothing from here on.
+
+        Where the store does not answer, they count for nothing after a lease.
+        """
         ...
 
 
@@ -45,7 +59,7 @@ class TurnStore(Protocol):
     """Keeps lock records and knows who is alive. Linearizable per lock; blocking; safe to use from several threads.
 
     Every method but `compare_and_set` raises `Unavailable` when the store does not answer, and `InvalidRequest` for a
-    record of a newer format.
+    record of a newer format, or where it is not allowed to do what is asked. Each has one deadline for the whole call.
     """
 
     @property
@@ -87,6 +101,18 @@ class TurnStore(Protocol):
 
     def close(self) -> None:
         """Gives up connections; sessions opened here end."""
+        ...
+
+
+class WriteGate(Protocol):
+    """Refuses commits outside of a turn, by a clock of its own: it also ends a turn whose Python process stands still."""
+
+    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int) -> bool:
+        """Lets the job commit to the table for so long from now; False, and nothing changed, if a later epoch has it."""
+        ...
+
+    def revoke(self, table: TableLocation, epoch: int) -> None:
+        """Ends the turn of this epoch; nothing if another has the table."""
         ...
 
 

@@ -71,6 +71,12 @@ def java_sources() -> java.JavaSources:
     return java.java_sources(environment())
 
 
+def zookeeper_passwords() -> tuple[str | None, str | None]:
+    """The password of the user that a coordinator's URL names, and that of the key file; never part of a URL."""
+    environ = environment()
+    return environ.get("HEADGATE_ZOOKEEPER_PASSWORD"), environ.get("HEADGATE_ZOOKEEPER_KEY_PASSWORD")
+
+
 def working_directory() -> str:
     """What relative paths of a pipeline written in Python are relative to."""
     return os.path.abspath(os.getcwd())

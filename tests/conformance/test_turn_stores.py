@@ -8,19 +8,28 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headgate.core.ids import Epoch, JobName
+from headgate.core.spec.zookeeper import read_place
+from headgate.core.turns.effects import CasReply
 from headgate.core.turns.moves import begin_record
+from headgate.core.turns.record import LockRecord
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import TurnStore
+from headgate.spark.java import JavaSources
 from headgate.stores.memory import MemoryTurnStore
 from headgate.stores.processes import start_of
 from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing.conformance.turn_store import LOCK, TurnStoreConformance
+from headgate.stores.zookeeper import ZookeeperTurnStore
+from headgate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
+from headgate.testing.proxy import Proxy
+from headgate.testing.servers import ZookeeperNode, zookeeper
 
 HOLD = """
 import sys
@@ -47,9 +56,66 @@ class TestMemory(TurnStoreConformance):
 class TestSqlite(TurnStoreConformance):
     """The store of one machine."""
 
+    turns_each = 2
+
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Callable[[], TurnStore]:
         return lambda: SqliteTurnStore(tmp_path / "a b" / "turns.db")
+
+
+@pytest.fixture(scope="session")
+def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperNode]:
+    """One ZooKeeper server for this module; each test has a root of its own."""
+    with zookeeper(tmp_path_factory.mktemp("zookeeper"), java=java_from) as (node,):
+        yield node
+
+
+@pytest.mark.zookeeper
+class TestZookeeper(TurnStoreConformance):
+    """The store of several machines, on a server of its own."""
+
+    turns_each = 1
+
+    @pytest.fixture
+    def open_store(self, zookeeper_node: ZookeeperNode) -> Iterator[Callable[[], TurnStore]]:
+        root, made = uuid.uuid4().hex, []
+
+        def open_one(address: str = zookeeper_node.address) -> TurnStore:
+            made.append(ZookeeperTurnStore(read_place(f"zookeeper://{address}/{root}/turns?session_timeout=10s")))
+            return made[-1]
+
+        yield open_one
+        for store in made:
+            store.close()
+
+    @pytest.fixture
+    def lose(self, open_store: Callable[..., TurnStore], zookeeper_node: ZookeeperNode):  # type: ignore[no-untyped-def]
+        """The network between the store and the server loses it."""
+
+        @contextmanager
+        def losing(store: TurnStore, what: str) -> Iterator[TurnStore]:
+            store.close()
+            with Proxy(zookeeper_node.port) as network:
+                yield CutOff(open_store(network.address), network, what)  # type: ignore[misc]
+
+        return losing
+
+
+class CutOff(Losing):
+    """A store behind a network that swallows one request, or the reply to it, and then breaks and heals."""
+
+    def __init__(self, inner: TurnStore, network: Proxy, what: str) -> None:
+        super().__init__(inner, what)
+        self._network = network
+
+    def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self._network.be("blackhole" if self._what == "request" else "lose_replies")
+        heal = threading.Timer(0.3, self._network.be, ("pass",))
+        heal.start()
+        reply = self._inner.compare_and_set(lock, record, version)
+        heal.join()
+        assert reply == "unknown", "the network was not as bad as it was to be"
+        return reply
 
 
 def test_a_lease_ends_without_heartbeats() -> None:

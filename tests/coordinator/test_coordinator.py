@@ -18,7 +18,7 @@ from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import query_token, unpack
 from headgate.errors import CheckpointMismatch, Fenced, LostTurn, TurnNotGranted, Unavailable
 from headgate.events import TurnEnded, TurnWaits
-from headgate.ports import StatementConflict, TurnStore, WriteToken
+from headgate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
 from headgate.stores.memory import MemoryTurnStore
 from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
@@ -34,9 +34,17 @@ class Bench:
         self.store: TurnStore = MemoryTurnStore(lease_s=lease_s, monotonic_s=self.clock.monotonic_s)
         self.lost: list[str] = []
         self.running: set[tuple[int, int]] = set()
+        self.gate: WriteGate | None = None
 
     def job(self, name: str, rule: OrderRule | None = None, *, jvm: int = 1, timeout_s: float = 0.0) -> Coordinator:
-        ports = Ports(store=self.store, log=self.log, clock=self.clock, randomness=self.ids, events=self.seen)
+        ports = Ports(
+            store=self.store,
+            log=self.log,
+            clock=self.clock,
+            randomness=self.ids,
+            events=self.seen,
+            gate=self.gate,
+        )
         process = Process(
             host="h",
             boot_id="b",
@@ -96,6 +104,22 @@ def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> N
         bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
     bench.clock.advance(0.2 * LEASE_S)
     assert bench.job("C", jvm=3).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,)).epoch > turn.epoch
+
+
+def test_a_session_that_is_lost_between_two_turns_costs_no_turn() -> None:
+    """A stream that runs once an hour outlives a night without the coordinator; with a turn in its hands it does not."""
+    bench = Bench()
+    run = bench.job("A")
+    take(run, "q", 0).complete()
+    bench.clock.advance(LEASE_S)
+    turn = take(run, "q", 1)
+    bench.clock.advance(LEASE_S)
+    with pytest.raises(LostTurn):
+        run.take(token_id=query_token("q"), query_id="q", batch=2, tables=(T,))
+    with pytest.raises(LostTurn):
+        turn.check()
+    turn.abandon(None)
+    take(run, "q", 1).complete()
 
 
 def test_a_lease_once_lost_stays_lost() -> None:

@@ -42,28 +42,48 @@ class Coordinator:
         self._on_lost = on_lost
         self._session: StoreSession | None = None
         self._heartbeat: Heartbeat | None = None
+        self._turn: HeldTurn | None = None
         self._version_seen = 0
 
     # ------------------------------------------------------------------------------------------- life of a run
 
     def open(self) -> None:
-        """Registers this run as alive.
+        """Registers this run as alive, if it is not; anew if its session was lost while it had no turn.
 
         Raises:
             TurnNotGranted: another run of the job is alive.
         """
+        if self._heartbeat is not None and self._heartbeat.is_lost() and (self._turn is None or self._turn.is_over):
+            self.close()  # it was lost between two turns: nothing is, but the session
         if self._session is not None:
             return
         self._session = self._ports.store.open_session(self.lock, self.job)
         if self._process.jvm_pid is not None and self._process.jvm_start is not None:
             self._session.describe_jvm(self._process.jvm_pid, self._process.jvm_start)
         self._heartbeat = Heartbeat(
-            self._session, lease_s=self._ports.store.lease_s, clock=self._ports.clock, on_lost=self._on_lost
+            self._session,
+            lease_s=self._ports.store.lease_s,
+            clock=self._ports.clock,
+            on_lost=self._lost,
+            on_alive=self._extend,
         )
         self._heartbeat.start()
 
+    def _extend(self, left_s: float) -> None:
+        turn = self._turn
+        if turn is not None:
+            turn.extend(left_s)
+
+    def _lost(self, reason: str) -> None:
+        turn = self._turn
+        if turn is not None:
+            turn.shut()
+        self._on_lost(reason)
+
     def close(self) -> None:
         """Ends the run; a turn still held counts as unclean."""
+        if self._turn is not None:
+            self._turn.shut()
         if self._heartbeat is not None:
             self._heartbeat.stop()
         if self._session is not None:
@@ -171,9 +191,16 @@ class Coordinator:
                 granted_row = replace(
                     row, epoch=taken.epoch, predecessor=taken.predecessor, granted_at_ms=taken.since_ms
                 )
-                return HeldTurn(
-                    self._driver, turn, taken, row=granted_row, is_sweep=batch is None, end_session=self.close
+                self._turn = HeldTurn(
+                    self._driver,
+                    turn,
+                    taken,
+                    row=granted_row,
+                    is_sweep=batch is None,
+                    end_session=self.close,
+                    left_s=self._left_s,
                 )
+                return self._turn
             case Refused():
                 reason = f"{taken.reason} (waited {timeout_s:g} s)"
                 self._ports.events.emit(replace(row, released_at_ms=self._ports.clock.wall_ms(), reason=reason))
@@ -209,8 +236,15 @@ class Coordinator:
             since_ms=0,
         )
 
+    def _left_s(self) -> float | None:
+        return None if self._heartbeat is None else self._heartbeat.left_s()
+
     def check(self) -> None:
-        """Raises `LostTurn` if this run may have lost its lease."""
+        """Returns when something may be written: waits while the store cannot be heard.
+
+        Raises:
+            LostTurn: this run may have lost its lease.
+        """
         if self._heartbeat is None:
             raise LostTurn("this run has ended; nothing more was written")
         self._heartbeat.check()

@@ -25,7 +25,7 @@ from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import Holder
 from headgate.core.turns.tokens import unpack
 from headgate.events import TurnWaits
-from headgate.ports import Clock, EventSink, Randomness, TableLog, TurnStore
+from headgate.ports import Clock, EventSink, Randomness, TableLog, TurnStore, WriteGate
 
 R = TypeVar("R")
 WAKE_UP_S = 1.0
@@ -67,6 +67,8 @@ class Ports:
     clock: Clock
     randomness: Randomness
     events: EventSink
+    gate: WriteGate | None = None
+    """What refuses commits of this process outside of a turn; None where nothing does."""
 
 
 class Driver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, assert_never
@@ -17,6 +18,8 @@ from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
 from headgate.ports import StatementConflict, WriteToken
 
 Statement = Callable[[WriteToken], None]
+WITHOUT_LEASE_MS = 31_536_000_000
+"""A year: with a store that has no lease a turn ends when it is given back, or with the process and so its gate."""
 
 
 class HeldTurn:
@@ -31,9 +34,13 @@ class HeldTurn:
         row: TurnEnded,
         is_sweep: bool,
         end_session: Callable[[], None],
+        left_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._driver, self._turn, self._granted = driver, turn, granted
         self._row, self._is_sweep, self._end_session = row, is_sweep, end_session
+        self._left_s = left_s
+        self._gated: set[TableLocation] = set()
+        self._gate_lock = threading.Lock()
         self._entered: set[TableLocation] = set()
         self._written: set[TableLocation] = set()
         self._versions: dict[str, list[int]] = {}
@@ -49,6 +56,11 @@ class HeldTurn:
     def epoch(self) -> int:
         """The fencing token of this turn."""
         return self._turn.epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was completed or abandoned; one that was lost is not over before that."""
+        return self._is_over
 
     @property
     def predecessor(self) -> str | None:
@@ -111,6 +123,7 @@ class HeldTurn:
         if table in self._entered:
             return True
         self.check()
+        self._let_through(table)
         entered = self._driver.run(
             protocol.enter_table(
                 self._turn, table, is_replay=is_replay or self._is_replay, is_written=table in self._written
@@ -130,6 +143,34 @@ class HeldTurn:
                 raise LostTurn("the coordinator gave the turn to another run; nothing more was written", table=table)
             case _:
                 assert_never(entered)
+
+    def _let_through(self, table: TableLocation) -> None:
+        """Opens the gate of this process for the table; heartbeats keep it open."""
+        gate, left_s = self._driver.ports.gate, self._left_s()
+        if gate is None:
+            return
+        duration_ms = WITHOUT_LEASE_MS if left_s is None else max(0, int(left_s * 1000))
+        with self._gate_lock:
+            if not gate.grant(table, self._turn.job, self.epoch, duration_ms):
+                raise Fenced(table=table, epoch=self.epoch)
+            self._gated.add(table)
+
+    def extend(self, left_s: float) -> None:
+        """Keeps the gate open for so long from now, if the turn is still on. Safe from any thread."""
+        gate = self._driver.ports.gate
+        with self._gate_lock:
+            for table in self._gated if gate is not None else ():
+                assert gate is not None
+                gate.grant(table, self._turn.job, self.epoch, max(0, int(left_s * 1000)))
+
+    def shut(self) -> None:
+        """Closes the gate: nothing of this turn is committed from here on by this process. Safe from any thread."""
+        gate = self._driver.ports.gate
+        with self._gate_lock:
+            for table in self._gated if gate is not None else ():
+                assert gate is not None
+                gate.revoke(table, self._turn.epoch)
+            self._gated.clear()  # so a heartbeat that is under way does not open it again
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Statement) -> bool:
         """Runs `statement` once under the token of this step; False if an earlier run had applied it.
@@ -303,6 +344,7 @@ class HeldTurn:
         if self._is_over:
             return
         self._is_over = True
+        self.shut()
         # Before it is given back: read afterwards, the clock could show the successor's turn as begun already.
         released_at_ms = self._driver.ports.clock.wall_ms()
         is_mine = self._driver.run(protocol.complete(self._turn))
@@ -316,6 +358,7 @@ class HeldTurn:
         if self._is_over:
             return
         self._is_over = True
+        self.shut()
         released_at_ms = self._driver.ports.clock.wall_ms()
         try:
             self._driver.run(protocol.close_unclean(self._turn))

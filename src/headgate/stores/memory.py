@@ -12,6 +12,7 @@ from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord, record_from_json
 from headgate.errors import TurnNotGranted
+from headgate.ports import SessionState
 
 
 @dataclass(eq=False)
@@ -30,6 +31,9 @@ class _Session:
 
     def heartbeat(self) -> bool:
         return self.store._renew(self)
+
+    def watch(self, listener: Callable[[SessionState], None]) -> None:
+        """Nothing to tell: there is no connection."""
 
     def close(self) -> None:
         self.store._end(self)

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -25,6 +25,7 @@ from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.ports import SessionState
 from headgate.stores.processes import boot_id, is_running, start_of
 
 POLL_S = 0.01
@@ -66,6 +67,9 @@ class SqliteSession:
             return self._fd >= 0 and os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
         except FileNotFoundError:
             return False
+
+    def watch(self, listener: Callable[[SessionState], None]) -> None:
+        """Nothing to tell: there is no connection."""
 
     def close(self) -> None:
         if self._fd >= 0:

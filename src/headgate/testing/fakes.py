@@ -101,3 +101,26 @@ class FakeTableLog:
         with self._lock:
             self.tables.setdefault(table, []).append(FakeCommit(tokens={token_id: number}, mark=mark))
         return True
+
+
+@dataclass
+class FakeGate:
+    """Whose turn it is, table by table; its deadlines are kept, not counted."""
+
+    open: dict[TableLocation, tuple[str, int, int]] = field(default_factory=dict)
+    """Table → job, epoch, milliseconds given last."""
+    calls: list[tuple[str, TableLocation, int]] = field(default_factory=list)
+    _latest: dict[TableLocation, int] = field(default_factory=dict)
+
+    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int) -> bool:
+        self.calls.append(("grant", table, duration_ms))
+        if epoch < self._latest.get(table, 0):
+            return False
+        self._latest[table] = epoch
+        self.open[table] = (job, epoch, duration_ms)
+        return True
+
+    def revoke(self, table: TableLocation, epoch: int) -> None:
+        self.calls.append(("revoke", table, epoch))
+        if table in self.open and self.open[table][1] == epoch:
+            del self.open[table]

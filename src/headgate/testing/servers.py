@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from headgate.errors import Unavailable
@@ -42,6 +44,20 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 log.segment.bytes=16777216
 log.cleaner.enable=false
+"""
+
+
+ZOOKEEPER_PROPERTIES = """\
+dataDir={data}
+clientPort={port}
+clientPortAddress=127.0.0.1
+tickTime={tick_ms}
+initLimit=50
+syncLimit=25
+maxSessionTimeout={longest_ms}
+maxClientCnxns=0
+admin.enableServer=false
+forceSync=no
 """
 
 
@@ -80,6 +96,133 @@ def kafka_broker(
         yield f"127.0.0.1:{port}"
 
 
+@contextlib.contextmanager
+def zookeeper(
+    directory: Path,
+    *,
+    java: JavaSources,
+    nodes: int = 1,
+    tick_ms: int = 200,
+    more: str = "",
+    flags: Sequence[str] = (),
+    through: Callable[[int], int] = lambda port: port,
+) -> Iterator[list[ZookeeperNode]]:
+    """An ensemble of ZooKeeper servers from PySpark's own jars, each of which can be stopped and started again.
+
+    Args:
+        directory: For settings, data and logs of each.
+        java: Where Java may be.
+        nodes: One, or three and more for an ensemble.
+        tick_ms: The unit of its time; sessions last from 2 to 20,000 of them.
+        more: Further settings, line by line.
+        flags: Further flags of its JVM.
+        through: Port of a member → the port by which the other members are told to reach it.
+    """
+    program = str(find_java(java).program)
+    ports = free_ports(3 * nodes)
+    clients, quorum = ports[:nodes], ports[nodes:]
+    seen_by_others = [through(quorum[2 * n]) for n in range(nodes)]
+    made = []
+    for n, port in enumerate(clients):
+        folder = directory / f"zookeeper-{n + 1}"
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "data" / "myid").write_text(f"{n + 1}\n")
+        settings = folder / "zoo.cfg"
+        text = ZOOKEEPER_PROPERTIES.format(
+            data=folder / "data", port=port, tick_ms=tick_ms, longest_ms=tick_ms * 20_000
+        )
+        members = [
+            f"server.{m + 1}=127.0.0.1:{quorum[2 * m] if m == n else seen_by_others[m]}:{quorum[2 * m + 1]}\n"
+            for m in range(nodes)
+        ]
+        settings.write_text(text + ("".join(members) if nodes > 1 else "") + more, encoding="utf-8")
+        made.append(ZookeeperNode(program, settings, port, folder / "zookeeper.log", flags, is_member=nodes > 1))
+    try:
+        for node in made:
+            node.start()
+        for node in made:
+            node.wait()
+        yield made
+    finally:
+        for node in made:
+            node.kill()
+
+
+class ZookeeperNode:
+    """One ZooKeeper server: a process that is ended by its own id and can be started again on its data."""
+
+    def __init__(
+        self, program: str, settings: Path, port: int, log: Path, more: Sequence[str], *, is_member: bool
+    ) -> None:
+        self.port, self.address = port, f"127.0.0.1:{port}"
+        self._log = log
+        main = "quorum.QuorumPeerMain" if is_member else "ZooKeeperServerMain"
+        flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.4lw.commands.whitelist=*"]
+        self._command = [
+            program,
+            *flags,
+            *more,
+            "-cp",
+            _zookeeper_jars(),
+            f"org.apache.zookeeper.server.{main}",
+            str(settings),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Starts the process; returns at once."""
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Returns when it serves clients.
+
+        Raises:
+            Unavailable: it did not in time; the end of its log is in the message.
+        """
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self.mode():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise _not_started(self.port, self._log)
+            time.sleep(0.05)
+
+    def mode(self) -> str:
+        """`standalone`, `leader` or `follower`; empty while it serves nobody."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as asked:
+                asked.sendall(b"srvr")
+                answer = b"".join(iter(lambda: asked.recv(4096), b"")).decode("utf-8", "replace")
+        except OSError:
+            return ""
+        return next((line[6:] for line in answer.splitlines() if line.startswith("Mode: ")), "")
+
+    def kill(self) -> None:
+        """Ends the process at once, as a machine that fails would."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+
+
+def _zookeeper_jars() -> str:
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    jars = Path(found.origin).parent / "jars"
+    wanted = ("zookeeper", "netty", "slf4j-api", "metrics-core", "snappy", "commons-", "jline", "log4j", "jackson-")
+    return os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")) if jar.name.startswith(wanted))
+
+
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nobody uses now; all held until the last is found, so that no two are the same."""
     with contextlib.ExitStack() as held:
@@ -115,5 +258,9 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> No
             return
         except OSError:
             time.sleep(0.1)
+    raise _not_started(port, log)
+
+
+def _not_started(port: int, log: Path) -> Unavailable:
     tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
-    raise Unavailable(f"a server for tests did not start; the end of {log}:\n{tail}", port=port)
+    return Unavailable(f"a server for tests did not start; the end of {log}:\n{tail}", port=port)

@@ -29,7 +29,7 @@ class CoordinatorSpec:
     """Where the turns are kept."""
 
     url: str
-    """`sqlite:/absolute/path` or `memory:`."""
+    """`sqlite:/absolute/path`, `memory:` or `zookeeper://host:port,…/chroot?option=value`."""
     lock_timeout_ms: int
     """How long a batch waits for its turn before the run gives up and starts again from its checkpoint."""
 

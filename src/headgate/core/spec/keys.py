@@ -35,8 +35,8 @@ _JOBS = Texts(of=name_kind("a stream's name"))
 URL = Key(
     name="url",
     kind=CoordinatorUrl(),
-    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process. "
-    "Not in this version: `zookeeper://…`, `dynamodb://…`.",
+    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process, "
+    "`zookeeper://host:port,…/chroot` several machines. Not in this version: `dynamodb://…`.",
     default_text="`sqlite:<storage>/turns.db`",
     example='"sqlite:./lake/_headgate/turns.db"',
 )

@@ -9,6 +9,7 @@ from typing import Final
 
 from headgate.core.spec.document import Node, Scalar, shown
 from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
+from headgate.core.spec.zookeeper import BadPlace, read_place
 
 _LATER_SCHEMES: Final = frozenset(
     ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
@@ -61,19 +62,25 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorUrl:
-    """Where the turns are kept: `sqlite:PATH` or `memory:`."""
+    """Where the turns are kept: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`."""
 
     word: str = "URL"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        expected = "sqlite:PATH or memory:"
+        expected = "sqlite:PATH, memory: or zookeeper://host:port,…/chroot"
         scalar = text_of(node, at, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")
         value = None
-        if colon and scheme in ("zookeeper", "dynamodb"):
+        if colon and scheme == "dynamodb":
             reader.fault(node, at, f"{scheme}: is {NOT_IN_THIS_VERSION}", expected)
+        elif colon and scheme == "zookeeper":
+            try:
+                read_place(scalar.text)
+                value = scalar.text
+            except BadPlace as bad:
+                reader.fault(node, at, str(bad), expected)
         elif colon and scheme == "memory" and rest in ("", "//"):
             value = "memory:"
         elif colon and scheme == "sqlite":

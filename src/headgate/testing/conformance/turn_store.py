@@ -3,30 +3,44 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.machine import MachineClock, Uuids
-from headgate.core.ids import Epoch, JobName, TableLocation
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import Epoch, JobName, Nonce, TableLocation
+from headgate.core.turns.effects import CasReply
 from headgate.core.turns.moves import begin_record
 from headgate.core.turns.order import NoRule
 from headgate.core.turns.protocol import Order
+from headgate.core.turns.record import LockRecord, Ticket
 from headgate.core.turns.tokens import job_token
 from headgate.errors import TurnNotGranted
 from headgate.events import TurnGranted
 from headgate.ports import TurnStore
+from headgate.testing.conformance.history import History
 from headgate.testing.fakes import FakeTableLog, Recorder
 
 LOCK = "L/ä lock"
 T = TableLocation("/t")
+LIMIT_S = 240.0
+"""After this whoever has not had its turns counts as left waiting."""
+LOSSES = 4
+"""The changes of an undisturbed turn: (the record is made,) asked, granted, completed; and one that is repeated."""
 
 
 class TurnStoreConformance:
     """Subclass, and give `open_store`: a factory of handles on one and the same store."""
+
+    contenders, turns_each = 50, 12
+    """How many jobs contend for how many turns each; fewer where a store would take minutes for it."""
 
     @pytest.fixture
     def open_store(self) -> Callable[[], TurnStore]:
@@ -108,39 +122,153 @@ class TurnStoreConformance:
         thread.join(20)
         assert woken.is_set()
 
+    def test_a_change_made_before_the_wait_begins_is_not_waited_for(self, open_store: Callable[[], TurnStore]) -> None:
+        """Between a reading and the wait that follows it anything may happen; and a wait for nothing ends in its time."""
+        one, other = open_store(), open_store()
+        for epoch in range(20):
+            version = other.read(LOCK).version
+            assert one.compare_and_set(LOCK, begin_record(LOCK, Epoch(epoch)), version) == "done"
+            begun_s = time.monotonic()
+            other.wait_for_change(LOCK, version, 10.0)
+            assert time.monotonic() - begun_s < 5.0
+        begun_s = time.monotonic()
+        other.wait_for_change(LOCK, other.read(LOCK).version, 0.2)
+        assert time.monotonic() - begun_s < 5.0
+
+    def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
+        """No handle reads what was before a change that another was told of, nor misses a run that was told that it is alive."""
+        one, other = open_store(), open_store()
+        for n in range(20):
+            version = one.read(LOCK).version
+            assert one.compare_and_set(LOCK, begin_record(LOCK, Epoch(n)), version) == "done"
+            assert other.read(LOCK).version > version
+            session = one.open_session(LOCK, JobName(f"job-{n}"))
+            assert session.id in other.live_sessions(LOCK).ids
+            session.close()
+
+    def test_a_dead_session_leaves_nothing_behind(self, open_store: Callable[[], TurnStore]) -> None:
+        """Its ticket and its turn hold nobody up: whoever comes next closes the one and passes over the other."""
+        one, other = open_store(), open_store()
+        holder, ghost = contender(one, "holder"), contender(one, "ghost")
+        turn = take(holder)
+        with pytest.raises(TurnNotGranted):
+            take(ghost, timeout_s=0.1)
+        session = ghost._session
+        assert session is not None
+        left = one.read(LOCK)
+        assert left.record is not None
+        assert left.record.tickets == ()
+        ticket = Ticket(job=JobName("ghost"), session=session.id, nonce=Nonce("left behind"), asked_at_ms=0)
+        assert one.compare_and_set(LOCK, replace(left.record, tickets=(ticket,)), left.version) == "done"
+        ghost.close()
+        holder.close()
+        following = contender(other, "next")
+        assert take(following, timeout_s=10.0).epoch == turn.epoch + 1
+        following.close()
+
+    def test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+        self, open_store: Callable[[], TurnStore], lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]]
+    ) -> None:
+        """A request or its reply is lost at each change in turn: no turn is given twice, none is lost, no ticket stays."""
+        for at in range(1, LOSSES + 1):
+            for what in ("request", "reply"):
+                with lose(open_store(), what) as losing:
+                    store = _LosingAt(losing, at)
+                    job = contender(store, f"{what}-{at}")
+                    turn = take(job, timeout_s=60.0)
+                    turn.complete()
+                    job.close()
+                after = open_store().read(LOCK).record
+                assert after is not None
+                assert (after.holder, after.tickets, after.epoch) == (None, (), turn.epoch)
+                assert after.job(JobName(f"{what}-{at}")).turns == 1
+
+    @pytest.fixture
+    def lose(self) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
+        """A store whose `lost_compare_and_set` loses the request or the reply; on a real network where there is one."""
+        return lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
+
     def test_contenders_do_not_overlap(self, open_store: Callable[[], TurnStore]) -> None:
-        """12 jobs take 10 turns each: no two at once, epochs rise by one, nobody is left waiting."""
+        """50 jobs take up to 600 turns: no two at once, epochs rise by one, in the order of asking, and nobody is left waiting."""
         inside: list[str] = []
-        epochs: list[int] = []
         faults: list[str] = []
+        history = History()
 
         def run(job: str) -> None:
-            store, seen = open_store(), Recorder()
-            ports = Ports(store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=seen)
-            process = Process(host="h", boot_id="b", pid=1, pid_start=1)
-            order = Order(rule=NoRule(), absent_after_ms=None)
-            coordinator = Coordinator(ports, lock=LOCK, job=job, order=order, process=process, lock_timeout_s=120.0)
+            coordinator = None
             try:
-                for _ in range(10):
-                    turn = coordinator.take(token_id=job_token(job), query_id=None, batch=0, tables=(T,))
+                store = history.watch(open_store())
+                coordinator = contender(store, job, seen := Recorder())
+                for _ in range(self.turns_each):
+                    turn = take(coordinator)
                     inside.append(job)
                     if len(inside) != 1:
                         faults.append(f"{inside} at once")
-                    epochs.append(turn.epoch)
+                    time.sleep(0.001)  # or a fast store serves one job after another, and nobody contends
                     inside.remove(job)
                     turn.complete()
-                if sum(isinstance(event, TurnGranted) for event in seen.events) != 10:
+                if sum(isinstance(event, TurnGranted) for event in seen.events) != self.turns_each:
                     faults.append(f"{job} was not told of its turns")
-            except Exception as error:
-                faults.append(repr(error))
-            finally:
                 coordinator.close()
                 store.close()
+            except Exception as error:
+                faults.append(repr(error))
 
-        threads = [threading.Thread(target=run, args=(f"job-{n}",)) for n in range(12)]
+        threads = [threading.Thread(target=run, args=(f"job-{n}",), daemon=True) for n in range(self.contenders)]
         for thread in threads:
             thread.start()
+        deadline_s = time.monotonic() + LIMIT_S
         for thread in threads:
-            thread.join(300)
-        assert not faults
-        assert epochs == list(range(epochs[0], epochs[0] + 120))
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        assert not [thread.name for thread in threads if thread.is_alive()], "left waiting"
+        assert not faults + history.faults()
+        granted = [record.holder.nonce for _, record in history.changes if record.holder is not None]
+        assert len(set(granted)) == self.contenders * self.turns_each
+
+
+class Losing:
+    """A store that can lose a request before it acts on it, or the reply after it."""
+
+    def __init__(self, inner: TurnStore, what: str) -> None:
+        self._inner, self._what = inner, what
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        """One that the caller hears nothing of."""
+        if self._what == "reply":
+            self._inner.compare_and_set(lock, record, version)
+        return "unknown"
+
+
+class _LosingAt:
+    """A store whose n-th change, counted from 1, is lost."""
+
+    def __init__(self, inner: TurnStore, at: int) -> None:
+        self._inner, self._left = inner, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self._left -= 1
+        call = self._inner.compare_and_set if self._left else cast(Losing, self._inner).lost_compare_and_set
+        return call(lock, record, version)
+
+
+def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coordinator:
+    """A run of a job on `LOCK`."""
+    ports = Ports(
+        store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=events or Recorder()
+    )
+    order = Order(rule=NoRule(), absent_after_ms=None)
+    process = Process(host="h", boot_id="b", pid=1, pid_start=1)
+    return Coordinator(ports, lock=LOCK, job=job, order=order, process=process, lock_timeout_s=200.0)
+
+
+def take(coordinator: Coordinator, *, timeout_s: float | None = None) -> HeldTurn:
+    """Its next turn."""
+    return coordinator.take(
+        token_id=job_token(coordinator.job), query_id=None, batch=0, tables=(T,), timeout_s=timeout_s
+    )

@@ -1,0 +1,209 @@
+"""A store that breaks a promise fails the suite: each of these has one fault, and a test that finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import pytest
+
+from headgate.core.ids import Epoch, JobName
+from headgate.core.turns.effects import CasReply, Stored
+from headgate.core.turns.moves import Sessions
+from headgate.core.turns.record import LockRecord, record_from_json
+from headgate.errors import HeadgateError
+from headgate.ports import TurnStore
+from headgate.stores.memory import MemoryTurnStore, _Session
+from headgate.testing.conformance import history
+from headgate.testing.conformance.turn_store import Losing, TurnStoreConformance
+
+
+@dataclass
+class Shared(MemoryTurnStore):
+    """One store for all handles; none of them closes it."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@dataclass
+class LostCheck(Shared):
+    """Takes a change whatever version it was computed from: the check and the change are not one step."""
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        return super().compare_and_set(lock, record, self._records.get(lock, ("", 0))[1])
+
+
+@dataclass
+class GhostSession(Shared):
+    """Goes on counting a session that was closed."""
+
+    ghosts: list[_Session] = field(default_factory=list)
+
+    def open_session(self, lock: str, job: JobName) -> _Session:
+        session = super().open_session(lock, job)
+        self.ghosts.append(session)
+        return session
+
+    def live_sessions(self, lock: str) -> Sessions:
+        ghosts = [ghost for ghost in self.ghosts if ghost.lock == lock]
+        return Sessions(ids=frozenset(g.id for g in ghosts), jobs=frozenset(g.job for g in ghosts))
+
+
+@dataclass
+class StaleRead(Shared):
+    """Reads what was there one change before, as a server that lags behind the others."""
+
+    before: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        was = self._records.get(lock, ("", 0))
+        reply = super().compare_and_set(lock, record, version)
+        if reply == "done":
+            self.before[lock] = was
+        return reply
+
+    def read(self, lock: str) -> Stored:
+        text, version = self.before.pop(lock, None) or self._records.get(lock, ("", 0))
+        return Stored(record_from_json(text) if version else None, version)
+
+
+@dataclass
+class LostWakeUp(Shared):
+    """Waits for the next change, and never looks whether there was one already."""
+
+    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+
+@dataclass
+class DeafWait(Shared):
+    """Nobody is woken by a change; everybody by the end of the time."""
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        with self._changed:
+            if self._records.get(lock, ("", 0))[1] != version:
+                return "stale"
+            self._records[lock] = (record.to_json(), version + 1)
+            return "done"
+
+
+@dataclass
+class UnknownRounded(Shared):
+    """Says "stale" of what it did: a reply that was lost is taken for a refusal, and the other way round."""
+
+    calls: int = 0
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self.calls += 1
+        reply = super().compare_and_set(lock, record, version)
+        return "done" if self.calls % 3 == 0 else reply
+
+
+@dataclass
+class SecondRun(Shared):
+    """Lets a second run of a live job in."""
+
+    def open_session(self, lock: str, job: JobName) -> _Session:
+        number = len(self._sessions)
+        session = super().open_session(lock, JobName(f"{number}"))
+        session.job = job
+        return session
+
+
+@dataclass
+class ForgottenSession(Shared):
+    """Omits the run that came last, as a list that is read where it has not arrived yet."""
+
+    def live_sessions(self, lock: str) -> Sessions:
+        alive = self._alive(lock)[:-1]
+        return Sessions(ids=frozenset(s.id for s in alive), jobs=frozenset(s.job for s in alive))
+
+
+@dataclass
+class NewestFirst(Shared):
+    """Serves the last to ask first: a queue that is kept by the store in its own order."""
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        was = self.read(lock).record
+        is_asking = was is not None and len(record.tickets) > len(was.tickets)
+        if is_asking:
+            object.__setattr__(record, "tickets", (record.tickets[-1], *record.tickets[:-1]))
+        return super().compare_and_set(lock, record, version)
+
+
+class Suite(TurnStoreConformance):
+    """Small enough to be run for each fault."""
+
+    __test__ = False
+    contenders, turns_each = 6, 10
+
+
+CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
+    "compare and set": lambda suite, open_store: suite.test_compare_and_set_takes_only_the_version_read(open_store),
+    "closed session": lambda suite, open_store: suite.test_a_session_is_alive_until_it_is_closed(open_store),
+    "dead session": lambda suite, open_store: suite.test_a_dead_session_leaves_nothing_behind(open_store),
+    "second run": lambda suite, open_store: suite.test_a_second_run_of_a_live_job_is_refused(open_store),
+    "acknowledged": lambda suite, open_store: suite.test_what_was_acknowledged_is_read_by_everybody(open_store),
+    "woken": lambda suite, open_store: suite.test_a_waiter_is_woken_by_a_change(open_store),
+    "not waited for": lambda suite, open_store: suite.test_a_change_made_before_the_wait_begins_is_not_waited_for(
+        open_store
+    ),
+    "contenders": lambda suite, open_store: suite.test_contenders_do_not_overlap(open_store),
+}
+
+
+@pytest.mark.parametrize(
+    ("planted", "check"),
+    [
+        (LostCheck, "compare and set"),
+        (LostCheck, "contenders"),
+        (GhostSession, "closed session"),
+        (GhostSession, "dead session"),
+        (StaleRead, "compare and set"),
+        (StaleRead, "acknowledged"),
+        (LostWakeUp, "not waited for"),
+        (DeafWait, "contenders"),
+        (UnknownRounded, "contenders"),
+        (SecondRun, "second run"),
+        (ForgottenSession, "acknowledged"),
+        (NewestFirst, "contenders"),
+    ],
+)
+def test_a_store_with_a_fault_fails_the_suite(
+    planted: type[Shared], check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the same check passes without it."""
+    monkeypatch.setattr(history, "WAIT_S", 1.5)
+    monkeypatch.setattr(history, "GAP_S", 0.0005)
+    monkeypatch.setattr("headgate.testing.conformance.turn_store.LIMIT_S", 8.0)
+    sound = Shared()
+    CHECKS[check](Suite(), lambda: sound)
+    wrong = planted()
+    with pytest.raises((AssertionError, pytest.fail.Exception, HeadgateError)):
+        CHECKS[check](Suite(), lambda: wrong)
+
+
+class DoesItTwice(Losing):
+    """Loses the reply, and carries the request out once more as soon as it can: a retry of what may have been done."""
+
+    def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self._inner.compare_and_set(lock, record, version)
+        if self._what == "reply":
+            self._inner.compare_and_set(lock, replace(record, epoch=Epoch(record.epoch + 1)), version + 1)
+        return "unknown"
+
+
+def test_a_request_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
+    """What may have been done is looked up, not done again."""
+    sound, wrong = Shared(), Shared()
+    Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+        lambda: sound, lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
+    )
+    with pytest.raises(AssertionError):
+        Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+            lambda: wrong, lambda store, what: nullcontext(cast(TurnStore, DoesItTwice(store, what)))
+        )
