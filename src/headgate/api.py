@@ -380,7 +380,12 @@ class PipelineRun:
         coordinator = site.coordinator(
             lock=lock,
             job=spec.name,
-            order=Order(rule=spec.order, absent_after_ms=spec.absent_after_ms),
+            order=Order(
+                rule=spec.order,
+                absent_after_ms=spec.absent_after_ms,
+                priority=spec.priority,
+                aging_ms=spec.aging_ms,
+            ),
             lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
             on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
         )

@@ -122,6 +122,8 @@ class Refused:
 
     reason: str
     holder: Holder | None
+    is_paused: bool = False
+    """A person has paused the job: asking again makes no sense before it is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
         if pause is not None:
             is_back = yield from take_back(nonce)
             if is_back:
-                return Refused(reason=f"{me.job} is {pause}", holder=record.holder)
+                return Refused(reason=f"{me.job} is {pause}", holder=record.holder, is_paused=True)
             continue
         live = yield from perform(LiveSessions(record.holder))
         if me.session not in live.ids:
