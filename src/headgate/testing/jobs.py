@@ -250,9 +250,7 @@ def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLoca
 
 
 def _order(job: Job) -> Order:
-    return Order(
-        rule=job.rule, absent_after_ms=job.absent_after_ms, priority=job.priority, aging_ms=job.aging_ms
-    )
+    return Order(rule=job.rule, absent_after_ms=job.absent_after_ms, priority=job.priority, aging_ms=job.aging_ms)
 
 
 def _attempt(job: Job, session: SessionId, nonce: Nonce, token_id: TokenId, batch: Batch) -> Attempt:

@@ -81,7 +81,9 @@ def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int
     rank, first = ranks[0]
     if first.nonce == nonce:
         return None
-    return Waits(f"{first.job} asked earlier" if rank == mine else f"{first.job} goes first: rank {rank:.1f} over {mine:.1f}")
+    return Waits(
+        f"{first.job} asked earlier" if rank == mine else f"{first.job} goes first: rank {rank:.1f} over {mine:.1f}"
+    )
 
 
 def _last_change_ms(record: LockRecord) -> int:

@@ -190,7 +190,6 @@ class LockRecord:
         }
         return json.dumps(data, separators=(",", ":"))
 
-
     def _order_keys(self) -> dict[str, Any]:
         """What versions before priorities and pauses do not know: beside the rest, where they keep what they do not know.
 
