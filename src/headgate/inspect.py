@@ -19,6 +19,7 @@ from headgate.checks import check, doctor
 from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_file
 from headgate.checks.erasure import BytesLeft, bytes_left
 from headgate.checks.finding import Finding, of_error
+from headgate.checks.kept import Kept, kept
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
@@ -177,10 +178,38 @@ def status_of(pipeline: Pipeline) -> list[LockStatus]:
     now_ms = time.time_ns() // 1_000_000
     found = []
     for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
-        rules = {stream.name: stream.order for stream in pipeline.streams_of_lock(lock)}
+        streams = pipeline.streams_of_lock(lock)
+        rules = {stream.name: stream.order for stream in streams}
         record = None if store is None else store.read(lock).record
         live = NOBODY if store is None else store.live_sessions(lock)
-        found.append(lock_status(lock, record, live, now_ms, rules))
+        paces = {stream.name: stream.every_ms for stream in streams}
+        priorities = {stream.name: stream.priority for stream in streams}
+        found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptStatus:
+    """What a stream's request table keeps, or why that cannot be told."""
+
+    job: str
+    kept: tuple[Kept, ...]
+    note: str | None
+
+
+def kept_of(pipeline: Pipeline) -> list[KeptStatus]:
+    """The requests that each stream keeps, by age."""
+    found = []
+    for stream in pipeline.streams:
+        if not isinstance(stream.kind, Mutate | Erase):
+            continue
+        path = local_path(requests_of(pipeline, stream))
+        try:
+            rows = () if path is None else kept(LocalLog(path), time.time_ns() // 1_000_000)
+            note = "requests are counted only on this machine's disk" if path is None else None
+        except HeadgateError as error:
+            rows, note = (), f"requests cannot be counted: {error.message}"
+        found.append(KeptStatus(job=stream.name, kept=rows, note=note))
     return found
 
 
