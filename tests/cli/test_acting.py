@@ -193,3 +193,17 @@ def test_who_holds_and_waits_is_drawn_over_time(lake: Lake, store: SqliteTurnSto
     events = headgate("timeline", "--spec", lake.root, "--output", "json").json["events"]
     assert [(one["kind"], one["epoch"]) for one in events] == [("turn", 1), ("turn", 2), ("turn", 3), ("turn", 9)]
     assert headgate("timeline", "--since", "1h", "--spec", lake.root).out == "no turn since 1h\n"
+
+
+def test_order_simulate_replays_the_paces(lake: Lake) -> None:
+    """Lengths as in the ledger, or as said; every lock with its jobs; what cannot be read is refused."""
+    ran = headgate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root, "--output", "json")
+    assert ran.code == 0, ran.err
+    (lock,) = ran.json["locks"]
+    assert [job["job"] for job in lock["jobs"]] == ["In", "Gone"]
+    assert lock["jobs"][0]["turns"] in range(70, 75)
+    shown = headgate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root).out
+    assert re.search(r"In +first come, first served +1 h +100 ms", shown), shown
+    wrong = headgate("order", "simulate", "--takes", "Nobody=1m", "--takes", "In=soon", "--spec", lake.root)
+    assert (wrong.code, wrong.err.count("--takes")) == (2, 2), wrong.err
+    assert headgate("order", "simulate", "--days", "0", "--spec", lake.root).code == 2
