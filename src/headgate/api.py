@@ -29,6 +29,7 @@ from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, Invalid
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink, TurnStore
 from headgate.sinks.ledger import LedgerSink, read_ledger
+from headgate.sinks.logs import LogSink
 from headgate.sinks.tee import Tee
 from headgate.spark import jars
 from headgate.spark import session as spark_session
@@ -124,7 +125,7 @@ class Site:
             Unavailable: the store or the ledger cannot be used.
         """
         check_jvm(spark)
-        events = Tee([LedgerSink(storage), *watchers])
+        events = Tee([LedgerSink(storage), LogSink(), *watchers])
         return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
 
     def coordinator(

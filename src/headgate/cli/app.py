@@ -41,6 +41,7 @@ COMMANDS = (
     "history",
     "timeline",
     "locks",
+    "metrics",
     "requests",
     "adopt",
     "verify",

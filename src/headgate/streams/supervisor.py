@@ -24,6 +24,7 @@ from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from headgate.delta.jvm import silence
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
+from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.streams.work import Work
@@ -309,7 +310,8 @@ class Supervisor:
                 )
             turn = self._turn
             turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
-            rows = self._work.run_batch(turn, batch, batch_id)
+            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
+                rows = self._work.run_batch(turn, batch, batch_id)
             turn.check()
             self.report.batches += 1
             self.report.rows += rows
@@ -336,7 +338,8 @@ class Supervisor:
             stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
             batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
             turn.next_batch(batch, None, is_replay=False)
-            self._work.run_sweep(turn, batch)
+            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=None):
+                self._work.run_sweep(turn, batch)
             turn.check()
         except BaseException as error:
             turn.abandon(error)
