@@ -139,30 +139,29 @@ def test_locks_list_names_every_lock_of_the_coordinator(lake: Lake, store: Sqlit
     assert re.search(r"OTHER +9 +nobody", headgate("locks", "list", "--spec", lake.root).out)
 
 
-def state(*, completed_s_ago: int, **changes: object) -> JobState:
-    completed_at_ms = time.time_ns() // 1_000_000 - completed_s_ago * 1000
-    return replace(JobState(done=Epoch(3), turns=3, completed_at_ms=completed_at_ms), **changes)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
-    ("job", "is_paused", "code"),
+    ("completed_s_ago", "is_idle", "is_paused", "code"),
     [
-        (state(completed_s_ago=3_500), False, 0),
-        (state(completed_s_ago=7_000), False, 0),
-        (state(completed_s_ago=7_500), False, 3),
-        (state(completed_s_ago=7_500), True, 0),
-        (state(completed_s_ago=90_000, idle_since_ms=1), False, 0),
+        (3_500, False, False, 0),
+        (7_000, False, False, 0),
+        (7_500, False, False, 3),
+        (7_500, False, True, 0),
+        (90_000, True, False, 0),
     ],
 )
-def test_a_probe_fails_when_a_whole_turn_was_missed(lake: Lake, job: JobState, is_paused: bool, code: int) -> None:
+def test_a_probe_fails_when_a_whole_turn_was_missed(
+    lake: Lake, completed_s_ago: int, is_idle: bool, is_paused: bool, code: int
+) -> None:
     """In runs every hour: late two hours after its last turn; not while it is idle, or paused."""
+    completed_at_ms = time.time_ns() // 1_000_000 - completed_s_ago * 1000
+    job = JobState(done=Epoch(3), turns=3, completed_at_ms=completed_at_ms, idle_since_ms=1 if is_idle else None)
     store = SqliteTurnStore(lake.storage / "turns.db")
     store.compare_and_set(LOCK, LockRecord(lock=LOCK, epoch=Epoch(3), jobs={JobName("In"): job}), 0)
     if is_paused:
         assert headgate("pause", "In", "--reason", "x", "--spec", lake.root).code == 0
     ran = headgate("status", "--fail-if-late", "--spec", lake.root)
     assert ran.code == code, ran.out + ran.err
-    assert ("headgate: late: In by 1 h 5 min" in ran.err) == (code == 3)
+    assert bool(re.search(r"headgate: late: In by 1 h \d+ min", ran.err)) == (code == 3)
     assert headgate("status", "--spec", lake.root).code == 0
 
 
