@@ -30,6 +30,7 @@ from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, Invalid
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink, TurnStore
 from headgate.sinks.ledger import LedgerSink, read_ledger
+from headgate.sinks.logs import LogSink
 from headgate.sinks.tee import Tee
 from headgate.spark import jars
 from headgate.spark import session as spark_session
@@ -140,7 +141,7 @@ class Site:
             Unavailable: the store or the ledger cannot be used.
         """
         check_jvm(spark)
-        events = Tee([LedgerSink(storage), *watchers])
+        events = Tee([LedgerSink(storage), LogSink(), *watchers])
         return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
 
     def coordinator(
@@ -396,7 +397,12 @@ class PipelineRun:
         coordinator = site.coordinator(
             lock=lock,
             job=spec.name,
-            order=Order(rule=spec.order, absent_after_ms=spec.absent_after_ms),
+            order=Order(
+                rule=spec.order,
+                absent_after_ms=spec.absent_after_ms,
+                priority=spec.priority,
+                aging_ms=spec.aging_ms,
+            ),
             lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
             on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
         )

@@ -120,4 +120,37 @@ class Noticed:
     text: str
 
 
-Event = TurnWaits | TurnGranted | StepWritten | StepRepeated | StatementPublished | TurnEnded | JobIdle | Noticed
+Action = Literal["pause", "resume", "break"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersonActed:
+    """A person pauses or resumes a job, or breaks a lock: said before it is done, and again with what came of it."""
+
+    action_id: str
+    """The same in both."""
+    lock: str
+    job: str
+    action: Action
+    by: str
+    """User and host."""
+    reason: str
+    at_ms: int
+    epoch: int | None = None
+    """Of the turn that is broken."""
+    token_ids: tuple[str, ...] = ()
+    """What that turn may still write with; in doubt from then on."""
+    outcome: Literal["asked", "done", "not_done"]
+
+
+Event = (
+    TurnWaits
+    | TurnGranted
+    | StepWritten
+    | StepRepeated
+    | StatementPublished
+    | TurnEnded
+    | JobIdle
+    | Noticed
+    | PersonActed
+)

@@ -19,6 +19,7 @@ from headgate.checks import check, doctor
 from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_file
 from headgate.checks.erasure import BytesLeft, bytes_left
 from headgate.checks.finding import Finding, of_error
+from headgate.checks.kept import Kept, kept
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
@@ -26,9 +27,9 @@ from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Mutate, 
 from headgate.core.turns.moves import Sessions
 from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
-from headgate.events import TurnEnded
+from headgate.events import PersonActed, TurnEnded
 from headgate.ports import TurnStore
-from headgate.sinks.ledger import read_ledger, to_line
+from headgate.sinks.ledger import read_actions, read_ledger, to_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,10 +178,38 @@ def status_of(pipeline: Pipeline) -> list[LockStatus]:
     now_ms = time.time_ns() // 1_000_000
     found = []
     for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
-        rules = {stream.name: stream.order for stream in pipeline.streams_of_lock(lock)}
+        streams = pipeline.streams_of_lock(lock)
+        rules = {stream.name: stream.order for stream in streams}
         record = None if store is None else store.read(lock).record
         live = NOBODY if store is None else store.live_sessions(lock)
-        found.append(lock_status(lock, record, live, now_ms, rules))
+        paces = {stream.name: stream.every_ms for stream in streams}
+        priorities = {stream.name: stream.priority for stream in streams}
+        found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptStatus:
+    """What a stream's request table keeps, or why that cannot be told."""
+
+    job: str
+    kept: tuple[Kept, ...]
+    note: str | None
+
+
+def kept_of(pipeline: Pipeline) -> list[KeptStatus]:
+    """The requests that each stream keeps, by age."""
+    found = []
+    for stream in pipeline.streams:
+        if not isinstance(stream.kind, Mutate | Erase):
+            continue
+        path = local_path(requests_of(pipeline, stream))
+        try:
+            rows = () if path is None else kept(LocalLog(path), time.time_ns() // 1_000_000)
+            note = "requests are counted only on this machine's disk" if path is None else None
+        except HeadgateError as error:
+            rows, note = (), f"requests cannot be counted: {error.message}"
+        found.append(KeptStatus(job=stream.name, kept=rows, note=note))
     return found
 
 
@@ -332,6 +361,47 @@ def commits_of(pipeline: Pipeline) -> list[tuple[str, Commit]]:
     """Every commit of the pipeline's tables on this machine's disk, each with its table's name in the file."""
     names = {str(place): name for name, place in locations(pipeline).items()}
     return [(names[place], commit) for place, log in local_logs(names).items() for commit in log.commits()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockLine:
+    """One lock of the coordinator in a line."""
+
+    lock: str
+    epoch: int
+    holder: str | None
+    since_ms: int | None
+    is_alive: bool | None
+    """Whether the holder is; None without one."""
+    waiting: int
+    in_doubt: int
+
+
+def all_locks(pipeline: Pipeline) -> list[LockLine]:
+    """The pipeline's locks, and whatever else its coordinator keeps."""
+    store = existing_store(pipeline.coordinator.url)
+    names = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
+    return [_lock_line(store, lock) for lock in names]
+
+
+def _lock_line(store: TurnStore | None, lock: str) -> LockLine:
+    record = None if store is None else store.read(lock).record
+    held = None if record is None else record.holder
+    live = NOBODY if store is None else store.live_sessions(lock)
+    return LockLine(
+        lock=lock,
+        epoch=0 if record is None else record.epoch,
+        holder=None if held is None else held.job,
+        since_ms=None if held is None else held.since_ms,
+        is_alive=None if held is None else held.session in live.ids,
+        waiting=0 if record is None else len(record.tickets),
+        in_doubt=0 if record is None else len(record.in_doubt),
+    )
+
+
+def actions_of(pipeline: Pipeline) -> list[PersonActed]:
+    """What persons did on every lock, by time."""
+    return read_actions(pipeline.storage)
 
 
 def turns_of(pipeline: Pipeline) -> list[TurnEnded]:

@@ -87,6 +87,24 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in environment()
 
 
+LOG_FORMATS: Final = ("off", "json")
+
+
+def log_format(environ: Mapping[str, str] | None = None) -> str:
+    """How `headgate run` writes log lines on standard error: HEADGATE_LOG, `off` or `json`.
+
+    Raises:
+        InvalidRequest: it says something else.
+    """
+    given = (environment() if environ is None else environ).get("HEADGATE_LOG") or "off"
+    if given not in LOG_FORMATS:
+        what = f"{given!r} is no way to write logs{suggestion(given, LOG_FORMATS)}"
+        raise InvalidRequest(
+            faults=[Fault(where="environment HEADGATE_LOG", what=what, expected=" or ".join(LOG_FORMATS))]
+        )
+    return given
+
+
 def find_spec(spec: str | None = None, *, environ: Mapping[str, str] | None = None, cwd: str | None = None) -> Path:
     """The file of the pipeline: `spec`, else HEADGATE_SPEC, else `headgate.yml` here or in a folder above.
 

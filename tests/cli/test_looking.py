@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -171,11 +172,22 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
     store.compare_and_set(LOCK, record(lake.root), 0)
     store.close()
     ran = headgate("status", "--spec", lake.root, "--output", "json")
-    job = {"is_alive": False, "idle_since_ms": None, "idle_at": {}}
-    assert ran.json == {
+    said = ran.json
+    job = {
+        "is_alive": False,
+        "idle_since_ms": None,
+        "idle_at": {},
+        "priority": 0,
+        "paused": None,
+        "paused_since_ms": None,
+    }
+    late_ms = said["locks"][0]["jobs"][0].pop("overdue_ms")
+    assert time.time() * 1000 - late_ms == pytest.approx(999_000 + 3_600_000, abs=60_000)
+    assert said == {
         "format": 1,
         "pipeline": "p",
         "erasures": [{"job": "Gone", "left": None, "note": "nothing was erased yet"}],
+        "requests": [{"job": "Gone", "kept": [], "note": None}],
         "locks": [
             {
                 "lock": "L",
@@ -202,6 +214,9 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                         "completed_at_ms": 999_000,
                         "lost": None,
                         "in_doubt": 0,
+                        "every_ms": 3_600_000,
+                        "is_late": True,
+                        "waiting_for": None,
                     },
                     {
                         **job,
@@ -212,6 +227,10 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                         "completed_at_ms": None,
                         "lost": [2, None],
                         "in_doubt": 1,
+                        "every_ms": None,
+                        "overdue_ms": 0,
+                        "is_late": False,
+                        "waiting_for": "its run has ended, so it counts for nothing",
                     },
                 ],
                 "in_doubt": [["headgate/q2", 2]],
@@ -219,7 +238,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
         ],
     }
     kinds = [line["kind"] for line in headgate("status", "--spec", lake.root, "--output", "jsonl").lines]
-    assert kinds == ["lock", "erasure"]
+    assert kinds == ["lock", "erasure", "requests"]
 
 
 def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:

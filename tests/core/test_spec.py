@@ -185,7 +185,7 @@ streams:
     after: Three
     strict: One
     coverage: publsh
-    priority: 3
+    priority: high
     source: {kafka: t}
     mutate: {match: {p: q}, set: {P: r}, sequence_by: s}
     erase: {match: {p: q}, physical_within: 3}
@@ -217,7 +217,7 @@ sync: {x: {from: a}}
         (18, "mutate and erase together"),
         (21, "after and strict together"),
         (22, 'did you mean "publish"?'),
-        (23, "streams.Two.priority: not in this version"),
+        (23, "streams.Two.priority: 'high' is not a count"),
         (24, "streams.Two.source.servers: missing"),
         (24, "streams.Two.source.schema: missing"),
         (25, "streams.Two.mutate.applies_to: missing; expected arrived or arrived_and_later"),

@@ -134,7 +134,7 @@ def test_faults_of_python_name_the_key() -> None:
     table = pipeline.table("t")
     table.append(name="One", source={"files": 5}, every="soon", coverage="whole")
     more = cast(Any, table)
-    more.mutate(name="Two", source=object(), macth={}, match={"a": "a"}, set={"b": None}, priority=3)
+    more.mutate(name="Two", source=object(), macth={}, match={"a": "a"}, set={"b": None}, priority="high")
     with pytest.raises(InvalidRequest) as raised:
         pipeline.build(base_dir="/base")
     told = [(fault.where, fault.what) for fault in raised.value.faults]
@@ -146,7 +146,7 @@ def test_faults_of_python_name_the_key() -> None:
     assert ("streams.Two.source", "a value of type object") in told
     assert any(where == "streams.Two.macth" and "unknown key" in what for where, what in told)
     assert ("streams.Two.mutate", "streams.Two.mutate.applies_to: missing") in told
-    assert ("streams.Two.priority", "not in this version") in told
+    assert ("streams.Two.priority", "'high' is not a count") in told
 
 
 def test_texts_of_python_are_not_expanded() -> None:

@@ -118,7 +118,7 @@ MISTAKES = {
     "bad duration": ("    every: soon", "every"),
     "bad count": ("    max_rows_per_batch: none", "max_rows_per_batch"),
     "bad choice": ("    on_bad_record: cry", "on_bad_record"),
-    "later key": ("    aging: 5m", "aging"),
+    "bad aging": ("    aging: soon", "aging"),
     "bad coverage": ("    coverage: whole", "coverage"),
     "place": ("    checkpoint: s3a://b/c", "checkpoint"),
 }

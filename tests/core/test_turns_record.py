@@ -21,17 +21,20 @@ from headgate.core.turns.record import (
     JobState,
     LockRecord,
     NewerFormat,
+    Pause,
     Ticket,
     record_from_json,
 )
 from headgate.core.turns.tokens import JUMP
 
-A, B, T, U = JobName("A"), JobName("B"), TableLocation("t"), TableLocation("u")
+A, B, C = JobName("A"), JobName("B"), JobName("C")
+T, U = TableLocation("t"), TableLocation("u")
 X = TokenId("headgate/x")
 
 names = st.text(min_size=1, max_size=8)
 numbers = st.integers(0, 1 << 40)
 maybe = st.none() | numbers
+EXTRA = st.dictionaries(names.map("x-{}".format), st.lists(numbers), max_size=2)
 HOLDERS = st.builds(
     Holder,
     nonce=names.map(Nonce),
@@ -48,6 +51,7 @@ HOLDERS = st.builds(
     batch=maybe,
     tables=st.lists(names.map(TableLocation)).map(tuple),
     since_ms=numbers,
+    extra=EXTRA,
 )
 RULES = st.none() | st.just({"after": {"all": ["A"]}, "absent_after_ms": None}) | st.just({"strict": ["B"]})
 STATES = st.builds(
@@ -59,6 +63,7 @@ STATES = st.builds(
     idle_since_ms=maybe,
     idle_at=st.dictionaries(names.map(TableLocation), numbers.map(Version)),
     rule=RULES,
+    extra=EXTRA,
 )
 RECORDS = st.builds(
     LockRecord,
@@ -67,8 +72,16 @@ RECORDS = st.builds(
     holder=st.none() | HOLDERS,
     tickets=st.lists(
         st.builds(
-            Ticket, job=names.map(JobName), session=names.map(SessionId), nonce=names.map(Nonce), asked_at_ms=numbers
-        )
+            Ticket,
+            job=names.map(JobName),
+            session=names.map(SessionId),
+            nonce=names.map(Nonce),
+            asked_at_ms=numbers,
+            priority=numbers,
+            aging_ms=maybe,
+            extra=EXTRA,
+        ),
+        unique_by=lambda one: one.nonce,
     ).map(tuple),
     jobs=st.dictionaries(names.map(JobName), STATES, max_size=3),
     in_doubt=st.lists(
@@ -80,7 +93,8 @@ RECORDS = st.builds(
         )
     ).map(tuple),
     tables=st.dictionaries(names.map(TableLocation), numbers.map(Epoch)),
-    extra=st.dictionaries(names.map("x-{}".format), st.lists(numbers)),
+    paused=st.dictionaries(names.map(JobName), st.builds(Pause, since_ms=numbers, by=names, reason=names), max_size=2),
+    extra=EXTRA,
 )
 
 
@@ -224,3 +238,71 @@ def test_giving_up_takes_only_the_own_ticket() -> None:
     """Others keep their place."""
     record = moves.ask(moves.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), NoRule(), None)
     assert [t.job for t in moves.give_up(record, Nonce("A.0")).tickets] == ["B"]
+
+
+def claim(job: JobName, asked_at_ms: int, priority: int = 0, aging_ms: int | None = 1_000) -> Ticket:
+    return replace(ticket(job), asked_at_ms=asked_at_ms, priority=priority, aging_ms=aging_ms)
+
+
+def asked(*claims: Ticket, completed_at_ms: int = 0) -> LockRecord:
+    record = replace(EMPTY, jobs={C: JobState(completed_at_ms=completed_at_ms)})
+    for one in claims:
+        record = moves.ask(record, one, NoRule(), None)
+    return record
+
+
+def first_of(record: LockRecord, *jobs: JobName) -> list[JobName]:
+    return [job for job in jobs if moves.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), 0) is None]
+
+
+def test_the_highest_priority_goes_first_until_waiting_has_made_up_for_it() -> None:
+    """One more for each `aging` waited; equals in the order of asking; the reason says who goes first, and why."""
+    fresh = asked(claim(A, 0), claim(B, 500, priority=2), completed_at_ms=1_000)
+    assert first_of(fresh, A, B) == [B]
+    assert moves.reason_to_wait(fresh, Nonce("A.0"), live(A, B), 0) == Waits("B goes first: rank 2.5 over 1.0")
+    assert first_of(asked(claim(A, 0), claim(B, 2_500, priority=2), completed_at_ms=3_000), A, B) == [A]
+    assert first_of(asked(claim(A, 0), claim(B, 0), completed_at_ms=3_000), A, B) == [A]
+    assert first_of(asked(claim(A, 0, aging_ms=None), claim(B, 9_000, priority=1), completed_at_ms=10_000), A, B) == [B]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 5), st.none() | st.integers(1, 9_000)), min_size=1),
+    st.integers(0, 40_000),
+    st.integers(-9_000_000, 9_000_000),
+)
+def test_whatever_the_clocks_say_there_is_exactly_one_that_goes(
+    said: list[tuple[int, int, int | None]], completed_at_ms: int, now_ms: int
+) -> None:
+    """Two that each let the other go first would wait for ever: who decides looks at the record, not at its own clock."""
+    jobs = [JobName(f"J{n}") for n in range(len(said))]
+    record = asked(*(claim(job, *one) for job, one in zip(jobs, said, strict=True)), completed_at_ms=completed_at_ms)
+    let_go = [
+        job
+        for n, job in enumerate(jobs)
+        if moves.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), now_ms + n * 1_000_000) is None
+    ]
+    assert len(let_go) == 1
+
+
+@given(st.lists(st.integers(0, 20_000), min_size=2), st.integers(0, 40_000))
+def test_equals_go_in_the_order_of_asking_whatever_their_clocks_say(times: list[int], completed_at_ms: int) -> None:
+    """First come, first served, as before there were priorities."""
+    jobs = [JobName(f"J{n}") for n in range(len(times))]
+    record = asked(*(claim(job, time) for job, time in zip(jobs, times, strict=True)), completed_at_ms=completed_at_ms)
+    assert first_of(record, *jobs) == [jobs[0]]
+
+
+def test_a_paused_job_has_no_ticket_and_is_absent() -> None:
+    """Its successors go, though it is alive; not over a turn that it has, or that it lost."""
+    pause = Pause(since_ms=1, by="me@h", reason="repair")
+    record = moves.ask(moves.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), After(("A",)), None)
+    assert moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
+    paused = moves.pause(record, A, pause)
+    assert [t.job for t in paused.tickets] == ["B"]
+    assert moves.reason_to_wait(paused, Nonce("B.0"), live(A, B), 0) is None
+    held = moves.pause(moves.grant(record, holder(A), Epoch(0)), A, pause)
+    lost = moves.reason_to_wait(moves.close(held), Nonce("B.0"), live(A, B), 0)
+    assert lost == Waits("waits for A: no turn yet; it is paused, and its last turn was not finished")
+    assert moves.resume(paused, A).paused == {}
+    never_seen = moves.pause(moves.ask(EMPTY, ticket(B), After(("A",)), None), A, pause)
+    assert moves.reason_to_wait(never_seen, Nonce("B.0"), live(B), 0) is None

@@ -30,6 +30,7 @@ real_plan_entry, real_ask, real_close, real_grant = tokens.plan_entry, moves.ask
 real_enter_table = protocol.enter_table
 real_check_fence = protocol.check_fence
 real_reason_to_wait = moves.reason_to_wait
+real_ranked, real_pause, real_not_yet = order.ranked, moves.pause, order._not_yet
 
 
 def one_integer(stored: int | None, mine: Token) -> TokenReading:
@@ -143,7 +144,7 @@ def gives_up_by_returning(job: Job, session: Any, nonce: Any, token_id: Any, bat
         return protocol.Turn(lock=jobs.LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
     if isinstance(granted, protocol.Refused):
         yield from perform(WriteCommitLog(token_id, batch))
-    return None
+    return protocol.Refused(reason="", holder=None)
 
 
 def enters_in_two_breaths(turn: Any, table: Any, *, is_replay: bool, is_written: bool) -> Protocol[Any]:
@@ -223,6 +224,51 @@ def holder_is_no_reason(record: LockRecord, nonce: Any, live: Any, now_ms: int) 
     return real_reason_to_wait(replace(record, holder=None), nonce, live, now_ms)
 
 
+def waiting_counts_for_nothing(claims: Any, at_ms: int) -> Any:
+    """The priority alone decides."""
+    return real_ranked(claims, 0)
+
+
+def priority_counts_for_nothing(claims: Any, at_ms: int) -> Any:
+    """First come, first served, whatever was said."""
+    return [(0.0, claim) for claim in claims]
+
+
+def paused_still_asks(record: LockRecord, job: Any, pause: Any) -> LockRecord:
+    """A job that is paused keeps its ticket."""
+    return replace(real_pause(record, job, pause), tickets=record.tickets)
+
+
+def paused_is_nothing_to_the_turn(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
+    """A paused job takes its turn all the same."""
+    me, nonce = attempt.holder, attempt.nonce
+    while True:
+        stored = yield from perform(ReadRecord())
+        record = stored.record
+        if record.is_held_by(nonce):
+            return protocol.Granted(epoch=record.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
+        live = yield from perform(LiveSessions(record.holder))
+        if record.ticket(nonce) is None:
+            ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
+            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            yield from perform(CompareAndSet(asked, stored.version))
+            continue
+        if real_reason_to_wait(replace(record, paused={}), nonce, live, 0) is not None:
+            yield from perform(WaitForChange(stored.version, ""))
+            continue
+        yield from perform(CompareAndSet(moves.grant(record, me, Epoch(0)), stored.version))
+
+
+def paused_is_not_absent(name: str, view: Any, mine: int, **rest: Any) -> str | None:
+    """Successors wait for a paused job."""
+    return real_not_yet(name, None if view is None else replace(view, is_paused=False), mine, **rest)
+
+
+def paused_is_always_absent(name: str, view: Any, mine: int, **rest: Any) -> str | None:
+    """Successors do not wait for a paused job, even over its unfinished batch."""
+    return None if view is not None and view.is_paused else real_not_yet(name, view, mine, **rest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plant:
     """A bug, where it is found, and what is said then."""
@@ -287,7 +333,27 @@ PLANTS: dict[str, Plant] = {
     ),
     "epoch does not rise": Plant(patches=((moves, "grant", same_epoch),), scenario="plain", says="granted after epoch"),
     "last come first served": Plant(
-        patches=((moves, "reason_to_wait", last_come_first_served),), scenario="bound", says="bound:"
+        patches=((moves, "reason_to_wait", last_come_first_served),), scenario="bound", says="priority:"
+    ),
+    "waiting counts for nothing": Plant(
+        patches=((moves, "ranked", waiting_counts_for_nothing),), scenario="priority", says="bound:"
+    ),
+    "priority counts for nothing": Plant(
+        patches=((moves, "ranked", priority_counts_for_nothing),), scenario="priority", says="priority:"
+    ),
+    "a paused job takes turns": Plant(
+        patches=((jobs, "take_turn", paused_is_nothing_to_the_turn), (moves, "pause", paused_still_asks)),
+        scenario="pause",
+        says="pause:",
+    ),
+    "a paused job holds its successors up": Plant(
+        patches=((order, "_not_yet", paused_is_not_absent),), scenario="pause-after", says="deadlock"
+    ),
+    "a paused job lets in over its unfinished batch": Plant(
+        patches=((order, "_not_yet", paused_is_always_absent),), scenario="pause-after-crash", says=ORDER
+    ),
+    "a broken lock leaves no doubt": Plant(
+        patches=((moves, "close", leaves_no_doubt),), scenario="broken", says=ISOLATION
     ),
     "holder is no reason to wait": Plant(
         patches=((moves, "reason_to_wait", holder_is_no_reason),), scenario="plain", says="two live holders"

@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -87,6 +87,9 @@ class LiveFile:
     """Relative to the table, decoded; or absolute."""
     has_deleted_rows: bool
     """A deletion vector hides rows of it."""
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    vector: Mapping[str, Any] | None = None
+    """The descriptor of that deletion vector, as the log has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +154,15 @@ class LocalLog:
         live: dict[str, LiveFile] = {}
         for body in self._state():
             match body:
-                case {"add": {"path": path, **more}}:
-                    name = unquote(path)
-                    live[name] = LiveFile(path=name, has_deleted_rows=bool(more.get("deletionVector")))
+                case {"add": {"path": path}}:
+                    add, name = body["add"], unquote(path)
+                    vector = add.get("deletionVector") or None
+                    live[name] = LiveFile(
+                        path=name,
+                        has_deleted_rows=vector is not None,
+                        partition=dict(add.get("partitionValues") or ()),
+                        vector=vector,
+                    )
                 case {"remove": {"path": path}}:
                     # A commit that only gives a file a deletion vector removes and adds one path, in either order.
                     live.pop(unquote(path), None)

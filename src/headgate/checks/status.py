@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from headgate.core.ids import JobName
 from headgate.core.turns import moves
@@ -51,6 +52,18 @@ class JobStatus:
     """Epoch and batch of a turn that ended unclean; the job's next run finds out what became of it."""
     in_doubt: int
     """Token ids of the job that an unclean turn may still write with, until the next turn fences them."""
+    priority: int = 0
+    every_ms: int | None = None
+    """Its pace; None: again as soon as it has work."""
+    paused: str | None = None
+    """Who has paused it, and why."""
+    paused_since_ms: int | None = None
+    overdue_ms: int = 0
+    """How much longer ago than its pace says its last turn was completed. 0 for a job that is idle: it has nothing left to do."""
+    is_late: bool = False
+    """Overdue by more than its pace: a whole turn was missed. Not while it is paused."""
+    waiting_for: str | None = None
+    """Why it waits, if it has asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +80,13 @@ class LockStatus:
 
 
 def lock_status(
-    lock: str, record: LockRecord | None, live: Sessions, now_ms: int, rules: Mapping[str, OrderRule]
+    lock: str,
+    record: LockRecord | None,
+    live: Sessions,
+    now_ms: int,
+    rules: Mapping[str, OrderRule],
+    every_ms: Mapping[str, int | None] = MappingProxyType({}),
+    priorities: Mapping[str, int] = MappingProxyType({}),
 ) -> LockStatus:
     """What the record says, in the terms of `headgate status`.
 
@@ -77,9 +96,16 @@ def lock_status(
         live: Who is alive.
         now_ms: The wall clock.
         rules: Job → its rule in the file; jobs of the record that are not in it are shown with the rule that they registered.
+        every_ms: Job → its pace in the file.
+        priorities: Job → its priority in the file.
     """
+
+    def of(name: JobName) -> JobStatus:
+        made = _job(name, record, live, rules)
+        return _late(replace(made, every_ms=every_ms.get(name), priority=priorities.get(name, 0)), record, live, now_ms)
+
     if record is None:
-        jobs = tuple(_job(JobName(name), None, live, rules) for name in rules)
+        jobs = tuple(of(JobName(name)) for name in rules)
         return LockStatus(lock=lock, epoch=0, holder=None, queue=(), jobs=jobs, in_doubt=())
     held = record.holder
     holder = (
@@ -105,8 +131,29 @@ def lock_status(
         epoch=record.epoch,
         holder=holder,
         queue=queue,
-        jobs=tuple(_job(name, record, live, rules) for name in names),
+        jobs=tuple(of(name) for name in names),
         in_doubt=tuple((entry.token_id, entry.epoch) for entry in record.in_doubt),
+    )
+
+
+def _late(job: JobStatus, record: LockRecord | None, live: Sessions, now_ms: int) -> JobStatus:
+    """The job with what waiting, pause and pace come to now."""
+    if record is None:
+        return job
+    ticket = next((ticket for ticket in record.tickets if ticket.job == job.job), None)
+    pause = record.paused.get(JobName(job.job))
+    waiting_for = None if ticket is None else _reason(record, ticket.job, live, now_ms)
+    since_ms = job.completed_at_ms if job.completed_at_ms is not None or ticket is None else ticket.asked_at_ms
+    overdue_ms = 0
+    if job.every_ms is not None and since_ms is not None and job.idle_since_ms is None:
+        overdue_ms = max(0, now_ms - since_ms - job.every_ms)
+    return replace(
+        job,
+        paused=None if pause is None else str(pause),
+        paused_since_ms=None if pause is None else pause.since_ms,
+        overdue_ms=overdue_ms,
+        is_late=pause is None and job.every_ms is not None and overdue_ms > job.every_ms,
+        waiting_for=waiting_for,
     )
 
 

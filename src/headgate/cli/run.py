@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from headgate.cli.processes import Processes
 from headgate.cli.progress import FORMAT, Printer
 from headgate.core.spec import KafkaSource, Pipeline
 from headgate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, combined_exit_code
+from headgate.logs import JsonFormatter
 
 
 @app.command("run")
@@ -44,6 +46,8 @@ def run_command(
         raise InvalidRequest(
             "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
         )
+    if settings.log_format() == "json":
+        _log_as_json()
     pipeline = settings.load_pipeline(spec)
     names = streams or [stream.name for stream in pipeline.streams]
     unknown = [name for name in (*names, *(new_checkpoint or ())) if name not in {s.name for s in pipeline.streams}]
@@ -62,6 +66,14 @@ def run_command(
     _show_reports(reports, output)
     if combined_exit_code(codes):
         raise typer.Exit(combined_exit_code(codes))
+
+
+def _log_as_json() -> None:
+    """Every log line of this process, the user's own included, as JSON on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
 def _as_processes(

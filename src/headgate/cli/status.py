@@ -1,50 +1,110 @@
-"""headgate status: who has the turn, who waits and why, what each job has done."""
+"""headgate status: who has the turn, who waits and why, what each job has done, and what is late."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import sys
+import time
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headgate import settings
-from headgate.checks.status import LockStatus
+from headgate.checks.kept import Kept
+from headgate.checks.status import JobStatus, LockStatus
 from headgate.cli.app import Output, app
 from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.core.spec import Pipeline
+from headgate.errors import TurnNotGranted
 from headgate.report import words
+
+if TYPE_CHECKING:
+    from headgate.inspect import ErasureStatus, KeptStatus
 
 
 @app.command("status")
-def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Show each lock: who has the turn, who waits and why, what each job has done, what is left of erased rows."""
-    from headgate.inspect import erasures_of, status_of
+def status_command(
+    watch: bool = typer.Option(False, "--watch", help="Show it again and again, until Ctrl-C."),
+    interval: float = typer.Option(2.0, "--interval", min=0.1, metavar="SECONDS", help="How often, with --watch."),
+    fail_if_late: bool = typer.Option(
+        False, "--fail-if-late", help="End with 3 if a stream has missed a turn: for probes."
+    ),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Show each lock: who has the turn, who waits and why, what each job has done and what is overdue, what is kept.
 
+    A stream is late when its last turn was completed more than twice `every` ago, and it is neither idle nor paused.
+    """
     pipeline = settings.load_pipeline(spec)
-    locks, erasures = status_of(pipeline), erasures_of(pipeline)
+    while True:
+        late = _once(pipeline, output, is_watched=watch)
+        if not watch:
+            break
+        time.sleep(interval)
+    if fail_if_late and late:
+        raise TurnNotGranted(
+            f"late: {', '.join(f'{job.job} by {words.span(job.overdue_ms)}' for job in late)}",
+            advice="See why with: headgate status",
+        )
+
+
+def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
+    """Prints the state of now; the jobs that are late."""
+    from headgate.inspect import erasures_of, kept_of, status_of
+
+    locks, erasures, kept = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline)
+    late = [job for lock in locks for job in lock.jobs if job.is_late]
     if output is not Output.TEXT:
-        rows: list[dict[str, Any]] = [{"kind": "lock", **_plain(lock)} for lock in locks]
-        for erasure in erasures:
-            left = None
-            if erasure.left is not None:
-                left = {**dataclasses.asdict(erasure.left), "files": erasure.left.files}
-            rows.append({"kind": "erasure", "job": erasure.job, "left": left, "note": erasure.note})
-        if output is Output.JSONL:
-            document(output, "", rows)
-            return
-        kinds = {"lock": "locks", "erasure": "erasures"}
-        by_kind: dict[str, list[dict[str, Any]]] = {"locks": [], "erasures": []}
-        for row in rows:
-            by_kind[kinds[row.pop("kind")]].append(row)
-        document(output, "locks", by_kind["locks"], pipeline=pipeline.name, erasures=by_kind["erasures"])
-        return
+        _document(pipeline, output, locks, erasures, kept)
+        return late
+    if is_watched:
+        if sys.stdout.isatty():
+            typer.echo("\x1b[2J\x1b[H", nl=False)
+        typer.echo(f"{pipeline.name} at {words.clock(time.time_ns() // 1_000_000, has_day=True)} UTC")
     for lock in locks:
         _show(lock)
     for erasure in erasures:
         typer.echo(f"{erasure.job}: {erasure.left or erasure.note}")
+    for one in kept:
+        if one.note is not None:
+            typer.echo(f"{one.job}: {one.note}")
+        for state in one.kept:
+            typer.echo(f"{one.job}: {_kept_line(state)}")
+    return late
 
 
-def _plain(lock: LockStatus) -> dict[str, Any]:
-    return dataclasses.asdict(lock)
+def _kept_line(state: Kept) -> str:
+    since = words.clock(state.oldest_ms, has_day=True)
+    ages = [f"{count:,} {'older' if age == 'older' else f'under {age}'}" for age, count in state.ages.items() if count]
+    return f"{words.counted(state.requests, 'request')} {state.state}, the oldest since {since} ({', '.join(ages)})"
+
+
+def _document(
+    pipeline: Pipeline, output: Output, locks: list[LockStatus], erasures: list[ErasureStatus], kept: list[KeptStatus]
+) -> None:
+    rows: list[dict[str, Any]] = [{"kind": "lock", **dataclasses.asdict(lock)} for lock in locks]
+    for erasure in erasures:
+        left = None
+        if erasure.left is not None:
+            left = {**dataclasses.asdict(erasure.left), "files": erasure.left.files}
+        rows.append({"kind": "erasure", "job": erasure.job, "left": left, "note": erasure.note})
+    rows += [{"kind": "requests", **dataclasses.asdict(one)} for one in kept]
+    if output is Output.JSONL:
+        document(output, "", rows)
+        return
+    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests"}
+    by_kind: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds.values()}
+    for row in rows:
+        by_kind[kinds[row.pop("kind")]].append(row)
+    document(
+        output,
+        "locks",
+        by_kind["locks"],
+        pipeline=pipeline.name,
+        erasures=by_kind["erasures"],
+        requests=by_kind["requests"],
+    )
 
 
 def _show(lock: LockStatus) -> None:
@@ -65,6 +125,9 @@ def _show(lock: LockStatus) -> None:
         typer.echo(f"  {place}. {waiting.job}, asked {asked}: {waiting.reason}")
     for token_id, epoch in lock.in_doubt:
         typer.echo(f"  in doubt: {token_id} of epoch {epoch}; the next turn refuses what may still come of it")
+    for job in lock.jobs:
+        if job.paused is not None:
+            typer.echo(f"  {job.job} is {job.paused} (since {words.clock(job.paused_since_ms, has_day=True)})")
     rows = []
     for job in lock.jobs:
         idle = words.NOTHING
@@ -82,12 +145,13 @@ def _show(lock: LockStatus) -> None:
         rows.append(
             (
                 job.job,
-                "running" if job.is_alive else words.NOTHING,
-                job.rule,
+                "paused" if job.paused else "running" if job.is_alive else words.NOTHING,
+                job.rule + (f", priority {job.priority}" if job.priority else ""),
                 str(job.turns),
                 last,
                 idle,
                 lost or words.NOTHING,
+                (words.span(job.overdue_ms) + (" LATE" if job.is_late else "")) if job.overdue_ms else words.NOTHING,
             )
         )
-    table(("job", "now", "order", "turns", "last completed", "idle since", "lost turn"), rows)
+    table(("job", "now", "order", "turns", "last completed", "idle since", "lost turn", "overdue"), rows)

@@ -5,17 +5,22 @@ The lines are a file format: readers refuse a newer `format` and ignore keys tha
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
-from headgate.events import Event, TurnEnded
+from headgate.events import Event, PersonActed, TurnEnded
 
 FORMAT = 1
+ACTIONS = "actions"
+"""Folder, beside the turns of a lock, for what persons did: a file for each action."""
+
+Row = TypeVar("Row")
 
 
 def to_line(row: TurnEnded) -> str:
@@ -51,10 +56,7 @@ def from_line(line: str) -> TurnEnded:
     data: dict[str, Any] = json.loads(line)
     try:
         if data["format"] > FORMAT:
-            raise InvalidRequest(
-                f"the ledger is of format {data['format']}, this version reads up to {FORMAT}",
-                advice="Install a newer headgate",
-            )
+            raise _newer(data["format"])
         return TurnEnded(
             lock=data["lock"],
             job=data["job"],
@@ -76,21 +78,55 @@ def from_line(line: str) -> TurnEnded:
         raise ValueError(f"not a row of the ledger: {error!r}") from error
 
 
+def action_line(act: PersonActed) -> str:
+    """What a person did, as one line of JSON."""
+    return json.dumps({"format": FORMAT, **dataclasses.asdict(act)}, separators=(",", ":"))
+
+
+def action_from(line: str) -> PersonActed:
+    """What a person did, from its line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not such a line.
+    """
+    data: dict[str, Any] = json.loads(line)
+    try:
+        if data["format"] > FORMAT:
+            raise _newer(data["format"])
+        known = {one.name: data[one.name] for one in dataclasses.fields(PersonActed)}
+        return PersonActed(**{**known, "token_ids": tuple(known["token_ids"])})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a person's action: {error!r}") from error
+
+
+def _newer(format: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"the ledger is of format {format}, this version reads up to {FORMAT}", advice="Install a newer headgate"
+    )
+
+
 class LedgerSink:
-    """Appends a line per ended turn. A line is written whole, and is on disk when `emit` returns."""
+    """Appends a line per ended turn, and per action of a person. A line is whole, and on disk, when `emit` returns."""
 
     def __init__(self, storage: str | os.PathLike[str]) -> None:
         self._folder = Path(storage) / "ledger"
 
     def emit(self, event: Event) -> None:
-        if not isinstance(event, TurnEnded):
-            return
-        path = self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl"
+        match event:
+            case TurnEnded():
+                self._append(self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl", to_line(event))
+            case PersonActed():
+                # In a folder of their own: a version that does not know actions would take one for a damaged turn.
+                folder = self._folder / quote(event.lock, safe="") / ACTIONS
+                self._append(folder / f"{event.action_id}.jsonl", action_line(event))
+
+    def _append(self, path: Path, line: str) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(fd, to_line(event).encode() + b"\n")
+                os.write(fd, line.encode() + b"\n")
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -107,14 +143,26 @@ def read_ledger(storage: str | os.PathLike[str], lock: str | None = None) -> lis
     """
     folder = Path(storage) / "ledger"
     files = folder.glob(f"{quote(lock, safe='') if lock is not None else '*'}/*.jsonl")
-    rows = [row for path in sorted(files) for row in _rows(path)]
+    rows = [row for path in sorted(files) for row in _rows(path, from_line)]
     return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
 
 
-def _rows(path: Path) -> Iterator[TurnEnded]:
+def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> list[PersonActed]:
+    """What persons did on one lock, or on all, each with what came of it, by time.
+
+    Raises:
+        Corrupt, InvalidRequest: As `read_ledger`.
+    """
+    folder = Path(storage) / "ledger"
+    files = folder.glob(f"{quote(lock, safe='') if lock is not None else '*'}/{ACTIONS}/*.jsonl")
+    acts = [list(_rows(path, action_from)) for path in sorted(files)]
+    return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
+
+
+def _rows(path: Path, parse: Callable[[str], Row]) -> Iterator[Row]:
     lines = path.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is empty, or was cut off
         try:
-            yield from_line(line)
+            yield parse(line)
         except ValueError as error:
             raise Corrupt(f"{error}", path=path, line=number) from error

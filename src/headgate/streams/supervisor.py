@@ -20,9 +20,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns.protocol import CheckpointView
+from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from headgate.delta.jvm import silence
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
+from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.streams.work import Work
@@ -96,6 +98,7 @@ class Supervisor:
         self._checkpoint: Checkpoint | None = None
         self._stop = threading.Event()
         self._losses = 0
+        self._told_pause: Pause | None = None
 
     # ---------------------------------------------------------------------------------------------------- control
 
@@ -129,9 +132,12 @@ class Supervisor:
             Whether more is known to be waiting: the turn had reached its limit.
 
         Raises:
-            TurnNotGranted: not in time; nothing was written, and the same batch comes again.
+            TurnNotGranted: not in time, or the job is paused; nothing was written, and the same batch comes again.
             HeadgateError: see its class; the turn is closed, and the same batch comes again.
         """
+        pause = self._pause()
+        if pause is not None:
+            raise self._paused(pause)
         has_more = self._drain()
         if has_more or self.is_stopping:
             return has_more
@@ -144,6 +150,9 @@ class Supervisor:
         """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again."""
         self._coordinator.open()
         while not self.is_stopping:
+            if self._is_paused(on_waiting):
+                self._stop.wait(LOOK_AGAIN_S)
+                continue
             started_s = time.monotonic()
             pause_s = LOOK_AGAIN_S if every_ms is None else every_ms / 1000
             if not self._run_patiently(on_waiting):
@@ -158,6 +167,11 @@ class Supervisor:
         self._coordinator.open()
         pause_s = LOOK_AGAIN_S
         while not self.is_stopping:
+            if self._is_paused(on_waiting):
+                if is_finished():
+                    return
+                self._stop.wait(LOOK_AGAIN_S)
+                continue
             turns_before = self.report.turns
             has_more = self._run_patiently(on_waiting)
             if is_finished():
@@ -169,7 +183,7 @@ class Supervisor:
                 # A look at the source starts a query, one at the record costs nothing: others' turns are noticed at once.
                 # Only after a run that found the source empty, though: else there is something left to do.
                 self._coordinator.wait_for_change(min(LOOK_AGAIN_S, deadline_s - time.monotonic()))
-                if self._work.has_sweep_work():
+                if self._pause() is not None or self._work.has_sweep_work():
                     break
                 self._announce_idle()
                 if is_finished():
@@ -181,7 +195,7 @@ class Supervisor:
             has_more = self.run_once()
         except TurnNotGranted:
             self.report.gave_up += 1
-            if self.is_stopping:
+            if self.is_stopping or self._pause() is not None:
                 return False
             if self._coordinator.live().jobs <= {self._coordinator.job}:
                 raise
@@ -194,6 +208,28 @@ class Supervisor:
             return True
         self._losses = 0
         return has_more
+
+    # ------------------------------------------------------------------------------------------------------ pause
+
+    def _pause(self) -> Pause | None:
+        """That a person has paused this job: it asks for nothing then, and looks at no source."""
+        record = self._coordinator.record()
+        return None if record is None else record.paused.get(self._coordinator.job)
+
+    def _is_paused(self, on_waiting: Callable[[HeadgateError], None]) -> bool:
+        """Whether the job is paused now; said once for each pause."""
+        pause = self._pause()
+        if pause is not None and pause != self._told_pause:
+            on_waiting(self._paused(pause))
+        self._told_pause = pause
+        return pause is not None
+
+    def _paused(self, pause: Pause) -> TurnNotGranted:
+        job = self._coordinator.job
+        return TurnNotGranted(
+            f"{job} is {pause}; it takes no turn, and nothing was written",
+            advice=f"Let it go on with: headgate resume {job}",
+        )
 
     # ------------------------------------------------------------------------------------------------------ query
 
@@ -274,7 +310,8 @@ class Supervisor:
                 )
             turn = self._turn
             turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
-            rows = self._work.run_batch(turn, batch, batch_id)
+            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
+                rows = self._work.run_batch(turn, batch, batch_id)
             turn.check()
             self.report.batches += 1
             self.report.rows += rows
@@ -301,7 +338,8 @@ class Supervisor:
             stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
             batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
             turn.next_batch(batch, None, is_replay=False)
-            self._work.run_sweep(turn, batch)
+            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=None):
+                self._work.run_sweep(turn, batch)
             turn.check()
         except BaseException as error:
             turn.abandon(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from headgate.core.ids import SessionId
+from headgate.core.ids import Nonce, SessionId
 from headgate.core.turns.effects import (
     CommitEntry,
     CompareAndSet,
@@ -53,7 +53,8 @@ def _on_live_sessions(world: Processes, state: State, i: int, process: Process, 
 
 
 def _on_wall_clock(world: Processes, state: State, i: int, process: Process, _: WallClock) -> Iterator[Step]:
-    yield (process.session, "reads the clock"), world.move(state, i, world.locals.after(process.local, 0)), False
+    after = world.locals.after(process.local, worlds.time_of(world.records[state.record], world.scenario))
+    yield (process.session, "reads the clock"), world.move(state, i, after), False
 
 
 def _on_wait(world: Processes, state: State, i: int, process: Process, _: WaitForChange) -> Iterator[Step]:
@@ -116,7 +117,7 @@ def _read_record(world: Processes, state: State, i: int, local: int) -> Iterator
         if isinstance(effect, LiveSessions):
             local = go(local, state.live)
         elif isinstance(effect, WallClock):
-            local = go(local, 0)
+            local = go(local, worlds.time_of(world.records[state.record], world.scenario))
         elif (
             isinstance(effect, ReadTokens)
             and (may_read_tables or not has_read_table)
@@ -151,7 +152,7 @@ def _compare_and_set(world: Processes, state: State, i: int, local: int) -> Iter
         return
     number = world.records.number(effect.record)
     world.doing = (who, (state.record, number))
-    done = _changed(world, state, number)
+    done = changed(world, state, number)
     yield world.doing, world.move(done, i, go(local, "done")), False
     if (spent := spend(state, "lost")) is not None:
         yield (who, "compare-and-set, request lost"), world.move(spent, i, go(local, "unknown")), True
@@ -162,7 +163,7 @@ def _compare_and_set(world: Processes, state: State, i: int, local: int) -> Iter
         yield (who, "compare-and-set is done, but raises"), world.move(failed, i, go(local, RAISED)), True
 
 
-def _changed(world: Processes, state: State, number: int) -> State:
+def changed(world: Processes, state: State, number: int) -> State:
     """The record is another; what that means for the checks."""
     change = (state.record, number)
     before, after = world.records[state.record], world.records[number]
@@ -178,6 +179,9 @@ def _changed(world: Processes, state: State, number: int) -> State:
     waited = _waited(world, state, number, granted_at) if world.scenario.bounds_waiting else ghost.waited
     if granted_at is not None:
         worlds.check_order(ghost, granted_at, world.scenario.jobs)
+        assert after.holder is not None
+        if before is not None and not world.looks_at_absence:
+            worlds.check_rank(before, _let_in(world, state.record, state.live), after.holder)
         ghost = ghost._replace(opened=put(ghost.opened, granted_at, True))
     if completed_at is not None:
         ghost = ghost._replace(finished_since=frozenset(x for x in ghost.finished_since if x[0] != completed_at))
@@ -188,8 +192,13 @@ def _waited(world: Processes, state: State, number: int, granted_at: int | None)
     counts = dict(state.ghost.waited)
     before, after = _let_in(world, state.record, state.live), _let_in(world, number, state.live)
     waited = {nonce: counts.get(nonce, 0) + (granted_at is not None and nonce in before) for nonce in after}
-    if any(count > len(world.scenario.jobs) - 1 for count in waited.values()):
-        raise Violation("bound: an eligible ticket saw more than n - 1 other turns")
+    record = world.records[number]
+    assert record is not None
+    for nonce, count in waited.items():
+        ticket = record.ticket(Nonce(nonce))
+        assert ticket is not None
+        if count > world.scenario.grants_max(ticket.job):
+            raise Violation(f"bound: an eligible ticket of {ticket.job} saw {count} other turns")
     return frozenset(waited.items())
 
 

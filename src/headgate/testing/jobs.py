@@ -11,7 +11,7 @@ from typing import Literal
 
 from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from headgate.core.turns.effects import Attempt, StepMark
+from headgate.core.turns.effects import Attempt, ReadRecord, StepMark, WaitForChange
 from headgate.core.turns.order import NoRule, OrderRule
 from headgate.core.turns.protocol import (
     AlreadyApplied,
@@ -21,6 +21,7 @@ from headgate.core.turns.protocol import (
     NoTable,
     Order,
     OtherWork,
+    Refused,
     SessionLost,
     Turn,
     Written,
@@ -49,6 +50,9 @@ class Job:
     rule: OrderRule = field(default_factory=NoRule)
     absent_after_ms: int | None = None
     """-1: a predecessor without a live run counts as absent at once; the simulated clock stands still."""
+    priority: int = 0
+    aging_ms: int | None = None
+    """Turns of others that are worth a priority of one: the simulated clock, where it goes, counts turns."""
     writes: tuple[tuple[TableLocation, int], ...] = ((TableLocation("t"), 0),)
     """What one batch writes, in order: table and step."""
     matches_nothing: frozenset[tuple[TableLocation, int]] = frozenset()
@@ -122,7 +126,7 @@ class Sleep(Effect[None]):
     """Wait for new data, or for the next run at the job's pace."""
 
 
-RunEnd = Literal["idle", "again", "session lost", "halt"]
+RunEnd = Literal["idle", "again", "paused", "session lost", "halt"]
 BatchEnd = Literal["written", "again", "halt"]
 
 
@@ -133,15 +137,26 @@ def work(job: Job, session: SessionId) -> Protocol[RunEnd]:
         end = yield from run_job(job, session, Nonce(f"{session}.{attempt}"))
         if end == "idle":
             yield from perform(Sleep())
+        elif end == "paused":
+            yield from resumed(job.name)
         elif end != "again":
             return end
         attempt += 1
 
 
+def resumed(name: JobName) -> Protocol[None]:
+    """Waits, as the supervisor does, until the job is not paused any more; asks for nothing."""
+    while True:
+        stored = yield from perform(ReadRecord())
+        if stored.record is None or name not in stored.record.paused:
+            return
+        yield from perform(WaitForChange(stored.version, "paused"))
+
+
 def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
     """One run of the query: what was left is cleared up, then one turn with what the source has."""
     is_asking = False
-    taken: Turn | SessionLost | None = None
+    taken: Turn | SessionLost | Refused | None = None
     end: RunEnd = "again"
     try:
         checkpoint = yield from perform(ReadCheckpoint())
@@ -155,8 +170,8 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
         is_asking = False
         if isinstance(taken, SessionLost):
             return "session lost"
-        if taken is None:
-            return "again"
+        if isinstance(taken, Refused):
+            return "paused" if taken.is_paused else "again"
         done = yield from work_in_turn(job, taken, batch)
         if done == "written":
             return "again"
@@ -175,12 +190,12 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
 
 def take(
     job: Job, session: SessionId, nonce: Nonce, token_id: TokenId, batch: Batch
-) -> Protocol[Turn | SessionLost | None]:
-    """The turn for this batch; None if it was not granted in time."""
+) -> Protocol[Turn | SessionLost | Refused]:
+    """The turn for this batch."""
     granted = yield from take_turn(LOCK, _attempt(job, session, nonce, token_id, batch), _order(job))
     if isinstance(granted, Granted):
         return Turn(lock=LOCK, job=job.name, nonce=nonce, epoch=granted.epoch, token_id=token_id)
-    return granted if isinstance(granted, SessionLost) else None
+    return granted
 
 
 def work_in_turn(job: Job, turn: Turn, batch: Batch) -> Protocol[BatchEnd]:
@@ -235,7 +250,7 @@ def write_batch(job: Job, turn: Turn, batch: Batch, entered: frozenset[TableLoca
 
 
 def _order(job: Job) -> Order:
-    return Order(rule=job.rule, absent_after_ms=job.absent_after_ms)
+    return Order(rule=job.rule, absent_after_ms=job.absent_after_ms, priority=job.priority, aging_ms=job.aging_ms)
 
 
 def _attempt(job: Job, session: SessionId, nonce: Nonce, token_id: TokenId, batch: Batch) -> Attempt:

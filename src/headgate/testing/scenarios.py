@@ -27,6 +27,8 @@ AFTER = (A, _ruled(B, After(("A",))))
 RING = (_ruled(A, Strict(("B",))), _ruled(B, Strict(("A",))))
 RING_OF_THREE = (_ruled(A, Strict(("C",))), _ruled(B, Strict(("A",))), _ruled(C, Strict(("B",))))
 CHAIN = (A, _ruled(B, After(("A",))), _ruled(C, After(("B",))))
+URGENT = tuple(replace(job, priority=int(job is A), aging_ms=2) for job in (A, B, C))
+HIGH = (replace(A, priority=2, aging_ms=2), replace(B, aging_ms=2))
 ABSENT = (A, _ruled(B, After(("A",)), absent_after_ms=-1))
 STEPS = (replace(A, writes=TWO_STEPS), B)
 TABLES = (replace(A, writes=BOTH_TABLES), replace(B, writes=BOTH_TABLES))
@@ -118,6 +120,31 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("after-all", (A, B, _ruled(C, After(("A", "B"), "all"))), bounds_waiting=True),
     _scenario("bound", (A, B, C), rows=2, bounds_waiting=True),
     _scenario("bound-after", AFTER, rows=3, bounds_waiting=True),
+    # By priority, with a clock that counts turns: A has one more than the others, which two turns of waiting make up for.
+    _scenario("priority", URGENT[:2], rows=4, has_clock=True, bounds_waiting=True),
+    _scenario("priority-three", URGENT, rows=2, has_clock=True, bounds_waiting=True),
+    _scenario("priority-high", HIGH, rows=5, has_clock=True, bounds_waiting=True),
+    _scenario("priority-crash", URGENT[:2], rows=2, has_clock=True, crash=1),
+    _scenario("priority-give-up", URGENT[:2], rows=2, has_clock=True, giveup=1, bounds_waiting=True),
+    _scenario("priority-lost", URGENT[:2], rows=2, has_clock=True, lost=1),
+    _scenario("priority-after", (URGENT[0], _ruled(URGENT[1], After(("A",)))), rows=2, has_clock=True, crash=1),
+    # A person pauses the first job, and breaks the lock.
+    _scenario("pause", pause=1),
+    _scenario("pause-after", AFTER, rows=2, pause=1),
+    _scenario("pause-after-crash", AFTER, pause=1, crash=1),
+    _scenario("pause-after-lost", AFTER, pause=1, lost=1),
+    _scenario("pause-after-give-up", AFTER, pause=1, giveup=1),
+    _scenario("pause-after-chain", CHAIN, pause=1),
+    _scenario("broken", broken=1),
+    _scenario("broken-one-job", (A,), broken=2),
+    _scenario("broken-crash", crash=1, broken=1),
+    _scenario("broken-lost", lost=1, broken=1),
+    _scenario("broken-steps", STEPS, broken=1),
+    _scenario("broken-tables", TABLES, broken=1),
+    _scenario("broken-batches", BATCHES, rows=2, broken=1),
+    _scenario("broken-after", AFTER, arrivals=1, broken=1),
+    _scenario("broken-nothing", (replace(A, matches_nothing=frozenset(ONE_STEP)), B), broken=1),
+    _scenario("broken-missing-table", missing_tables=frozenset({T}), broken=1),
     _scenario("strict-ring", RING, rows=2),
     _scenario("strict-ring-crash", RING, rows=2, crash=1),
     _scenario("strict-ring-expire", RING, rows=2, expire=1, strict_may_starve=True),
@@ -173,6 +200,14 @@ QUICK = (
     "after-steps",
     "after-any",
     "bound-after",
+    "priority",
+    "priority-high",
+    "priority-give-up",
+    "pause-after-crash",
+    "pause-after-chain",
+    "broken",
+    "broken-batches",
+    "broken-missing-table",
     "strict-ring-crash",
     "absent",
     "new",

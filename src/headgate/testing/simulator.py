@@ -155,6 +155,8 @@ def _change(before: LockRecord | None, after: LockRecord) -> str:
         return f"is granted epoch {after.epoch}"
     if (completed := completed_by(before, after)) is not None:
         return f"completes the turn of {completed}"
+    if before.paused != after.paused:
+        return "pauses or resumes"
     if before.holder is not None and after.holder is None:
         return f"closes the turn of {before.holder.job} as lost"
     if before.tickets != after.tickets:

@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from headgate.core.turns import moves
+from headgate.core.turns.record import Pause
 from headgate.testing import worlds
-from headgate.testing.answers import HANDLERS, spend
+from headgate.testing.answers import HANDLERS, changed, spend
 from headgate.testing.frames import RAISED
 from headgate.testing.jobs import (
     ReadCheckpoint,
@@ -99,6 +101,7 @@ def _faults_of_world(world: Processes, state: State) -> Iterator[Step]:
                 n = source.committed - 1
                 old = source._replace(offsets=source.offsets[:n], committed=n)
                 yield (who, "CHECKPOINT RESTORED"), spent._replace(sources=put(state.sources, place, old)), True
+    yield from _acts_of_a_person(world, state)
     if state.budgets[-1] and state.sources[0].committed == len(state.sources[0].offsets):
         source = state.sources[0]
         more = state._replace(
@@ -106,6 +109,27 @@ def _faults_of_world(world: Processes, state: State) -> Iterator[Step]:
             budgets=(*state.budgets[:-1], state.budgets[-1] - 1),
         )
         yield (world.scenario.jobs[0].name, "new data arrive"), more, False
+
+
+def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
+    """Breaks the lock; pauses the first job; and lets it go on when nobody else has anything left to do, or its turn is lost.
+
+    Not earlier, so that a job which waits for the paused one is seen to be stuck.
+    """
+    record = world.records[state.record]
+    if record is None:
+        return
+    first = world.scenario.jobs[0].name
+    if record.holder is not None and (spent := spend(state, "broken")) is not None:
+        number = world.records.number(moves.close(record))
+        yield ("a person", f"breaks the lock of {record.holder.job}"), changed(world, spent, number), True
+    if first not in record.paused and (spent := spend(state, "pause")) is not None:
+        number = world.records.number(moves.pause(record, first, Pause(since_ms=0, by="", reason="")))
+        yield ("a person", f"pauses {first}"), changed(world, spent, number), True
+    others_are_done = all(source.is_finished for source in state.sources[1:]) and not record.tickets
+    if first in record.paused and (others_are_done or record.job(first).lost is not None):
+        number = world.records.number(moves.resume(record, first))
+        yield ("a person", f"resumes {first}"), changed(world, state, number), False
 
 
 def _is_quiet(world: Processes, state: State, place: int) -> bool:

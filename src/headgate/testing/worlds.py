@@ -13,12 +13,16 @@ from typing import Literal, NamedTuple
 from headgate.core.ids import Epoch, JobName, SessionId, TableLocation, TokenId
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.order import After, waits_for
-from headgate.core.turns.record import LockRecord
+from headgate.core.turns.record import Holder, LockRecord
 from headgate.core.turns.tokens import Token, lock_token, query_token, unpack
 from headgate.testing.jobs import LOCK, Batch, Job
 
-Fault = Literal["crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind"]
-FAULTS: tuple[Fault, ...] = ("crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind")
+Fault = Literal["crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind", "pause", "broken"]
+"""`pause` and `broken` are what a person does: pause the first job, and break the lock, whatever its holder does."""
+FAULTS: tuple[Fault, ...] = (
+    *("crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind"),
+    *("pause", "broken"),
+)
 
 
 class Violation(Exception):
@@ -51,7 +55,9 @@ class Scenario:
     strict_may_starve: bool = False
     """To wait under `strict` for a job that has no data is no dead end: more data of that job would end it."""
     bounds_waiting: bool = False
-    """Check that an eligible ticket sees at most n - 1 other grants."""
+    """Check that an eligible ticket sees at most so many other grants as `grants_max` says."""
+    has_clock: bool = False
+    """The clock counts turns; else it stands still."""
     expects: str = ""
     """Part of the violation that is expected; empty if none is."""
 
@@ -59,6 +65,14 @@ class Scenario:
     def tables(self) -> tuple[TableLocation, ...]:
         """Every table that some job writes."""
         return tuple(dict.fromkeys(table for job in self.jobs for table in job.tables))
+
+    def grants_max(self, job: JobName) -> int:
+        """How many turns others may have while a ticket of this job may go: each one, and as many more as its priority lets
+        it ask for before waiting has made up for the difference. All jobs of the scenario age alike.
+        """
+        mine = next(one for one in self.jobs if one.name == job)
+        others = (one for one in self.jobs if one.name != job)
+        return sum(1 + max(0, (mine.aging_ms or 0) * (one.priority - mine.priority) - 1) for one in others)
 
 
 class Table(NamedTuple):
@@ -280,6 +294,33 @@ def check_holders(state: State, writing: list[SessionId]) -> None:
         raise Violation("two live holders")
 
 
+def time_of(record: LockRecord | None, scenario: Scenario) -> int:
+    """What the clock shows."""
+    return record.epoch if record is not None and scenario.has_clock else 0
+
+
+def check_rank(record: LockRecord, let_in: frozenset[str], granted: Holder) -> None:
+    """Of those that may go the one of highest rank goes, first come first served among equals; and nobody who is paused.
+
+    Raises:
+        Violation: another should have gone.
+    """
+    if granted.job in record.paused:
+        raise Violation(f"pause: {granted.job} is paused, and has the turn")
+    now = max(
+        [ticket.asked_at_ms for ticket in record.tickets]
+        + [time for state in record.jobs.values() for time in (state.completed_at_ms, state.idle_since_ms) if time]
+    )
+    best, first = -1.0, ""
+    for ticket in record.tickets:
+        if ticket.nonce in let_in or ticket.nonce == granted.nonce:  # whose session may have ended since it looked
+            rank = ticket.priority + (now - ticket.asked_at_ms) / (ticket.aging_ms or 10**9)
+            if rank > best + 1e-6:
+                best, first = rank, ticket.nonce
+    if first != granted.nonce:
+        raise Violation(f"priority: {granted.nonce} goes before {first}")
+
+
 def eligible(record: LockRecord | None, live: frozenset[SessionId], jobs: frozenset[JobName]) -> frozenset[str]:
     """Nonces of the live tickets whose rule lets them in."""
     if record is None:
@@ -289,7 +330,7 @@ def eligible(record: LockRecord | None, live: frozenset[SessionId], jobs: frozen
     for ticket in record.tickets:
         rule, absent_after_ms = record.rule(ticket.job)
         reason = waits_for(rule, ticket.job, views, now_ms=0, absent_after_ms=absent_after_ms)
-        if ticket.session in live and reason is None:
+        if ticket.session in live and reason is None and ticket.job not in record.paused:
             found.add(ticket.nonce)
     return frozenset(found)
 

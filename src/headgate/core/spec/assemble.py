@@ -93,6 +93,8 @@ def _stream(name: str, fields: Fields, storage: str, reader: Reader, transform: 
         every_ms=every_ms,
         order=order_of(fields),
         absent_after_ms=fields[keys.ABSENT_AFTER],
+        priority=fields.get(keys.PRIORITY) or 0,
+        aging_ms=fields[keys.AGING],
         source=None if source is None else _source(source, reader),
         kind=_kind(fields, reader),
         max_rows_per_batch=fields[keys.MAX_ROWS_PER_BATCH],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headgate.core.turns.order import OrderRule
+from headgate.core.turns.order import AGING_MS, OrderRule
 
 Transform = Callable[[Any], Any]
 """User code over one micro-batch: DataFrame → DataFrame. The core does not know Spark, hence `Any`."""
@@ -154,6 +154,9 @@ class StreamSpec:
     """Its pace; None: again as soon as it has work."""
     order: OrderRule
     absent_after_ms: int
+    priority: int = 0
+    aging_ms: int = AGING_MS
+    """Waiting so long raises the priority by one."""
     source: Source | None
     kind: StreamKind
     max_rows_per_batch: int

@@ -23,6 +23,7 @@ from headgate.core.spec.kinds import (
 )
 from headgate.core.spec.places import CoordinatorUrl, Location
 from headgate.core.spec.sections import Either, Key, Named, Section
+from headgate.core.turns.order import AGING_MS
 
 DAY_MS: Final = 86_400_000
 
@@ -317,10 +318,18 @@ ABSENT_AFTER = Key(
     example="2h",
 )
 PRIORITY = Key(
-    name="priority", kind=Count(), meaning="Among those who may go, the highest goes.", example="5", is_later=True
+    name="priority",
+    kind=Count(),
+    meaning="Among those whose rule lets them in, the highest goes first; what waiting adds to it, see `aging`.",
+    default_text="0",
+    example="5",
 )
 AGING = Key(
-    name="aging", kind=Duration(), meaning="Waiting so long raises the priority by one.", example="5m", is_later=True
+    name="aging",
+    kind=Duration(),
+    meaning="Waiting so long raises the priority by one, so that nobody waits for ever.",
+    default=AGING_MS,
+    example="5m",
 )
 SOURCE = Key(
     name="source",

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from headgate.core.turns.order import OrderRule, rule_to_json, waits_for
-from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
+from headgate.core.turns.order import OrderRule, ranked, rule_to_json, waits_for
+from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Pause, Ticket
 from headgate.core.turns.tokens import JUMP
 
 
@@ -53,26 +53,45 @@ class Waits:
 def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int) -> Waits | None:
     """Why the ticket under `nonce` cannot be granted on this record; None if it can.
 
-    First come, first served among the tickets whose rule lets them in: one that waits for its predecessor does not block
-    those behind it. A ticket whose session is gone counts for nothing.
+    Among the tickets whose rule lets them in the one of highest rank goes first, see `order.ranked`: one that waits for its
+    predecessor does not block those behind it. A ticket whose session is gone, or whose job is paused, counts for nothing.
+
+    Everybody who knows priorities finds the same first ticket in the same record. A version that does not know them serves
+    its own ticket in the order of asking; that ticket has rank 0, so where it is first for us no other has more, and it is
+    the earliest of them for itself, too: there is always one that both sides let go.
     """
     if record.holder is not None:
         held = record.holder
         return Waits(f"{held.job} has the turn (epoch {record.epoch}, pid {held.pid} on {held.host})")
     views = record.views(live.jobs)
-    ahead: str | None = None
+    let_in: list[Ticket] = []
     for ticket in record.tickets:
-        if ticket.session not in live.ids:
+        if ticket.session not in live.ids or ticket.job in record.paused:
             continue
         rule, absent_after_ms = record.rule(ticket.job)
         reason = waits_for(rule, ticket.job, views, now_ms=now_ms, absent_after_ms=absent_after_ms)
-        if ticket.nonce == nonce:
-            if reason is not None:
-                return Waits(reason)
-            return None if ahead is None else Waits(f"{ahead} asked earlier")
-        if reason is None and ahead is None:
-            ahead = ticket.job
-    return Waits("has no live ticket")
+        if reason is None:
+            let_in.append(ticket)
+        elif ticket.nonce == nonce:
+            return Waits(reason)
+    ranks = ranked(let_in, _last_change_ms(record))
+    mine = next((rank for rank, ticket in ranks if ticket.nonce == nonce), None)
+    if mine is None:
+        return Waits("has no live ticket")
+    rank, first = ranks[0]
+    if first.nonce == nonce:
+        return None
+    return Waits(
+        f"{first.job} asked earlier" if rank == mine else f"{first.job} goes first: rank {rank:.1f} over {mine:.1f}"
+    )
+
+
+def _last_change_ms(record: LockRecord) -> int:
+    """The latest instant that the record names for something that lets a job in: what waiting is counted to."""
+    times = [ticket.asked_at_ms for ticket in record.tickets]
+    for state in record.jobs.values():
+        times += [time for time in (state.completed_at_ms, state.idle_since_ms) if time is not None]
+    return max(times, default=0)
 
 
 def grant(record: LockRecord, holder: Holder, tables_epoch: Epoch) -> LockRecord:
@@ -94,6 +113,17 @@ def give_up(record: LockRecord, nonce: Nonce) -> LockRecord:
     return replace(record, tickets=tuple(t for t in record.tickets if t.nonce != nonce))
 
 
+def pause(record: LockRecord, job: JobName, pause: Pause) -> LockRecord:
+    """A person pauses a job: its ticket is gone, and it asks for none; a turn that it has goes on to its end."""
+    tickets = tuple(ticket for ticket in record.tickets if ticket.job != job)
+    return replace(record, tickets=tickets, paused={**record.paused, job: pause})
+
+
+def resume(record: LockRecord, job: JobName) -> LockRecord:
+    """The job may ask again."""
+    return replace(record, paused={name: pause for name, pause in record.paused.items() if name != job})
+
+
 def complete(record: LockRecord, *, now_ms: int) -> LockRecord:
     """The holder's turn ended clean: its function returned, the commit log is written, the query has terminated."""
     holder = _held(record)
@@ -105,8 +135,9 @@ def complete(record: LockRecord, *, now_ms: int) -> LockRecord:
 def close(record: LockRecord) -> LockRecord:
     """The holder's turn ended unclean, or its session is dead: a transaction of it may still be running.
 
-    Made by the holder itself, or by any process once the holder's session is dead; needs no grant, else a ring of `strict`
-    rules could wait for the dead for ever.
+    Made by the holder itself; by any process once the holder's session is dead; or by a person who breaks the lock, whatever
+    the holder does: what it still has under way is in doubt then, and refused by the table once the next turn has entered it.
+    Needs no grant, else a ring of `strict` rules could wait for the dead for ever.
     """
     holder = _held(record)
     kept = tuple(entry for entry in record.in_doubt if entry.token_id not in holder.token_ids)
@@ -173,7 +204,7 @@ def go_idle(
 
 
 def is_settled(record: LockRecord, heads: Mapping[JobName, Mapping[TableLocation, Version]]) -> bool:
-    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables.
+    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables, or paused.
 
     `heads`: job → the versions that its idle note must name.
     """
@@ -182,6 +213,7 @@ def is_settled(record: LockRecord, heads: Mapping[JobName, Mapping[TableLocation
     return all(
         record.job(job).idle_since_ms is not None and dict(record.job(job).idle_at) == dict(versions)
         for job, versions in heads.items()
+        if job not in record.paused
     )
 
 

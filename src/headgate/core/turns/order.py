@@ -6,9 +6,9 @@ because `headgate status` prints it. Source: docs/explanation/turns.md, "Order".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, Protocol, TypeVar, assert_never
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,9 @@ class Strict:
 
 OrderRule = NoRule | After | Strict
 
+AGING_MS = 300_000
+"""Five minutes of waiting are worth a priority of one, unless a job says otherwise: nobody is starved by default."""
+
 CYCLES_MAX = 20
 """How many cycles lint names: jobs that all wait for each other have more than anybody could read."""
 
@@ -48,6 +51,8 @@ class JobView:
     is_live: bool
     is_closed: bool
     """It holds no turn, and its last turn was not lost."""
+    is_paused: bool = False
+    """A person has paused it: it counts as absent at once, and takes no turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +95,9 @@ def waits_for(
             last_done, last = max(((view.done, name) for name, view in views.items()), default=(0, ""))
             if last_done == 0 or last in jobs:
                 return None
-            return f"waits for {' or '.join(jobs)}: the last completed turn was of {last} (epoch {last_done})"
+            paused = [name for name in jobs if name in views and views[name].is_paused]
+            also = f"; {' and '.join(paused)} {'is' if len(paused) == 1 else 'are'} paused" if paused else ""
+            return f"waits for {' or '.join(jobs)}: the last completed turn was of {last} (epoch {last_done}){also}"
         case After(jobs=jobs, mode=mode):
             reasons = [
                 _not_yet(name, views.get(name), mine, now_ms=now_ms, absent_after_ms=absent_after_ms) for name in jobs
@@ -110,6 +117,9 @@ def _not_yet(name: str, view: JobView | None, mine: int, *, now_ms: int, absent_
     if view.done > mine or view.idle_since_ms is not None:
         return None
     since = f"no turn since epoch {mine}" if mine else "no turn yet"
+    if view.is_paused:
+        # As one that is absent, at once, and like it never over a half-written batch.
+        return None if view.is_closed else f"{name}: {since}; it is paused, and its last turn was not finished"
     if view.is_live:
         return f"{name}: {since}"
     if not view.is_closed:
@@ -118,6 +128,39 @@ def _not_yet(name: str, view: JobView | None, mine: int, *, now_ms: int, absent_
         if now_ms - view.completed_at_ms > absent_after_ms:
             return None
     return f"{name}: {since}, and it is not running"
+
+
+class Claim(Protocol):
+    """What a ticket says about its urgency."""
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def aging_ms(self) -> int | None: ...
+
+    @property
+    def asked_at_ms(self) -> int: ...
+
+
+C = TypeVar("C", bound=Claim)
+
+
+def ranked(claims: Sequence[C], at_ms: int) -> list[tuple[float, C]]:
+    """Each claim with its rank at an instant, in the order in which they are served: priority + waited / aging, ties as given.
+
+    Args:
+        claims: In the order in which they were made.
+        at_ms: The same for whoever decides, or two could each let the other go first: an instant that the record names, not
+            one that a clock shows.
+    """
+    found, asked_ms = [], 0
+    for claim in claims:
+        # Who came later has not waited longer, whatever the clock of its machine says: equals stay in the order of asking.
+        asked_ms = max(asked_ms, claim.asked_at_ms)
+        waited_ms = max(0, at_ms - asked_ms)
+        found.append((claim.priority + (waited_ms / claim.aging_ms if claim.aging_ms else 0.0), claim))
+    return sorted(found, key=lambda one: -one[0])
 
 
 def rule_to_json(rule: OrderRule, absent_after_ms: int | None) -> dict[str, Any] | None:

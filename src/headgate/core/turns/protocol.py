@@ -32,7 +32,7 @@ from headgate.core.turns.effects import (
     WaitForChange,
     WallClock,
 )
-from headgate.core.turns.order import OrderRule
+from headgate.core.turns.order import AGING_MS, OrderRule
 from headgate.core.turns.record import Holder, LockRecord, Ticket
 from headgate.core.turns.tokens import (
     JUMP,
@@ -99,6 +99,10 @@ class Order:
 
     rule: OrderRule
     absent_after_ms: int | None
+    priority: int = 0
+    """Among those who may go, the highest goes."""
+    aging_ms: int | None = AGING_MS
+    """Waiting so long raises the priority by one; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,8 @@ class Refused:
 
     reason: str
     holder: Holder | None
+    is_paused: bool = False
+    """A person has paused the job: asking again makes no sense before it is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +132,10 @@ class SessionLost:
 
 
 def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | Refused | SessionLost]:
-    """Asks for the turn, waits, and has it granted; the one compare-and-set that grants also assigns the epoch."""
+    """Asks for the turn, waits, and has it granted; the one compare-and-set that grants also assigns the epoch.
+
+    A job that is paused does not ask, and one that is paused while it waits is refused.
+    """
     me, nonce, asked_at_ms = attempt.holder, attempt.nonce, 0
     while True:
         stored = yield from perform(ReadRecord())
@@ -137,13 +146,26 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
             continue
         if record.is_held_by(nonce):
             return _granted(record, asked_at_ms)
+        pause = record.paused.get(me.job)
+        if pause is not None:
+            is_back = yield from take_back(nonce)
+            if is_back:
+                return Refused(reason=f"{me.job} is {pause}", holder=record.holder, is_paused=True)
+            continue
         live = yield from perform(LiveSessions(record.holder))
         if me.session not in live.ids:
             return SessionLost()
         now_ms = yield from perform(WallClock())
         if record.ticket(nonce) is None:
             asked_at_ms = now_ms
-            ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=now_ms)
+            ticket = Ticket(
+                job=me.job,
+                session=me.session,
+                nonce=nonce,
+                asked_at_ms=now_ms,
+                priority=order.priority,
+                aging_ms=order.aging_ms,
+            )
             asked = moves.ask(record, ticket, order.rule, order.absent_after_ms)
             yield from perform(CompareAndSet(asked, stored.version))
             continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
@@ -37,6 +37,8 @@ class Holder:
     """The micro-batch for which the turn was asked; None for a turn without source data."""
     tables: tuple[TableLocation, ...]
     since_ms: int
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Keys that this version does not know; here, in tickets and in jobs, too, they are written back as they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,10 @@ class Ticket:
     session: SessionId
     nonce: Nonce
     asked_at_ms: int
+    priority: int = 0
+    aging_ms: int | None = None
+    """Waiting so long raises the priority by one; None: never."""
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +68,19 @@ class JobState:
     idle_at: Mapping[TableLocation, Version] = field(default_factory=dict)
     """Table → version up to which the job found nothing left to do."""
     rule: Mapping[str, Any] | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A person has paused a job: it takes no turn, and its successors do not wait for it."""
+
+    since_ms: int
+    by: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"paused by {self.by}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +103,7 @@ class LockRecord:
     jobs: Mapping[JobName, JobState] = field(default_factory=dict)
     in_doubt: tuple[InDoubt, ...] = ()
     tables: Mapping[TableLocation, Epoch] = field(default_factory=dict)
+    paused: Mapping[JobName, Pause] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the JSON form that this version does not know; written back as they were."""
 
@@ -104,7 +124,8 @@ class LockRecord:
         return frozenset(entry.token_id for entry in self.in_doubt if table in entry.tables)
 
     def views(self, live_jobs: frozenset[JobName]) -> dict[str, JobView]:
-        """What order rules may look at, for every job ever seen on the lock."""
+        """What order rules may look at, for every job ever seen on the lock, or paused before it was."""
+        names = dict.fromkeys([*self.jobs, *self.paused])
         return {
             name: JobView(
                 done=state.done,
@@ -112,8 +133,9 @@ class LockRecord:
                 completed_at_ms=state.completed_at_ms,
                 is_live=name in live_jobs,
                 is_closed=state.lost is None and (self.holder is None or self.holder.job != name),
+                is_paused=name in self.paused,
             )
-            for name, state in self.jobs.items()
+            for name, state in ((name, self.job(name)) for name in names)
         }
 
     def rule(self, job: JobName) -> tuple[OrderRule, int | None]:
@@ -137,6 +159,7 @@ class LockRecord:
             "batch": self.holder.batch,
             "tables": list(self.holder.tables),
             "since_ms": self.holder.since_ms,
+            **self.holder.extra,
         }
         data = {
             "format": FORMAT,
@@ -144,7 +167,7 @@ class LockRecord:
             "epoch": self.epoch,
             "holder": holder,
             "tickets": [
-                {"job": t.job, "session": t.session, "nonce": t.nonce, "asked_at_ms": t.asked_at_ms}
+                {"job": t.job, "session": t.session, "nonce": t.nonce, "asked_at_ms": t.asked_at_ms, **t.extra}
                 for t in self.tickets
             ],
             "jobs": {
@@ -156,14 +179,34 @@ class LockRecord:
                     "idle_since_ms": state.idle_since_ms,
                     "idle_at": dict(state.idle_at),
                     "rule": state.rule,
+                    **state.extra,
                 }
                 for name, state in self.jobs.items()
             },
             "in_doubt": [{"token_id": d.token_id, "epoch": d.epoch, "tables": list(d.tables)} for d in self.in_doubt],
             "tables": dict(self.tables),
+            **self._order_keys(),
             **self.extra,
         }
         return json.dumps(data, separators=(",", ":"))
+
+    def _order_keys(self) -> dict[str, Any]:
+        """What versions before priorities and pauses do not know: beside the rest, where they keep what they do not know.
+
+        Inside a ticket an earlier version would drop it. By nonce: a job that went back to such a version asks with a ticket
+        that has no entry, and is never taken for one with a priority by those that know priorities (see `moves.reason_to_wait`).
+        """
+        priorities = {
+            t.nonce: {"priority": t.priority, "aging_ms": t.aging_ms}
+            for t in self.tickets
+            if t.priority or t.aging_ms is not None
+        }
+        paused = {
+            job: {"since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
+            for job, pause in self.paused.items()
+        }
+        keys: dict[str, dict[Any, Any]] = {"priorities": priorities, "paused": paused}
+        return {key: value for key, value in keys.items() if value}
 
 
 class NewerFormat(ValueError):
@@ -181,25 +224,50 @@ def record_from_json(text: str) -> LockRecord:
     try:
         if data["format"] > FORMAT:
             raise NewerFormat(f"lock record of format {data['format']}; this version reads up to {FORMAT}")
-        known = {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables"}
+        priorities = data.get("priorities", {})
         return LockRecord(
             lock=data["lock"],
             epoch=Epoch(data["epoch"]),
             holder=None if data["holder"] is None else _holder(data["holder"]),
-            tickets=tuple(
-                Ticket(job=t["job"], session=t["session"], nonce=t["nonce"], asked_at_ms=t["asked_at_ms"])
-                for t in data["tickets"]
-            ),
+            tickets=tuple(_ticket(t, priorities.get(t["nonce"], {})) for t in data["tickets"]),
             jobs={JobName(name): _job(state) for name, state in data["jobs"].items()},
             in_doubt=tuple(
                 InDoubt(token_id=d["token_id"], epoch=Epoch(d["epoch"]), tables=tuple(d["tables"]))
                 for d in data["in_doubt"]
             ),
             tables=data["tables"],
-            extra={key: value for key, value in data.items() if key not in known},
+            paused={
+                JobName(job): Pause(since_ms=p["since_ms"], by=p["by"], reason=p["reason"])
+                for job, p in data.get("paused", {}).items()
+            },
+            extra=_others(data, _RECORD_KEYS),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a lock record: {error!r}") from error
+
+
+_RECORD_KEYS = frozenset(
+    {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables", "priorities", "paused"}
+)
+_HOLDER_KEYS = frozenset(one.name for one in fields(Holder)) - {"extra"}
+_TICKET_KEYS = frozenset({"job", "session", "nonce", "asked_at_ms"})
+_JOB_KEYS = frozenset(one.name for one in fields(JobState)) - {"extra"}
+
+
+def _others(data: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key not in known}
+
+
+def _ticket(data: Mapping[str, Any], order: Mapping[str, Any]) -> Ticket:
+    return Ticket(
+        job=data["job"],
+        session=data["session"],
+        nonce=data["nonce"],
+        asked_at_ms=data["asked_at_ms"],
+        priority=order.get("priority", 0),
+        aging_ms=order.get("aging_ms"),
+        extra=_others(data, _TICKET_KEYS),
+    )
 
 
 def _holder(data: Mapping[str, Any]) -> Holder:
@@ -218,6 +286,7 @@ def _holder(data: Mapping[str, Any]) -> Holder:
         batch=data["batch"],
         tables=tuple(data["tables"]),
         since_ms=data["since_ms"],
+        extra=_others(data, _HOLDER_KEYS),
     )
 
 
@@ -231,4 +300,5 @@ def _job(data: Mapping[str, Any]) -> JobState:
         idle_since_ms=data["idle_since_ms"],
         idle_at=data["idle_at"],
         rule=data["rule"],
+        extra=_others(data, _JOB_KEYS),
     )

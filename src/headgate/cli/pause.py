@@ -1,0 +1,49 @@
+"""headgate pause and resume: keep a stream from taking turns, and let it go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import typer
+
+from headgate import settings
+from headgate.cli.app import Output, app
+from headgate.cli.output import FORMAT, OUTPUT, SPEC
+from headgate.report import words
+
+STREAM = typer.Argument(..., metavar="STREAM", help="A stream of the file.")
+
+
+@app.command("pause")
+def pause_command(
+    stream: str = STREAM,
+    reason: str = typer.Option(..., "--reason", metavar="TEXT", help="Why; shown by status, kept in the ledger."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Let a stream take no further turn; the one that it has goes on to its end. Those `after` it do not wait for it."""
+    from headgate.act import pause
+
+    made = pause(settings.load_pipeline(spec), stream, reason)
+    if output is not Output.TEXT:
+        typer.echo(json.dumps({"format": FORMAT, "stream": stream, "paused": dataclasses.asdict(made)}))
+        return
+    typer.echo(f"{stream} is {made}; let it go on with: headgate resume {stream}")
+
+
+@app.command("resume")
+def resume_command(
+    stream: str = STREAM,
+    reason: str = typer.Option("", "--reason", metavar="TEXT", help="Why; kept in the ledger."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Let a paused stream take turns again."""
+    from headgate.act import resume
+
+    ended = resume(settings.load_pipeline(spec), stream, reason)
+    if output is not Output.TEXT:
+        typer.echo(json.dumps({"format": FORMAT, "stream": stream, "resumed": dataclasses.asdict(ended)}))
+        return
+    typer.echo(f"{stream} goes on; it was {ended} (since {words.clock(ended.since_ms, has_day=True)})")

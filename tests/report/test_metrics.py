@@ -1,0 +1,237 @@
+"""The metrics: names and labels as declared, values as the record and the ledger say; and what is shipped uses only these."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from headgate.checks.kept import Kept
+from headgate.checks.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
+from headgate.cli.metrics import ALERTS, DASHBOARD, shipped
+from headgate.events import PersonActed, TurnEnded
+from headgate.report.metrics import METRICS, Facts, families
+from tests.checks.lake import healthy
+from tests.cli.command import headgate
+from tests.cli.test_looking import FILE
+
+JOB = JobStatus(
+    job="In",
+    rule="",
+    is_alive=True,
+    turns=2,
+    last_epoch=2,
+    completed_at_ms=5_000,
+    idle_since_ms=None,
+    idle_at={},
+    lost=None,
+    in_doubt=0,
+    every_ms=3_600_000,
+    overdue_ms=1_500,
+)
+LOCK = LockStatus(
+    lock="L",
+    epoch=3,
+    holder=HolderStatus(job="In", epoch=3, since_ms=7_000, host="h", pid=1, batch=0, is_alive=True),
+    queue=(WaitingStatus(job="Out", asked_at_ms=9_000, reason=""),),
+    jobs=(JOB, replace(JOB, job="Out", every_ms=None, paused="paused by me: x", lost=(1, None), is_late=True)),
+    in_doubt=(("headgate/q", 1),),
+)
+
+
+def turn(outcome: str, *, held_ms: int = 2_000, waited_ms: int = 500) -> TurnEnded:
+    return TurnEnded(
+        lock="L",
+        job="In",
+        epoch=1,
+        query_id=None,
+        run="r",
+        batches=(3, 5),
+        predecessor=None,
+        asked_at_ms=0,
+        granted_at_ms=waited_ms,
+        first_write_at_ms=None,
+        commit_log_at_ms=None,
+        released_at_ms=waited_ms + held_ms,
+        versions={"/t": (1, 2)},
+        outcome=outcome,  # type: ignore[arg-type]
+    )
+
+
+ACT = PersonActed(
+    action_id="a", lock="L", job="In", action="break", by="me", reason="x", at_ms=1, outcome="done"
+)  # fmt: skip
+FACTS = Facts(
+    pipeline="p",
+    version="1",
+    now_ms=10_000,
+    locks=[LOCK],
+    turns=[turn("completed"), turn("completed", held_ms=70_000), turn("failed")],
+    actions=[ACT, replace(ACT, outcome="not_done")],
+    kept=[
+        (
+            "Out",
+            [Kept(state="dead", requests=2, oldest_ms=4_000, ages={"1h": 2, "1d": 0, "7d": 0, "30d": 0, "older": 0})],
+        )
+    ],
+)
+
+
+def exposed(facts: Facts = FACTS) -> str:
+    class Collector:
+        def collect(self) -> Iterator[Any]:
+            yield from families(facts)
+
+    registry = CollectorRegistry()
+    registry.register(Collector())
+    return generate_latest(registry).decode()
+
+
+def samples(text: str) -> list[Sample]:
+    return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def value(name: str, **labels: str) -> float:
+    (found,) = [one.value for one in samples(exposed()) if one.name == name and one.labels == labels]
+    return float(found)
+
+
+def test_every_declared_metric_is_exposed_with_its_labels_and_no_other() -> None:
+    """The table is the whole truth: what is documented can be asked for."""
+    found = {(one.name, frozenset(one.labels) - {"le"}) for one in samples(exposed())}
+    assert found == {(name, frozenset(metric.labels)) for metric in METRICS for name in metric.series}
+    assert all(metric.name.startswith("headgate_") and metric.help.endswith(".") for metric in METRICS)
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected"),
+    [
+        ("headgate_lock_held_seconds", {"lock": "L", "job": "In"}, 3.0),
+        ("headgate_lock_waiting", {"lock": "L"}, 1),
+        ("headgate_job_waiting_seconds", {"lock": "L", "job": "Out"}, 1.0),
+        ("headgate_job_waiting_seconds", {"lock": "L", "job": "In"}, 0),
+        ("headgate_job_paused", {"lock": "L", "job": "Out"}, 1),
+        ("headgate_job_late", {"lock": "L", "job": "In"}, 0),
+        ("headgate_job_overdue_seconds", {"lock": "L", "job": "In"}, 1.5),
+        ("headgate_job_last_completed_timestamp_seconds", {"lock": "L", "job": "In"}, 5.0),
+        ("headgate_turns_total", {"lock": "L", "job": "In", "outcome": "completed"}, 2),
+        ("headgate_batches_total", {"lock": "L", "job": "In"}, 9),
+        ("headgate_commits_total", {"lock": "L", "job": "In"}, 6),
+        ("headgate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "5.0"}, 2),
+        ("headgate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "+Inf"}, 3),
+        ("headgate_turn_held_seconds_sum", {"lock": "L", "job": "In"}, 74.0),
+        ("headgate_turn_waited_seconds_count", {"lock": "L", "job": "In"}, 3),
+        ("headgate_actions_total", {"lock": "L", "action": "break"}, 1),
+        ("headgate_requests_kept", {"job": "Out", "state": "dead", "age": "1h"}, 2),
+        ("headgate_requests_oldest_timestamp_seconds", {"job": "Out", "state": "dead"}, 4.0),
+    ],
+)
+def test_a_metric_says_what_the_record_and_the_ledger_say(name: str, labels: dict[str, str], expected: float) -> None:
+    """In seconds; an act that was not done does not count."""
+    assert value(name, **labels) == expected
+
+
+KNOWN = {name for metric in METRICS for name in metric.series}
+LABELS = {name: {*metric.labels, "le"} for metric in METRICS for name in metric.series}
+
+
+def used(expression: str) -> set[str]:
+    """Names of series in an expression of PromQL, each followed by its labels' matchers."""
+    return set(re.findall(r"\bheadgate_\w+", expression))
+
+
+def expressions() -> dict[str, str]:
+    rules = yaml.safe_load(shipped(ALERTS))
+    found = {rule["alert"]: rule["expr"] for group in rules["groups"] for rule in group["rules"]}
+    for panel in json.loads(shipped(DASHBOARD))["panels"]:
+        found |= {f"{panel['title']} {target['refId']}": target["expr"] for target in panel["targets"]}
+    return found
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_what_is_shipped_uses_only_metrics_and_labels_that_there_are(name: str) -> None:
+    """A rule on a metric that does not exist never fires, and nobody notices."""
+    expression = expressions()[name]
+    assert used(expression)
+    assert used(expression) - KNOWN == set()
+    for series, matchers in re.findall(r"(headgate_\w+)\{(.*?)\}", expression):
+        assert set(re.findall(r"(\w+)\s*[=!]", matchers)) <= LABELS[series]
+    by = {label for labels in re.findall(r"\b(?:by|on) \(([\w, ]+)\)", expression) for label in labels.split(", ")}
+    assert all(by <= LABELS[series] for series in used(expression))
+    assert expression.count("(") == expression.count(")")
+
+
+def test_the_check_of_what_is_shipped_can_fail() -> None:
+    """A name that is nobody's is seen."""
+    assert used("sum(headgate_turns{x=1}) > 1") - KNOWN == {"headgate_turns"}
+
+
+def test_every_alert_says_what_happened_and_what_to_do() -> None:
+    """Each has a severity, a summary and an action; labels in them are labels of its metrics."""
+    for group in yaml.safe_load(shipped(ALERTS))["groups"]:
+        for rule in group["rules"]:
+            assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
+            assert set(rule["annotations"]) == {"summary", "action"}
+            said = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+            first = re.findall(r"headgate_\w+", rule["expr"])[0]  # its labels are those of the alert
+            assert said <= LABELS[first], rule["alert"]
+
+
+def test_the_dashboard_is_whole() -> None:
+    """Panels do not overlap, ids are unique, the variables that are used are there."""
+    board = json.loads(shipped(DASHBOARD))
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    cells = [
+        (x, y)
+        for panel in board["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    variables = {one["name"] for one in board["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(?!__)(\w+)", json.dumps(board["panels"]))) <= variables
+
+
+def test_the_command_prints_writes_and_serves_the_same_metrics(tmp_path: Path) -> None:
+    """As text, as a file for the node exporter, and over HTTP."""
+    import subprocess
+    import sys
+
+    healthy(tmp_path).write_ledger()
+    (tmp_path / "headgate.yml").write_text(FILE)
+    ran = headgate("metrics", "--spec", tmp_path)
+    assert ran.code == 0, ran.err
+    assert 'headgate_turns_total{job="In",lock="L",outcome="completed"} 3.0' in ran.out
+    file = tmp_path / "headgate.prom"
+    assert headgate("metrics", "--textfile", file, "--spec", tmp_path).code == 0
+    assert samples(file.read_text()) == samples(ran.out)
+    assert headgate("metrics", "--textfile", tmp_path / "no" / "x.prom", "--spec", tmp_path).code == 6
+    assert headgate("metrics", "--serve", "1234", "--alerts", "--spec", tmp_path).code == 2
+    assert json.loads(headgate("metrics", "--dashboard").out)["title"] == "Headgate"
+    port = _free_port()
+    command = [sys.executable, "-m", "headgate", "metrics", "--serve", str(port), "--spec", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().strip()
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            served = answer.read().decode()
+        process.terminate()
+    assert samples(served) == samples(ran.out)
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -1,0 +1,138 @@
+"""A paused job under the supervisor: it asks for nothing, looks at nothing, ends nobody's run, and goes on when it is resumed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.driver import Ports, Process
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import Epoch, JobName, TableLocation, Version
+from headgate.core.turns import moves
+from headgate.core.turns.order import NoRule
+from headgate.core.turns.protocol import Order
+from headgate.core.turns.record import LockRecord, Pause
+from headgate.errors import HeadgateError, TurnNotGranted
+from headgate.events import TurnGranted, TurnWaits
+from headgate.stores.memory import MemoryTurnStore
+from headgate.streams.supervisor import Supervisor
+from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+
+PAUSE = Pause(since_ms=1, by="me@h", reason="repair")
+JOB = JobName("Upkeep")
+
+
+class Sweeps:
+    """Work without a source: one sweep is due."""
+
+    checkpoint = None
+
+    def __init__(self) -> None:
+        self.looked, self.swept = 0, 0
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        return ()
+
+    def prepare(self) -> None:
+        self.looked += 1
+
+    def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
+        raise AssertionError("there is no source")
+
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        raise AssertionError("there is no source")
+
+    def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
+        raise AssertionError("there is no source")
+
+    def has_sweep_work(self) -> bool:
+        return self.swept == 0
+
+    def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
+        self.swept += 1
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        return {}
+
+
+class Bench:
+    def __init__(self, spark: SparkSession) -> None:
+        self.store, self.seen, self.work = MemoryTurnStore(lease_s=None), Recorder(), Sweeps()
+        self.log = FakeTableLog()
+        ports = Ports(store=self.store, log=self.log, clock=FakeClock(), randomness=CountingIds(), events=self.seen)
+        self.coordinator = Coordinator(
+            ports,
+            lock="L",
+            job=JOB,
+            order=Order(rule=NoRule(), absent_after_ms=None),
+            process=Process(host="h", boot_id="b", pid=1, pid_start=1),
+            lock_timeout_s=5,
+        )
+        self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log, turn_limit_batches=1)
+        self.told: list[HeadgateError] = []
+        self.change(lambda record: moves.pause(record, JOB, PAUSE))
+
+    def change(self, move: Callable[[LockRecord], LockRecord]) -> None:
+        stored = self.store.read("L")
+        record = stored.record or LockRecord(lock="L", epoch=Epoch(1))
+        assert self.store.compare_and_set("L", move(record), stored.version) == "done"
+
+    def asked(self) -> bool:
+        return any(isinstance(event, TurnWaits | TurnGranted) for event in self.seen.events)
+
+
+@pytest.fixture
+def bench(session: SparkSession) -> Bench:
+    return Bench(session)
+
+
+def test_one_run_of_a_paused_job_is_refused_before_it_looks(bench: Bench) -> None:
+    """With who paused it, why, and how it goes on."""
+    with pytest.raises(TurnNotGranted, match="paused by me@h: repair") as refused:
+        bench.supervisor.run_once()
+    assert "headgate resume Upkeep" in str(refused.value)
+    assert (bench.work.looked, bench.asked()) == (0, False)
+
+
+def test_a_run_until_idle_leaves_a_paused_job_out(bench: Bench) -> None:
+    """It ends once the others are done; the paused one has said nothing about being idle."""
+
+    def is_settled() -> bool:
+        record = bench.store.read("L").record
+        return record is not None and moves.is_settled(record, {JOB: {}})
+
+    bench.supervisor.run_until(is_settled, on_waiting=bench.told.append)
+    record = bench.store.read("L").record
+    assert record is not None
+    assert record.job(JOB).idle_since_ms is None
+    assert (bench.work.looked, bench.asked(), len(bench.told)) == (0, False, 1)
+    bench.change(lambda record: moves.resume(record, JOB))
+    assert not is_settled()
+
+
+def test_a_paced_run_waits_and_goes_on_when_it_is_resumed(bench: Bench) -> None:
+    """Within a second or so, not at its next pace; told once."""
+    runs = threading.Thread(
+        target=bench.supervisor.run_paced, args=(3_600_000,), kwargs={"on_waiting": bench.told.append}
+    )
+    runs.start()
+    try:
+        while not bench.told:
+            runs.join(0.01)
+        assert bench.work.looked == 0
+        bench.change(lambda record: moves.resume(record, JOB))
+        for _ in range(1_000):
+            runs.join(0.01)
+            if bench.work.swept:
+                break
+        assert bench.work.swept == 1
+    finally:
+        bench.supervisor.stop()
+        runs.join(30)
+    assert len(bench.told) == 1
+    assert not runs.is_alive()
