@@ -24,6 +24,7 @@ from headgate.core.spec.kinds import duration_ms
 from headgate.core.spec.zookeeper import BadPlace, read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
+from headgate.delta.gate import Gate
 from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
 from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
@@ -149,7 +150,14 @@ class Site:
     ) -> Coordinator:
         """One run's side of a lock."""
         jvm: Any = self.spark._jvm
-        ports = Ports(store=self.store, log=self.log, clock=MachineClock(), randomness=Uuids(), events=self.events)
+        ports = Ports(
+            store=self.store,
+            log=self.log,
+            clock=MachineClock(),
+            randomness=Uuids(),
+            events=self.events,
+            gate=Gate(self.spark),
+        )
         return Coordinator(
             ports,
             lock=lock,

@@ -252,30 +252,33 @@ def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
     assert ids(session, governed) == expected
 
 
-def test_a_lease_that_is_over_refuses_what_is_committed_under_it(
+def test_without_being_governed_a_table_refuses_jobs_alone(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """By its time, and by its end; for the thread, and for every thread of the session that is left under it."""
+    """Those of the thread, and of every thread of a session that was left a job's; what is no job's commits as it likes."""
     own = session.newSession()
-    work, left = delete(session, table, "id = 1"), delete(own, table, "id = 2")
-    gate.begin_lease("L", 600_000)
-    with gate.acting("L", own):
-        work()
-        assert gate.extend_lease("L", 1)
+    left = delete(own, table, "id = 2")
+    assert gate.grant(table, "A", 5, 600_000)
+    with gate.acting("A", own):
+        delete(session, table, "id = 1")()
+        assert gate.grant(table, "A", 5, 1)
         time.sleep(0.01)
-        with pytest.raises(JVM_ERRORS, match="its lease has run out"):
+        with pytest.raises(JVM_ERRORS, match="the turn of A has run out"):
             delete(session, table, "id = 3")()
-        with pytest.raises(TurnNotGranted, match="its lease has run out"):
+        with pytest.raises(TurnNotGranted, match="the turn of A has run out"), gate.acting("A"):
             run(gate, delete(session, table, "id = 3"))
-        assert gate.extend_lease("L", 600_000)
+        assert gate.grant(table, "A", 5, 600_000)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(left).result()
-        gate.end_lease("L")
-        assert not gate.extend_lease("L", 600_000)
-        with pytest.raises(JVM_ERRORS, match="its turn has ended"):
+        gate.revoke(table, 5)
+        with pytest.raises(JVM_ERRORS, match="by A was refused: nobody has the turn"):
+            pool.submit(delete(own, table, "id = 3")).result()
+        assert gate.grant(table, "B", 6, 600_000)
+        with pytest.raises(JVM_ERRORS, match="by A was refused: B has the turn"):
             pool.submit(delete(own, table, "id = 3")).result()
     delete(session, table, "id = 4")()
     assert ids(session, table) == [0, 3, 5, 6, 7, 8, 9]
+    gate.release(table)
 
 
 def test_a_reservation_keeps_own_statements_and_holds_stock_ones(

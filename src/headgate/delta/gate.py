@@ -24,7 +24,6 @@ from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
-LEASE_CONF = "spark.headgate.lease"
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
 """What a commit that follows winners takes over from the statement's own `commitInfo`."""
 
@@ -125,46 +124,28 @@ class Gate:
             else:
                 self._gate.enter(*outer)
 
-    def begin_lease(self, lease: str, duration_ms: int) -> None:
-        """Who acts under it commits for so long, by the JVM's clock: also where Python stands still."""
-        self._gate.beginLease(lease, duration_ms)
-
-    def extend_lease(self, lease: str, duration_ms: int) -> bool:
-        """Gives it so much time from now on; False if it has been ended."""
-        return bool(self._gate.extendLease(lease, duration_ms))
-
-    def end_lease(self, lease: str) -> None:
-        """Nothing more is committed under it."""
-        self._gate.endLease(lease)
-
     @contextmanager
-    def acting(self, lease: str, session: SparkSession | None = None) -> Iterator[None]:
-        """What this thread commits is refused when the lease is over.
+    def acting(self, job: str | None, session: SparkSession | None = None) -> Iterator[None]:
+        """What this thread commits is a job's: refused on every table whose turn this JVM was told of, and is not the job's.
 
         Args:
-            lease: Its id.
-            session: One that nobody else uses: all its threads act under the lease, and go on to when this one does not,
-                because what a function has left running there must not commit in a later turn.
+            job: None: as before.
+            session: One that nobody else uses: all its threads commit as the job, and go on to when this one does not,
+                because what a function has left running there must not commit in another's turn.
         """
+        if job is None:
+            yield
+            return
         if session is not None:
-            session.conf.set(LEASE_CONF, lease)
-        self._gate.act(lease)
+            session.conf.set(JOB_CONF, job)
+        before = self._gate.actAs(job)
         try:
             yield
         finally:
-            self._gate.act(None)
-
-    @contextmanager
-    def on_behalf(self, session: SparkSession) -> Iterator[None]:
-        """What this thread commits in a session of ours is this session's job's, and made under its lease."""
-        self._gate.onBehalf(session.conf.get(JOB_CONF, None), session.conf.get(LEASE_CONF, None))
-        try:
-            yield
-        finally:
-            self._gate.onBehalf(None, None)
+            self._gate.actAs(before)
 
     def govern(self, table: TableLocation) -> None:
-        """From now on no commit of this JVM goes to the table without its job's turn."""
+        """From now on no commit of this JVM goes to the table without its job's turn, not only those of jobs."""
         self._gate.govern(table)
 
     def release(self, table: TableLocation) -> None:

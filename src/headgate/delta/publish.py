@@ -41,7 +41,7 @@ from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Statement, classify
 from headgate.delta import exact, overlay
 from headgate.delta.dml import Dml
-from headgate.delta.gate import Gate
+from headgate.delta.gate import JOB_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import LogGone
@@ -390,7 +390,7 @@ class _Run:
 
     def _commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """The put of actions at a version; "stale" without a try if the table has gone on."""
-        jvm = self.publisher.jvm
+        jvm, job = self.publisher.jvm, self.dml.session.conf.get(JOB_CONF, None)
         try:
             snapshot = self.log.unsafeVolatileSnapshot()
             if snapshot.version() != version - 1:
@@ -403,7 +403,7 @@ class _Run:
                 )
             if snapshot.version() != version - 1:
                 return exact.Tried("stale", "")
-            with self.gate.history(self.token, info), self.gate.on_behalf(self.dml.session):
+            with self.gate.history(self.token, info), self.gate.acting(job):
                 return exact.commit(
                     jvm,
                     self.log,

@@ -18,6 +18,7 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.spec.data import Coverage
 from headgate.core.turns.protocol import CONFLICTS_MAX
 from headgate.core.turns.tokens import job_token, unpack
+from headgate.delta.gate import Gate
 from headgate.delta.log import DeltaTableLog
 from headgate.delta.publish import Staged
 from headgate.delta.statements import NUMBER_CONF, single_write
@@ -198,7 +199,7 @@ class Job:
             number = self._next_batch(token_id) if batch_id is None else batch_id
             held.next_batch(number, None, is_replay=False)
             self._own_turn = Turn(held, self._spark, self._tables)
-            with self._own_turn.whole():
+            with Gate(self._spark).acting(self.name), self._own_turn.whole():
                 yield self._own_turn
         except BaseException as error:
             held.abandon(error)

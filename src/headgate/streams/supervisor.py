@@ -19,9 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
+from headgate.core.ids import TableLocation, TokenId
 from headgate.core.turns.protocol import CheckpointView
 from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
+from headgate.delta.gate import Gate
 from headgate.delta.jvm import silence
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
 from headgate.logs import working
@@ -87,6 +89,7 @@ class Supervisor:
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
+        self._gate = Gate(spark)
         _leave_failures_to_us(spark)
         self._turn_limit_batches, self._check_query_id = turn_limit_batches, check_query_id
         self.report = RunReport(job=coordinator.job)
@@ -288,6 +291,10 @@ class Supervisor:
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """The sink function of the query. Giving up is *raising*: a batch whose function returns is done for Spark."""
+        with self._gate.acting(self._coordinator.job, batch.sparkSession):
+            self._on_batch(batch, batch_id)
+
+    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         try:
             if self._error is not None:
                 raise self._error
@@ -331,6 +338,10 @@ class Supervisor:
                 return
             token_id = sweep_token(query_id)
         tables = self._work.tables()
+        with self._gate.acting(self._coordinator.job):
+            self._sweep_in_turn(token_id, query_id, tables)
+
+    def _sweep_in_turn(self, token_id: TokenId, query_id: str | None, tables: tuple[TableLocation, ...]) -> None:
         turn = self._coordinator.take(token_id=token_id, query_id=query_id, batch=None, tables=tables)
         try:
             for table in tables:

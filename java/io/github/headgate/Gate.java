@@ -3,7 +3,6 @@ package io.github.headgate;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.net.URI;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -63,12 +62,11 @@ public final class Gate {
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
   private static final Map<String, String> KEPT = new ConcurrentHashMap<>();
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
-  private static final Map<String, Long> LEASES = new ConcurrentHashMap<>(); // to their ends, by nanoTime
-  private static final ThreadLocal<String> LEASE = new ThreadLocal<>();
-  private static final ThreadLocal<Map<String, String>> BEHALF = new ThreadLocal<>();
+  private static final ThreadLocal<String> JOB = new ThreadLocal<>();
 
   private final String table;
-  private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: not governed
+  private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: none was given here
+  private volatile boolean isGoverned;
   private final AtomicReference<String> reservedBy = new AtomicReference<>();
 
   /** Held around each put. Heartbeats never wait for it: a put may be slow. */
@@ -99,46 +97,24 @@ public final class Gate {
     SCOPE.remove();
   }
 
-  /** Begins a lease: who acts under it commits until its time is over. */
-  public static void beginLease(String lease, long millis) {
-    LEASES.put(lease, System.nanoTime() + millis * 1_000_000);
+  /** From now on this thread commits as a job; null: as its session says. What it was before. */
+  public static String actAs(String job) {
+    String before = JOB.get();
+    if (job == null) JOB.remove();
+    else JOB.set(job);
+    return before;
   }
 
-  /** Gives a lease so much time from now on; false if it has been ended. */
-  public static boolean extendLease(String lease, long millis) {
-    return LEASES.computeIfPresent(lease, (id, was) -> System.nanoTime() + millis * 1_000_000) != null;
-  }
-
-  /** Ends a lease: nothing more is committed under it. */
-  public static void endLease(String lease) {
-    LEASES.remove(lease);
-  }
-
-  /** From now on this thread acts under a lease, or under none: null. */
-  public static void act(String lease) {
-    if (lease == null) LEASE.remove();
-    else LEASE.set(lease);
-  }
-
-  /**
-   * From now on this thread commits on behalf of another session than the one it uses: of this job, and under this lease;
-   * either may be null, both end it.
-   */
-  public static void onBehalf(String job, String lease) {
-    Map<String, String> given = new HashMap<>();
-    if (job != null) given.put(GateLogStore.JOB, job);
-    if (lease != null) given.put(GateLogStore.LEASE, lease);
-    BEHALF.set(given);
-  }
-
-  /** From now on commits of this table need a turn. */
+  /** From now on all commits of this table need a turn, not only those of jobs that were given it. */
   public static void govern(String table) {
-    of(table).turn.compareAndSet(null, NOBODY);
+    of(table).isGoverned = true;
   }
 
-  /** The table is no longer governed. */
+  /** The table is no longer governed, and its turns are forgotten. */
   public static void release(String table) {
-    of(table).turn.set(null);
+    Gate gate = of(table);
+    gate.isGoverned = false;
+    gate.turn.set(null);
   }
 
   /** Gives the turn, or more time for it; an older epoch than the one that was given changes nothing. */
@@ -189,34 +165,24 @@ public final class Gate {
     return of(new Path(table));
   }
 
-  /** Returns when it is the job's turn, or the table is not governed. */
+  /** Returns when it is the job's turn, or needs not be: see {@link #govern}. */
   void awaitTurn(long version, String job, long waitMs) throws IOException {
     long begun = System.nanoTime();
     while (true) {
       Turn now = turn.get();
-      if (now == null || now.isOf(job)) return;
+      if (now == null ? !isGoverned : now.isOf(job)) return;
+      if (!isGoverned && job == null) return;
       if (System.nanoTime() - begun >= waitMs * 1_000_000) {
         String who = job == null ? "" : " by " + job;
-        throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + now.told());
+        throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + (now == null ? NOBODY : now).told());
       }
       pause();
     }
   }
 
-  /** What the thread's session says of itself, or the one on whose behalf it commits. */
-  static String said(Configuration conf, String key) {
-    String own = conf.get(key);
-    Map<String, String> others = BEHALF.get();
-    return own != null || others == null ? own : others.get(key);
-  }
-
-  /** Returns if who commits acts under no lease, or under one whose time is not over. */
-  static void requireLease(String ofSession) throws IOException {
-    String lease = LEASE.get() == null ? ofSession : LEASE.get();
-    if (lease == null) return;
-    Long end = LEASES.get(lease);
-    if (end == null) throw new NoTurnException("headgate: a commit was refused: its turn has ended");
-    if (System.nanoTime() - end >= 0) throw new NoTurnException("headgate: a commit was refused: its lease has run out");
+  /** The job that this thread commits as. */
+  static String jobOf(Configuration conf) {
+    return JOB.get() == null ? conf.get(GateLogStore.JOB) : JOB.get();
   }
 
   boolean isReservedFrom(String token) {

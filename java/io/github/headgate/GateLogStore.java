@@ -30,9 +30,6 @@ public class GateLogStore extends LogStore {
   /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
   public static final String HOLD_MS = "spark.headgate.holdMs";
 
-  /** The lease that commits of a session are made under; that of a thread goes before it. */
-  public static final String LEASE = "spark.headgate.lease";
-
   /** Followed by a scheme: the class of the store behind the gate. */
   public static final String BEHIND = "spark.headgate.logStore.";
 
@@ -56,9 +53,7 @@ public class GateLogStore extends LogStore {
     Gate.Scope scope = Gate.scope();
     String token = scope == null ? "" : scope.token();
     String history = scope == null ? null : scope.history();
-    String job = Gate.said(conf, JOB);
-    String lease = Gate.said(conf, LEASE);
-    Gate.requireLease(lease);
+    String job = Gate.jobOf(conf);
     Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
     if (scope != null && scope.mode().equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
     boolean isCaptured = scope != null && scope.mode().equals("capture");
@@ -69,7 +64,6 @@ public class GateLogStore extends LogStore {
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
         gate.awaitTurn(version, job, 0);
-        Gate.requireLease(lease);
         if (!gate.isReservedFrom(token) || (!isCaptured && System.nanoTime() - begun >= holdNanos)) {
           try {
             store.write(path, lines, false, conf);

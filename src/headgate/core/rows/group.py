@@ -104,8 +104,8 @@ def _kind(actions: Sequence[Action]) -> tuple[bool, bool] | None:
 
 def _info(infos: Sequence[Body]) -> Body:
     """History of a group: what each of its members is."""
-    if len(infos) == 1:
-        return infos[0]
+    if len(infos) < 2:
+        return infos[0] if infos else {}
     operations = [str(info.get("operation", "")) for info in infos]
     return {
         "operation": operations[0] if len(set(operations)) == 1 else "GROUP",
