@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from headgate import settings
 from headgate.errors import InvalidRequest
-from headgate.events import Noticed, TurnGranted, TurnWaits
+from headgate.events import Event, Noticed, TurnGranted, TurnWaits
 from headgate.logs import JsonFormatter, working
 from headgate.sinks.logs import LogSink
 from tests.report.test_metrics import turn
@@ -95,3 +96,9 @@ def test_the_setting_is_off_or_json() -> None:
     with pytest.raises(InvalidRequest, match=r"did you mean \"json\"") as refused:
         settings.log_format({"HEADGATE_LOG": "jsn"})
     assert refused.value.exit_code == 2
+
+
+def test_no_field_of_an_event_hides_one_of_a_log_record() -> None:
+    """`logging` refuses such an `extra`, which would end the work that is watched."""
+    fields = {one.name for event in get_args(Event) for one in dataclasses.fields(event)} | {"event"}
+    assert fields & (set(vars(logging.makeLogRecord({}))) | {"message", "asctime"}) == set()
