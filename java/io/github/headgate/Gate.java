@@ -171,7 +171,8 @@ public final class Gate {
     while (true) {
       Turn now = turn.get();
       if (now == null ? !isGoverned : now.isOf(job)) return;
-      if (!isGoverned && job == null) return;
+      // A table is made before it can be entered; whoever is first makes it, whatever the others want.
+      if (!isGoverned && (job == null || version == 0)) return;
       if (System.nanoTime() - begun >= waitMs * 1_000_000) {
         String who = job == null ? "" : " by " + job;
         throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + (now == null ? NOBODY : now).told());
