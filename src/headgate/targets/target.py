@@ -1,0 +1,509 @@
+"""`TargetDatabase` over SQL: stage, look, assign, apply; the same steps in each dialect.
+
+Source: docs/explanation/keys.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from headgate.core.keys.apply import Applied, DeadRow, Outcome, Progress, Refusal, Violated
+from headgate.core.keys.change import Change
+from headgate.core.keys.fold import Net, NetRow
+from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
+from headgate.core.keys.schema import TableSchema, parents_first
+from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.targets.dialect import Connection, Dialect, Fault
+from headgate.targets.staged import Questions, StagedTable
+from headgate.targets.writing import Writing
+
+R = TypeVar("R")
+TRIES_MAX = 8
+"""So often a transaction is made that others were in the way of, or whose connection was lost."""
+PAUSE_S = 0.05
+"""Before the second try; doubled with each, and drawn between half and the whole."""
+DISTINCT_SLOTS = "SELECT count(*) FROM headgate_slot WHERE stream = {m} AND batch = {m}"
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The stream that is written."""
+
+    name: str
+    epoch: int
+    last_batch: int
+    position: int
+
+    @property
+    def stage_prefix(self) -> str:
+        """Staging tables are named by stream and epoch: a writer that was followed cannot touch those of its follower."""
+        return f"headgate_stage_{hashlib.sha256(self.name.encode()).hexdigest()[:8]}_"
+
+
+class SqlTarget:
+    """The target database of one stream."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._questions, self._writing = Questions(dialect), Writing(dialect)
+        self._free: list[Connection] = []
+        self._lock = threading.Lock()
+        self._stream: _Stream | None = None
+        self._tables: dict[str, TableSchema] = {}
+        self._staged: dict[str, StagedTable] = {}
+        self._made: dict[str, tuple[TableSchema, bool, str]] = {}
+
+    @property
+    def writers_max(self) -> int | None:
+        return self._dialect.writers_max
+
+    @property
+    def slot_rows_max(self) -> int | None:
+        return self._dialect.slot_rows_max
+
+    def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
+        def make(cursor: Any) -> None:
+            for statement in self._dialect.control():
+                cursor.execute(statement)
+
+        self._transaction(make, fenced=False)
+
+        def take(cursor: Any) -> Progress:
+            found = self._read(cursor, stream, self._dialect.update)
+            if found is None:
+                self._execute(
+                    cursor,
+                    "INSERT INTO headgate_stream (stream, epoch, last_batch, position) VALUES ({m}, 0, 0, -1)",
+                    stream,
+                )
+                found = Progress(epoch=0, last_batch=0, position=-1)
+            if epoch is not None and epoch < found.epoch:
+                raise Fenced("a later writer has begun on this stream; nothing was written", stream=stream, epoch=epoch)
+            now = found.epoch + 1 if epoch is None else epoch
+            self._execute(cursor, "UPDATE headgate_stream SET epoch = {m} WHERE stream = {m}", now, stream)
+            return Progress(epoch=now, last_batch=found.last_batch, position=found.position, pending=found.pending)
+
+        progress = self._transaction(take, fenced=False)
+        self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position)
+        self._made, self._staged = {}, {}
+        with contextlib.suppress(Unavailable):  # one that is still being written to is left to the next
+            self._drop_stages()
+        return progress
+
+    def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        missing = [name for name in names if name not in self._tables]
+        if missing:
+            with self._lend() as connection:
+                self._tables.update(self._dialect.catalogue(connection, missing))
+                connection.rollback()
+        return {name: self._tables[name] for name in names if name in self._tables}
+
+    def forget_tables(self) -> None:
+        self._tables = {}
+
+    def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
+        staged: dict[str, StagedTable] = {}
+        names = dict.fromkeys([*(row.table for row in net.rows), *(row.table for row in net.copies), *net.truncated])
+        schemas = self.tables(list(names))
+        for name in names:
+            if name not in schemas:
+                raise InvalidRequest("the target has no such table; nothing was written", table=name)
+            staged[name] = StagedTable(schemas[name], self._dialect.name(name), "", is_emptied=name in net.truncated)
+        for row in net.rows:
+            staged[row.table].add(row)
+        refused: list[Refusal] = []
+        for table in staged.values():
+            if table.rows:
+                table.stage = self._stage_table(table)
+                refused += self._stage_rows(table, table.rows, slots, is_first=True)
+        self._staged = staged
+        return tuple(refused)
+
+    def look(self, net: Net, *, duplicates: bool) -> Found:
+        def find(cursor: Any) -> Found:
+            edges: list[Edge] = []
+            clashes: list[Clash] = []
+            tables = [table for table in self._staged.values() if table.rows]
+            if not duplicates:
+                self._complete(cursor, tables)
+            for table in tables:
+                for number, key in enumerate(table.schema.unique_keys):
+                    if table.put and not table.is_emptied and (not key.is_primary or key.operators):
+                        for sql in self._questions.holders(table, number):
+                            cursor.execute(sql)
+                            _sort_holders(cursor.fetchall(), table, number, edges, clashes)
+                    if table.put and duplicates:
+                        cursor.execute(self._questions.duplicates(table, number))
+                        _add_duplicates(cursor.fetchall(), table, number, clashes)
+            return Found(edges=tuple(edges), ties=tuple(self._ties(cursor, tables)), clashes=tuple(clashes))
+
+        return self._transaction(find)
+
+    def assign(self, assignment: Assignment) -> None:
+        for table in self._staged.values():
+            for row in table.rows:
+                table.vacated |= assignment.vacate.get(row.n, 0)
+
+        def move(cursor: Any) -> None:
+            of_table = {
+                table.schema.name: [
+                    (row.n, assignment.slot_of.get(row.n), assignment.vacate.get(row.n))
+                    for row in table.rows
+                    if row.n in assignment.slot_of or row.n in assignment.vacate
+                ]
+                for table in self._staged.values()
+            }
+            for name, marks in of_table.items():
+                self._writing.assign(cursor, self._staged[name], marks)
+
+        if assignment.slot_of or assignment.vacate:
+            self._transaction(move)
+
+    def begin(self, net: Net) -> None:
+        stream = self._open
+
+        def note(cursor: Any) -> None:
+            self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
+            self._execute(
+                cursor, "UPDATE headgate_stream SET pending = {m} WHERE stream = {m}", net.through, stream.name
+            )
+
+        self._transaction(note, is_exclusive=True)
+
+    def apply(
+        self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
+    ) -> Outcome:
+        stream = self._open
+        batch = stream.last_batch + 1
+        has_row = slot >= 0 and not is_trial
+
+        def work(cursor: Any) -> None:
+            if has_row:
+                self._execute(
+                    cursor,
+                    "INSERT INTO headgate_slot (stream, batch, slot) VALUES ({m}, {m}, {m})",
+                    stream.name, batch, slot,
+                )  # fmt: skip
+            tables = parents_first([table.schema for table in self._staged.values()])
+            self._writing.apply(cursor, [self._staged[table.name] for table in tables], slot, net, self.tables)
+            if finish:
+                self._finish(cursor, net, batch, dead)
+
+        def is_done() -> bool:
+            if finish:
+                return self._transaction(lambda cursor: self._batch_in_target(cursor), fenced=False) >= batch
+            return has_row and self._transaction(lambda cursor: self._has_slot(cursor, batch, slot), fenced=False)
+
+        try:
+            self._transaction(work, is_exclusive=finish, is_trial=is_trial, is_done=is_done)
+        except _ViolatedError as error:
+            return error.violated
+        if finish:
+            stream.last_batch, stream.position = batch, net.through
+        return Applied()
+
+    def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
+        stream = self._open
+        batch = stream.last_batch + 1
+
+        def write(cursor: Any) -> None:
+            self._execute(cursor, DISTINCT_SLOTS, stream.name, batch)
+            if cursor.fetchone()[0] < slots:
+                raise CommitInDoubt("a slot of the batch is missing in the target; the batch runs again", batch=batch)
+            self._finish(cursor, net, batch, dead)
+
+        def is_done() -> bool:
+            return self._transaction(lambda cursor: self._batch_in_target(cursor), fenced=False) >= batch
+
+        self._transaction(write, is_exclusive=True, is_done=is_done)
+        stream.last_batch, stream.position = batch, net.through
+
+    def define(self, change: Change) -> None:
+        """See the port."""
+        stream = self._open
+        batch = stream.last_batch + 1
+        empty = Net(rows=(), changes=1, through=change.seq)
+        self.begin(empty)  # where a statement commits by itself, this is what tells a repetition
+
+        def work(cursor: Any) -> None:
+            try:
+                cursor.execute(change.sql)
+            except self._dialect.errors as error:
+                if not self._dialect.is_repeated(error):
+                    raise
+            self._finish(cursor, empty, batch, ())
+
+        try:
+            self._transaction(work, is_exclusive=True)
+        except _ViolatedError as error:
+            raise InvalidRequest(
+                f"a statement of the source cannot be executed in the target: {error.violated.reason}",
+                position=change.seq,
+            ) from error
+        self.forget_tables()
+        stream.last_batch, stream.position = batch, change.seq
+
+    def close(self) -> None:
+        with self._lock:
+            free, self._free = self._free, []
+        for connection in free:
+            with contextlib.suppress(*self._dialect.errors):
+                connection.close()
+
+    # What follows is this module's own.
+
+    @property
+    def _open(self) -> _Stream:
+        assert self._stream is not None, "open_stream comes first"
+        return self._stream
+
+    def _execute(self, cursor: Any, sql: str, *values: object) -> None:
+        cursor.execute(sql.format(m=self._dialect.mark), values)
+
+    def _read(self, cursor: Any, stream: str, lock: str) -> Progress | None:
+        self._execute(
+            cursor,
+            "SELECT epoch, last_batch, position, pending FROM headgate_stream WHERE stream = {m}" + lock,
+            stream,
+        )
+        row = cursor.fetchone()
+        if row is None:
+            return None
+        pending = None if row[3] is None else int(row[3])
+        return Progress(epoch=int(row[0]), last_batch=int(row[1]), position=int(row[2]), pending=pending)
+
+    def _batch_in_target(self, cursor: Any) -> int:
+        found = self._read(cursor, self._open.name, "")
+        return -1 if found is None else found.last_batch
+
+    def _has_slot(self, cursor: Any, batch: int, slot: int) -> bool:
+        sql = "SELECT count(*) FROM headgate_slot WHERE stream = {m} AND batch = {m} AND slot = {m}"
+        self._execute(cursor, sql, self._open.name, batch, slot)
+        return bool(cursor.fetchone()[0])
+
+    def _fence(self, cursor: Any, *, is_exclusive: bool) -> None:
+        stream = self._open
+        found = self._read(cursor, stream.name, self._dialect.update if is_exclusive else self._dialect.share)
+        if found is None or found.epoch != stream.epoch:
+            raise Fenced(
+                "a later writer has begun on this stream; nothing was written",
+                stream=stream.name,
+                epoch=stream.epoch,
+                later=None if found is None else found.epoch,
+            )
+        if found.last_batch != stream.last_batch:
+            raise Fenced("this batch is in the target already; nothing was written", batch=found.last_batch)
+
+    def _finish(self, cursor: Any, net: Net, batch: int, dead: Sequence[DeadRow]) -> None:
+        stream = self._open
+        for each in dead:
+            self._execute(
+                cursor,
+                "INSERT INTO headgate_dead (stream, batch, n, table_name, row_key, image, seq, reason) "
+                "VALUES ({m}, {m}, {m}, {m}, {m}, {m}, {m}, {m})",
+                stream.name, batch, each.row.n, each.row.table, json.dumps(each.row.key, default=str),
+                None if each.row.image is None else json.dumps(each.row.image, default=str), each.row.seq, each.reason,
+            )  # fmt: skip
+        self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
+        self._execute(
+            cursor,
+            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, pending = NULL WHERE stream = {m}",
+            batch, net.through, stream.name,
+        )  # fmt: skip
+
+    def _stage_table(self, table: StagedTable) -> str:
+        """The staging table for this definition of the target table, empty."""
+        made = self._made.get(table.schema.name)
+        if made is not None and made[:2] == (table.schema, bool(table.moved)):
+            return made[2]
+        stream = self._open
+        name = self._dialect.name(f"{stream.stage_prefix}{stream.epoch}_{len(self._made)}")
+        origin = [
+            f"hg_o{i} {next(c.type for c in table.schema.columns if c.name == k)}"
+            for i, k in enumerate(table.schema.identity)
+            if table.moved
+        ]
+        statements = self._writing.stage_table(name, table.schema, origin)
+
+        def make(cursor: Any) -> None:
+            cursor.execute(f"DROP TABLE IF EXISTS {name}")
+            for statement in statements:
+                cursor.execute(statement)
+
+        self._transaction(make)
+        self._made[table.schema.name] = (table.schema, bool(table.moved), name)
+        return name
+
+    def _stage_rows(
+        self, table: StagedTable, rows: Sequence[NetRow], slots: int, *, is_first: bool = False
+    ) -> list[Refusal]:
+        """Stages rows; of those that do not fit, by halving, says which and why."""
+        columns = table.stage_columns()
+        types = {column.name: column for column in table.schema.columns}
+
+        def write(connection: Connection) -> None:
+            if is_first:
+                self._dialect.empty(connection, table.stage)
+            values = table.stage_rows(rows, slots)
+            self._dialect.write(connection, table.stage, columns, [types.get(name) for name in columns], values)
+            if is_first:
+                self._dialect.analyze(connection, table.stage, len(rows))
+
+        try:
+            self._transaction(lambda cursor: write(cursor.connection))
+            return []
+        except _ViolatedError as error:
+            if len(rows) == 1:
+                return [Refusal(row=rows[0].n, reason=error.violated.reason)]
+        if is_first:
+            self._transaction(lambda cursor: self._dialect.empty(cursor.connection, table.stage))
+        middle = len(rows) // 2
+        return [*self._stage_rows(table, rows[:middle], slots), *self._stage_rows(table, rows[middle:], slots)]
+
+    def _complete(self, cursor: Any, tables: Sequence[StagedTable]) -> None:
+        keys = [key for table in self._tables.values() for key in table.foreign_keys]
+        for table in tables:
+            referenced = frozenset(
+                column for key in keys if key.parent == table.schema.name for column in key.parent_columns
+            )
+            if not table.is_emptied:
+                for sql in self._questions.completions(table, referenced):
+                    cursor.execute(sql)
+            if table.gone and table.put and not table.is_exact:
+                cursor.execute(self._questions.void(table))
+
+    def _ties(self, cursor: Any, tables: Sequence[StagedTable]) -> Iterator[Tie]:
+        by_name = {table.schema.name: table for table in tables}
+        for child in tables:
+            for key in child.schema.foreign_keys:
+                parent = by_name.get(key.parent)
+                if parent is not None:
+                    for sql in self._questions.ties(child, parent, key):
+                        cursor.execute(sql)
+                        yield from (Tie(int(a), int(b)) for a, b in cursor.fetchall())
+
+    def _drop_stages(self) -> None:
+        def drop(cursor: Any) -> None:
+            for name in self._dialect.stage_tables(cursor.connection, self._open.stage_prefix):
+                cursor.execute(f"DROP TABLE IF EXISTS {self._dialect.name(name)}")
+
+        self._transaction(drop)
+
+    @contextlib.contextmanager
+    def _lend(self) -> Iterator[Connection]:
+        """A connection that nobody else uses; given back unless it is broken."""
+        with self._lock:
+            connection = self._free.pop() if self._free else None
+        if connection is None:
+            try:
+                connection = self._dialect.connect()
+            except self._dialect.errors as error:
+                raise Unavailable(f"the target database does not answer: {_words(error)}") from error
+        try:
+            yield connection
+        except BaseException as error:
+            try:
+                connection.rollback()
+            except self._dialect.errors:
+                connection = None
+            if connection is not None and isinstance(error, self._dialect.errors):
+                if self._dialect.fault(error) is Fault.GONE:
+                    with contextlib.suppress(*self._dialect.errors):
+                        connection.close()
+                    connection = None
+            raise
+        finally:
+            if connection is not None:
+                with self._lock:
+                    self._free.append(connection)
+
+    def _transaction(
+        self,
+        work: Callable[[Any], R],
+        *,
+        fenced: bool = True,
+        is_exclusive: bool = False,
+        is_trial: bool = False,
+        is_done: Callable[[], bool] | None = None,
+    ) -> R:
+        """Does `work` in one transaction behind the fence; again where others were in the way or the connection was lost."""
+        for attempt in range(1, TRIES_MAX + 1):
+            committing = False
+            try:
+                with self._lend() as connection:
+                    self._dialect.begin(connection)
+                    cursor = connection.cursor()
+                    if fenced:
+                        self._fence(cursor, is_exclusive=is_exclusive)
+                    result = work(cursor)
+                    committing = not is_trial
+                    if is_trial:
+                        connection.rollback()
+                    else:
+                        connection.commit()
+                    return result
+            except self._dialect.errors as error:
+                fault = self._dialect.fault(error)
+                if fault is Fault.VIOLATION:
+                    raise _ViolatedError(self._dialect.violated(error)) from error
+                if fault is Fault.OTHER:
+                    raise UnsupportedTable(
+                        f"the target refused a statement: {_words(error)}; the batch was not applied"
+                    ) from error
+                if attempt == TRIES_MAX:
+                    raise Unavailable(
+                        f"the target did not let the batch in: {_words(error)}; it was not applied", tries=attempt
+                    ) from error
+                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+                # Whether a commit whose answer was lost was made is read, never guessed.
+                if fault is Fault.GONE and committing and is_done is not None and is_done():
+                    return None  # type: ignore[return-value]  # those who say when they are done answer nothing
+        raise AssertionError("unreachable")
+
+
+class _ViolatedError(Exception):
+    """A statement was refused because of what the rows say."""
+
+    def __init__(self, violated: Violated) -> None:
+        super().__init__(violated.reason)
+        self.violated = violated
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _sort_holders(
+    rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
+) -> None:
+    for acquirer, holder, keeps, slot, *key in rows:
+        if holder is not None and not keeps and int(slot) >= 0:
+            edges.append(Edge(int(holder), int(acquirer), number))
+        else:
+            clashes.append(
+                Clash(
+                    row=int(acquirer), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=None if holder is None else int(holder), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
+
+
+def _add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
+    # A row that has held the value all along is not the one that is wrong.
+    keepers = {clash.other for clash in clashes if clash.other is not None}
+    for row, other, *key in rows:
+        if int(row) not in keepers:
+            clashes.append(
+                Clash(
+                    row=int(row), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=int(other), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
