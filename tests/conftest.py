@@ -1,7 +1,7 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
-A test says what it needs by marker (`spark`, `kafka`, `browser`, `data`, `jdk`, `wheel`); where that is missing, the test is
-skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
+A test says what it needs by marker (`spark`, `kafka`, `postgres`, `mariadb`, `browser`, `data`, `jdk`, `wheel`); where that
+is missing, the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
 HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
 
@@ -19,6 +19,7 @@ import pytest
 from headgate.errors import HeadgateError
 from headgate.spark.jars import JarSources, jar_sources
 from headgate.spark.java import JavaSources, find_java, java_sources
+from headgate.testing.databases import lacks_mariadb, lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,8 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
     "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
+    "postgres": lacks_postgres,
+    "mariadb": lacks_mariadb,
     "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
 }
 NEEDED_BY_FIXTURE = {
@@ -68,6 +71,9 @@ NEEDED_BY_FIXTURE = {
     "kafka_servers": "kafka",
     "engagement_data": "data",
     "delta_tables": "data",
+    "cdc_data": "data",
+    "postgres": "postgres",
+    "mariadb": "mariadb",
 }
 
 
@@ -131,6 +137,30 @@ def kafka_servers(
 
     with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a PostgreSQL server that lives as long as the tests."""
+    from headgate.testing.databases import postgres_server
+
+    with postgres_server(tmp_path_factory.mktemp("postgres") / "data") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a MariaDB server that lives as long as the tests."""
+    from headgate.testing.databases import mariadb_server
+
+    with mariadb_server(tmp_path_factory.mktemp("mariadb")) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def cdc_data() -> Path:
+    """The folder of recorded change sequences."""
+    return data_dir() / "cdc"
 
 
 @pytest.fixture(scope="session")

@@ -81,7 +81,7 @@ class Dialect(Protocol):
         """Statements that make the control tables if they are not there."""
         ...
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[str]) -> Sequence[str]:
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
         """The statements that make a staging table, with what its key's joins need."""
         ...
 

@@ -68,7 +68,7 @@ class PostgresDialect:
     def control(self) -> Sequence[str]:
         return CONTROL
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[str]) -> Sequence[str]:
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
         # Not logged: a crash of the server empties it, and then the batch is staged again.
         return [f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)}) WITH (autovacuum_enabled = false)"]
 

@@ -41,6 +41,7 @@ class _Stream:
     epoch: int
     last_batch: int
     position: int
+    pending: int | None
 
     @property
     def stage_prefix(self) -> str:
@@ -92,7 +93,7 @@ class SqlTarget:
             return Progress(epoch=now, last_batch=found.last_batch, position=found.position, pending=found.pending)
 
         progress = self._transaction(take, fenced=False)
-        self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position)
+        self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position, progress.pending)
         self._made, self._staged = {}, {}
         with contextlib.suppress(Unavailable):  # one that is still being written to is left to the next
             self._drop_stages()
@@ -231,13 +232,14 @@ class SqlTarget:
         stream = self._open
         batch = stream.last_batch + 1
         empty = Net(rows=(), changes=1, through=change.seq)
+        is_repeated = stream.pending == change.seq
         self.begin(empty)  # where a statement commits by itself, this is what tells a repetition
 
         def work(cursor: Any) -> None:
             try:
                 cursor.execute(change.sql)
             except self._dialect.errors as error:
-                if not self._dialect.is_repeated(error):
+                if not (is_repeated and self._dialect.is_repeated(error)):
                     raise
             self._finish(cursor, empty, batch, ())
 

@@ -41,7 +41,7 @@ class Writing:
         for column in schema.columns:
             made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""
             columns.append(f"{quoted(column.name)} {column.type}{made}")
-        return self._dialect.stage_table(name, columns, [quoted(one) for one in schema.identity])
+        return self._dialect.stage_table(name, columns, [c for c in schema.columns if c.name in schema.identity])
 
     def assign(self, cursor: Any, table: StagedTable, marks: Sequence[tuple[int, int | None, int | None]]) -> None:
         """Sets slot and vacated keys of staged rows: (row, slot or None, bits or None)."""

