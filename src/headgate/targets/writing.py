@@ -84,7 +84,8 @@ class Writing:
                 cursor.execute(statement)
         for table in some:
             if circles[table.schema.name] and table.put:
-                cursor.execute(self._close_circle(table, mine, circles[table.schema.name]))
+                for statement in self._close_circle(table, mine, circles[table.schema.name]):
+                    cursor.execute(statement)
         if slot == ALL:
             self._copies(cursor, tables, net)
         for table in reversed(some):
@@ -168,16 +169,20 @@ class Writing:
                 f"ORDER BY {order}"
             )
 
-        for said, mask in table.masks.items():
-            columns = [one for one in stored if one in said]
-            fixed = set(table.schema.identity) if table.is_exact else set()
-            sets = [(one, f"s.{name(one)}") for one in columns if one not in fixed and one not in circle]
+        fixed = {*circle, *(table.schema.identity if table.is_exact else ())}
+        kinds = [
+            ([one for one in stored if one in said], f"s.hg_mask = {mask} AND s.hg_full = 0")
+            for said, mask in table.masks.items()
+        ]
+        if table.vacated or table.moved:
+            kinds.append((stored, "s.hg_full = 1"))
+        for columns, which in kinds:
+            sets = [(one, f"s.{name(one)}") for one in columns if one not in fixed]
             if sets and not table.is_emptied:
                 yield self._dialect.change(
-                    (table.table, "t"), (table.stage, "s"), match, sets,
-                    f"s.hg_op = {PUT} AND s.hg_mask = {mask} AND {mine}",
-                )  # fmt: skip
-            yield insert(columns, f"s.hg_mask = {mask} AND s.hg_full = 0")
+                    (table.table, "t"), (table.stage, "s"), match, sets, f"s.hg_op = {PUT} AND {which} AND {mine}"
+                )
+            yield insert(columns, which)
         if table.schema.is_referenced:
             # What was parked and is not said by the change.
             for number in range(len(table.schema.unique_keys)):
@@ -187,15 +192,18 @@ class Writing:
                         (table.table, "t"), (table.stage, "s"), match, [(column, f"s.{name(column)}")],
                         f"s.hg_op = {PUT} AND (s.hg_vacate & {1 << number}) <> 0 AND {mine}",
                     )  # fmt: skip
-        if table.vacated or table.moved:
-            yield insert(stored, "s.hg_full = 1")
 
-    def _close_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> str:
+    def _close_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
         name = self._dialect.name
-        return self._dialect.change(
-            (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
-            [(one, f"s.{name(one)}") for one in circle], f"s.hg_op = {PUT} AND {mine}",
-        )  # fmt: skip
+        for said, mask in table.masks.items():
+            # Of a row that was inserted again as a whole, all of them were left open.
+            for columns, which in (([one for one in circle if one in said], "0"), (list(circle), "1")):
+                if columns:
+                    yield self._dialect.change(
+                        (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+                        [(one, f"s.{name(one)}") for one in columns],
+                        f"s.hg_op = {PUT} AND s.hg_mask = {mask} AND s.hg_full = {which} AND {mine}",
+                    )  # fmt: skip
 
     def _delete_late(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
         key = [self._dialect.name(one) for one in table.schema.identity]
