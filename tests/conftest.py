@@ -141,11 +141,12 @@ def kafka_servers(
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the tests."""
     from headgate.testing.databases import postgres_server
 
-    with postgres_server(tmp_path_factory.mktemp("postgres") / "data") as dsn:
+    # Not among pytest's own folders, which only their owner may enter: the server is another user's if we are root.
+    with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
         yield dsn
 
 
@@ -156,9 +157,12 @@ def mariadb() -> Iterator[str]:
 
     # In memory where there is such a folder: each table that is made waits for the disk several times.
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="headgate-mariadb-") as directory:
-        with mariadb_server(Path(directory)) as dsn:
-            yield dsn
+    place = memory if memory.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(dir=place, prefix="headgate-mariadb-") as folder,
+        mariadb_server(Path(folder)) as dsn,
+    ):
+        yield dsn
 
 
 @pytest.fixture(scope="session")

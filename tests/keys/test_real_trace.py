@@ -21,9 +21,9 @@ PATH = data_dir() / "engagement" / "changes" / "pyvideo.parquet"
 TYPES = {
     "postgres": {"path": "text PRIMARY KEY", "url": "text UNIQUE", "speakers": "jsonb", "duration": "int",
                  "legacy_id": "int", "n_tags": "int"},
-    "mariadb": {"path": "varchar(300) PRIMARY KEY", "url": "varchar(300) UNIQUE", "speakers": "json", "duration": "int",
+    "mariadb": {"path": "varchar(500) PRIMARY KEY", "url": "varchar(700) UNIQUE", "speakers": "json", "duration": "int",
                 "legacy_id": "int", "n_tags": "int"},
-    "sqlite": {"path": "text PRIMARY KEY", "url": "text UNIQUE"},
+    "sqlite": {"path": "text PRIMARY KEY", "url": "text UNIQUE", "duration": "int", "legacy_id": "int", "n_tags": "int"},
 }  # fmt: skip
 COLUMNS = ("duration", "event", "language", "legacy_id", "n_tags", "path", "recorded", "speakers", "title", "url")
 pytestmark = pytest.mark.data

