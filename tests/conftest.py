@@ -151,6 +151,19 @@ def postgres() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def full_postgres() -> Iterator[str]:
+    """The same with ICU and the contributed types: a server that the machine has from its distribution."""
+    from headgate.testing.databases import installed_postgres, postgres_server
+
+    programs = installed_postgres()
+    if programs is None:
+        pytest.skip("no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql")
+    folder = tempfile.TemporaryDirectory(prefix="headgate-postgres-")
+    with folder, postgres_server(Path(folder.name) / "d", programs=programs) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
 def mariadb() -> Iterator[str]:
     """The address of a MariaDB server that lives as long as the tests."""
     from headgate.testing.databases import mariadb_server

@@ -89,9 +89,16 @@ def fill(database: Database, table: str, rows: Sequence[dict[str, Any]]) -> None
         connection.close()
 
 
-def sync(database: Database, changes: Sequence[Change], *, stream: str = "s", **settings: Any) -> list[AppliedBatch]:
+def sync(
+    database: Database,
+    changes: Sequence[Change],
+    *,
+    stream: str = "s",
+    target_settings: dict[str, int] | None = None,
+    **settings: Any,
+) -> list[AppliedBatch]:
     """Carries the changes over with a target of its own."""
-    target = database.target()
+    target = database.target(**(target_settings or {}))
     try:
         return list(run(Changes(changes), target, stream=stream, settings=SyncSettings(**settings)))
     finally:
@@ -117,3 +124,46 @@ def changes_of(*steps: tuple[Any, ...]) -> list[Change]:
         Change(seq=seq, tx=str(tx), table=table, op=op, before=before, after=after)
         for seq, (tx, table, op, before, after) in enumerate(steps)
     ]
+
+
+Step = tuple[Any, ...]
+
+
+def c(tx: Any, row: dict[str, Any], table: str = "t") -> Step:
+    """A row is created."""
+    return (tx, table, "c", None, row)
+
+
+def d(tx: Any, row: dict[str, Any], table: str = "t") -> Step:
+    """A row is deleted."""
+    return (tx, table, "d", row, None)
+
+
+def u(tx: Any, row: dict[str, Any], table: str = "t", **new: Any) -> Step:
+    """A row is updated."""
+    return (tx, table, "u", row, {**row, **new})
+
+
+WAYS = [("atomic", 1, 10_000), ("parallel", 2, 10_000), ("parallel", 8, 2)]
+
+
+def check_case(
+    kind: str,
+    request: pytest.FixtureRequest,
+    tables: Sequence[str],
+    initial: dict[str, list[dict[str, Any]]],
+    steps: Sequence[Step],
+    final: dict[str, list[dict[str, Any]]],
+    ways: Sequence[tuple[str, int, int]] = WAYS,
+) -> AppliedBatch:
+    """Applies the steps in each way and compares whole tables; returns the last batch of the first way."""
+    first: list[AppliedBatch] = []
+    for mode, parallelism, changes_max in ways:
+        database = fresh(kind, request)
+        database.execute(*tables)
+        for table, rows in initial.items():
+            fill(database, table, rows)
+        done = sync(database, changes_of(*steps), mode=mode, parallelism=parallelism, changes_max=changes_max)
+        first = first or done
+        assert state(database, list(final)) == {table: table_text(rows) for table, rows in final.items()}, mode
+    return first[-1]

@@ -194,7 +194,7 @@ class MariadbDialect:
                 if column.kind in INTEGERS and "unsigned" not in column.type:
                     return column.name, f"{INTEGERS[column.kind]} + s.hg_n"
                 if column.kind in TEXTS:
-                    return column.name, "concat(s.hg_n, ' parked')"
+                    return column.name, "concat(char(1), s.hg_n)"  # nobody's value, and short
         raise UnsupportedTable(
             "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
             "key's columns are NOT NULL; the batch was not applied",

@@ -129,8 +129,8 @@ class PostgresDialect:
             if column.name in unique.columns and column.name not in table.identity and column.generated is None:
                 if column.kind in INTEGERS:
                     return column.name, f"({INTEGERS[column.kind]} + s.hg_n)::{column.kind}"
-                if column.kind == "text":
-                    return column.name, "'headgate parked ' || s.hg_n"
+                if column.kind in ("text", "varchar", "bpchar"):
+                    return column.name, "chr(1) || s.hg_n"  # nobody's value, and short
         raise UnsupportedTable(
             "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
             "key's columns are NOT NULL; the batch was not applied",

@@ -126,7 +126,7 @@ class SqliteDialect:
                 if "int" in column.kind:
                     return column.name, f"{-(1 << 63)} + s.hg_n"
                 if "char" in column.kind or "text" in column.kind:
-                    return column.name, "'headgate parked ' || s.hg_n"
+                    return column.name, "char(1) || s.hg_n"  # nobody's value, and short
         raise UnsupportedTable(
             "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
             "key's columns are NOT NULL; the batch was not applied",

