@@ -195,8 +195,9 @@ def apply_batch(
         on_violation: What becomes of rows that break a constraint by themselves.
         queues: Of the plan `conflict_queue`: groups that share a transaction whether they have to or not.
     """
-    # Emptied tables and rows without a key have no slots: such a batch is one transaction.
-    slots = 1 if mode == "atomic" or net.truncated or net.copies else max(1, min(slots, len(net.rows)))
+    # Emptied tables and rows without a key have no slots, and what cannot be repeated has no parts: one transaction.
+    is_whole = mode == "atomic" or bool(net.truncated or net.copies) or not net.is_repeatable
+    slots = 1 if is_whole else max(1, min(slots, len(net.rows)))
     refused = yield from perform(Stage(net, slots))
     found = yield from perform(Look(net))
     assignment = assign(found, rows=len(net.rows), slots=slots)

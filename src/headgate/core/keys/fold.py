@@ -54,6 +54,9 @@ class Net:
     copies: tuple[NetCopies, ...] = ()
     truncated: tuple[str, ...] = ()
     """Tables that are emptied before anything else."""
+    is_repeatable: bool = True
+    """Whether it may be applied again after parts of it were. Not if a row moves to another key and the events do not show
+    the whole row: where the rest of it is found is no longer known once it has moved."""
     changes: int
     through: int
     """The place of the last change of the batch."""
@@ -135,6 +138,13 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
             if copies
         ),
         truncated=tuple(truncated),
+        is_repeatable=not any(
+            row.image is not None
+            and row.origin is not None
+            and row.origin != row.key
+            and any(column.name not in row.image for column in open_tables[name].schema.stored)
+            for _, name, row in rows
+        ),
         changes=count,
         through=through,
     )
