@@ -10,7 +10,7 @@ from typing import Any
 
 from headgate.sources.files import ChangeFiles
 from headgate.sync.run import SyncSettings, run
-from headgate.targets import target as target_module
+from headgate.targets.connections import Connections
 from headgate.testing.databases import Database
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     database = Database(kind, dsn)
     target = database.target()
     counted, lock = [0], threading.Lock()
-    lend = target_module.SqlTarget._lend
+    lend = Connections.lend
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -48,11 +48,11 @@ def main() -> None:
     from collections.abc import Iterator
 
     @contextlib.contextmanager
-    def watched(self: target_module.SqlTarget) -> Iterator[Any]:
+    def watched(self: Connections) -> Iterator[Any]:
         with lend(self) as connection:
             yield Watched(connection)
 
-    target_module.SqlTarget._lend = watched  # type: ignore[method-assign,assignment]  # the place where each commit passes
+    Connections.lend = watched  # type: ignore[method-assign,assignment]  # the place where each commit passes
     settings = SyncSettings(mode=mode, parallelism=3, changes_max=40)  # type: ignore[arg-type]
     list(run(ChangeFiles(files=folder), target, stream="s", settings=settings))
     target.close()

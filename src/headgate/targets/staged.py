@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headgate.core.keys.fold import NetRow
-from headgate.core.keys.schema import ForeignKey, TableSchema, UniqueKey
+from headgate.core.keys.plan import Clash, Edge
+from headgate.core.keys.schema import ForeignKey, TableSchema
 from headgate.targets.dialect import Dialect
 
 GONE, PUT = 0, 1
@@ -213,6 +215,31 @@ class Questions:
         )
 
 
-def column_list(key: UniqueKey) -> str:
-    """For people: what a key is about."""
-    return ", ".join(key.parts)
+def sort_holders(
+    rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
+) -> None:
+    """Adds what `Questions.holders` found: to the edges, or to the clashes."""
+    for acquirer, holder, keeps, slot, *key in rows:
+        if holder is not None and not keeps and int(slot) >= 0:
+            edges.append(Edge(int(holder), int(acquirer), number))
+        else:
+            clashes.append(
+                Clash(
+                    row=int(acquirer), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=None if holder is None else int(holder), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
+
+
+def add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
+    """Adds what `Questions.duplicates` found."""
+    # A row that has held the value all along is not the one that is wrong.
+    keepers = {clash.other for clash in clashes if clash.other is not None}
+    for row, other, *key in rows:
+        if int(row) not in keepers:
+            clashes.append(
+                Clash(
+                    row=int(row), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=int(other), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip

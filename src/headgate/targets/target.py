@@ -8,28 +8,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import random
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headgate.core.keys.apply import Applied, DeadRow, Outcome, Progress, Refusal, Violated
+from headgate.core.keys.apply import Applied, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, parents_first
-from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable, UnsupportedTable
-from headgate.targets.dialect import Connection, Dialect, Fault
-from headgate.targets.staged import Questions, StagedTable
+from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
+from headgate.targets.connections import Connections, ViolatedError
+from headgate.targets.dialect import Connection, Dialect
+from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
 from headgate.targets.writing import Writing
 
 R = TypeVar("R")
-TRIES_MAX = 8
-"""So often a transaction is made that others were in the way of, or whose connection was lost."""
-PAUSE_S = 0.05
-"""Before the second try; doubled with each, and drawn between half and the whole."""
 DISTINCT_SLOTS = "SELECT count(*) FROM headgate_slot WHERE stream = {m} AND batch = {m}"
 
 
@@ -55,8 +49,7 @@ class SqlTarget:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._questions, self._writing = Questions(dialect), Writing(dialect)
-        self._free: list[Connection] = []
-        self._lock = threading.Lock()
+        self._connections = Connections(dialect)
         self._stream: _Stream | None = None
         self._tables: dict[str, TableSchema] = {}
         self._staged: dict[str, StagedTable] = {}
@@ -102,7 +95,7 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         missing = [name for name in names if name not in self._tables]
         if missing:
-            with self._lend() as connection:
+            with self._connections.lend() as connection:
                 self._tables.update(self._dialect.catalogue(connection, missing))
                 connection.rollback()
         return {name: self._tables[name] for name in names if name in self._tables}
@@ -140,10 +133,10 @@ class SqlTarget:
                     if table.put and not table.is_emptied and (not key.is_primary or key.operators):
                         for sql in self._questions.holders(table, number):
                             cursor.execute(sql)
-                            _sort_holders(cursor.fetchall(), table, number, edges, clashes)
+                            sort_holders(cursor.fetchall(), table, number, edges, clashes)
                     if table.put and duplicates:
                         cursor.execute(self._questions.duplicates(table, number))
-                        _add_duplicates(cursor.fetchall(), table, number, clashes)
+                        add_duplicates(cursor.fetchall(), table, number, clashes)
             return Found(edges=tuple(edges), ties=tuple(self._ties(cursor, tables)), clashes=tuple(clashes))
 
         return self._transaction(find)
@@ -205,7 +198,7 @@ class SqlTarget:
 
         try:
             self._transaction(work, is_exclusive=finish, is_trial=is_trial, is_done=is_done)
-        except _ViolatedError as error:
+        except ViolatedError as error:
             return error.violated
         if finish:
             stream.last_batch, stream.position = batch, net.through
@@ -245,7 +238,7 @@ class SqlTarget:
 
         try:
             self._transaction(work, is_exclusive=True)
-        except _ViolatedError as error:
+        except ViolatedError as error:
             raise InvalidRequest(
                 f"a statement of the source cannot be executed in the target: {error.violated.reason}",
                 position=change.seq,
@@ -254,13 +247,26 @@ class SqlTarget:
         stream.last_batch, stream.position = batch, change.seq
 
     def close(self) -> None:
-        with self._lock:
-            free, self._free = self._free, []
-        for connection in free:
-            with contextlib.suppress(*self._dialect.errors):
-                connection.close()
+        self._connections.close()
 
     # What follows is this module's own.
+
+    def _transaction(
+        self,
+        work: Callable[[Any], R],
+        *,
+        fenced: bool = True,
+        is_exclusive: bool = False,
+        is_trial: bool = False,
+        is_done: Callable[[], bool] | None = None,
+    ) -> R:
+        """One transaction behind the fence."""
+
+        def before(cursor: Any) -> None:
+            if fenced:
+                self._fence(cursor, is_exclusive=is_exclusive)
+
+        return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
 
     @property
     def _open(self) -> _Stream:
@@ -362,7 +368,7 @@ class SqlTarget:
         try:
             self._transaction(lambda cursor: write(cursor.connection))
             return []
-        except _ViolatedError as error:
+        except ViolatedError as error:
             if len(rows) == 1:
                 return [Refusal(row=rows[0].n, reason=error.violated.reason)]
         if is_first:
@@ -398,114 +404,3 @@ class SqlTarget:
                 cursor.execute(f"DROP TABLE IF EXISTS {self._dialect.name(name)}")
 
         self._transaction(drop)
-
-    @contextlib.contextmanager
-    def _lend(self) -> Iterator[Connection]:
-        """A connection that nobody else uses; given back unless it is broken."""
-        with self._lock:
-            connection = self._free.pop() if self._free else None
-        if connection is None:
-            try:
-                connection = self._dialect.connect()
-            except self._dialect.errors as error:
-                raise Unavailable(f"the target database does not answer: {_words(error)}") from error
-        try:
-            yield connection
-        except BaseException as error:
-            try:
-                connection.rollback()
-            except self._dialect.errors:
-                connection = None
-            if connection is not None and isinstance(error, self._dialect.errors):
-                if self._dialect.fault(error) is Fault.GONE:
-                    with contextlib.suppress(*self._dialect.errors):
-                        connection.close()
-                    connection = None
-            raise
-        finally:
-            if connection is not None:
-                with self._lock:
-                    self._free.append(connection)
-
-    def _transaction(
-        self,
-        work: Callable[[Any], R],
-        *,
-        fenced: bool = True,
-        is_exclusive: bool = False,
-        is_trial: bool = False,
-        is_done: Callable[[], bool] | None = None,
-    ) -> R:
-        """Does `work` in one transaction behind the fence; again where others were in the way or the connection was lost."""
-        for attempt in range(1, TRIES_MAX + 1):
-            committing = False
-            try:
-                with self._lend() as connection:
-                    self._dialect.begin(connection)
-                    cursor = connection.cursor()
-                    if fenced:
-                        self._fence(cursor, is_exclusive=is_exclusive)
-                    result = work(cursor)
-                    committing = not is_trial
-                    if is_trial:
-                        connection.rollback()
-                    else:
-                        connection.commit()
-                    return result
-            except self._dialect.errors as error:
-                fault = self._dialect.fault(error)
-                if fault is Fault.VIOLATION:
-                    raise _ViolatedError(self._dialect.violated(error)) from error
-                if fault is Fault.OTHER:
-                    raise UnsupportedTable(
-                        f"the target refused a statement: {_words(error)}; the batch was not applied"
-                    ) from error
-                if attempt == TRIES_MAX:
-                    raise Unavailable(
-                        f"the target did not let the batch in: {_words(error)}; it was not applied", tries=attempt
-                    ) from error
-                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
-                # Whether a commit whose answer was lost was made is read, never guessed.
-                if fault is Fault.GONE and committing and is_done is not None and is_done():
-                    return None  # type: ignore[return-value]  # those who say when they are done answer nothing
-        raise AssertionError("unreachable")
-
-
-class _ViolatedError(Exception):
-    """A statement was refused because of what the rows say."""
-
-    def __init__(self, violated: Violated) -> None:
-        super().__init__(violated.reason)
-        self.violated = violated
-
-
-def _words(error: BaseException) -> str:
-    return " ".join(str(error).split())
-
-
-def _sort_holders(
-    rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
-) -> None:
-    for acquirer, holder, keeps, slot, *key in rows:
-        if holder is not None and not keeps and int(slot) >= 0:
-            edges.append(Edge(int(holder), int(acquirer), number))
-        else:
-            clashes.append(
-                Clash(
-                    row=int(acquirer), table=table.schema.name, key=table.schema.unique_keys[number].name,
-                    other=None if holder is None else int(holder), holder=", ".join(map(str, key)),
-                )
-            )  # fmt: skip
-
-
-def _add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
-    # A row that has held the value all along is not the one that is wrong.
-    keepers = {clash.other for clash in clashes if clash.other is not None}
-    for row, other, *key in rows:
-        if int(row) not in keepers:
-            clashes.append(
-                Clash(
-                    row=int(row), table=table.schema.name, key=table.schema.unique_keys[number].name,
-                    other=int(other), holder=", ".join(map(str, key)),
-                )
-            )  # fmt: skip

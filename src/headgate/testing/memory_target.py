@@ -15,7 +15,7 @@ from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found
 from headgate.core.keys.schema import Column, TableSchema, UniqueKey
-from headgate.errors import Fenced
+from headgate.errors import CommitInDoubt, Fenced
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -182,7 +182,8 @@ class MemoryTarget:
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
         self._fence()
-        assert self.storage.slots >= set(range(slots)), "a slot is missing"
+        if not self.storage.slots >= set(range(slots)):
+            raise CommitInDoubt("a slot of the batch is missing")
         self._finish(net, dead)
 
     def define(self, change: Change) -> None:
