@@ -27,7 +27,7 @@ from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
 from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
 from headgate.events import Noticed, TurnEnded
-from headgate.ports import EventSink, TurnStore
+from headgate.ports import EventSink, TargetDatabase, TurnStore
 from headgate.sinks.ledger import LedgerSink, read_ledger
 from headgate.sinks.tee import Tee
 from headgate.spark import jars
@@ -90,6 +90,38 @@ def open_store(url: str) -> TurnStore:
             return _memory_store()
         case _:
             raise InvalidRequest(f"coordinator {url!r} is not in this version", advice="Use sqlite:PATH or memory:")
+
+
+def open_target(dsn: str) -> TargetDatabase:
+    """The target database that a DSN names: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
+
+    Nothing is connected yet.
+
+    Raises:
+        InvalidRequest: No target of this version has such a DSN.
+        MissingExtra: Its driver is not installed.
+    """
+    from headgate.targets.target import SqlTarget
+
+    match dsn.partition(":")[0]:
+        case "postgresql" | "postgres":
+            from headgate.targets.postgres import PostgresDialect
+
+            return SqlTarget(PostgresDialect(dsn))
+        case "mysql" | "mariadb":
+            from headgate.targets.mariadb import MariadbDialect
+
+            return SqlTarget(MariadbDialect(dsn))
+        case "sqlite":
+            from headgate.targets.sqlite import SqliteDialect
+
+            return SqlTarget(SqliteDialect(dsn))
+        case scheme:
+            raise InvalidRequest(
+                "this kind of target database is not in this version; nothing was done",
+                advice="Use postgresql://, mysql:// or sqlite:PATH",
+                scheme=scheme,  # never the DSN: it may hold a password
+            )
 
 
 _MEMORY: list[TurnStore] = []

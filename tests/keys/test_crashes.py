@@ -66,8 +66,15 @@ def killed_at(kind: str, mode: str, at: list[int], request: pytest.FixtureReques
             assert database.query("SELECT pending FROM headgate_stream") == [(None,)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        pytest.param("postgres", "atomic", marks=pytest.mark.postgres),
+        pytest.param("postgres", "parallel", marks=pytest.mark.postgres),
+        pytest.param("mariadb", "parallel", marks=pytest.mark.mariadb),
+        pytest.param("sqlite", "atomic"),
+    ],
+)
 def test_case_40_killed_at_a_commit(kind: str, mode: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Some of the commits of the first two batches: the slots of one, its end, the next one's begin."""
     killed_at(kind, mode, [8, 12] if mode == "parallel" else [9], request, tmp_path)

@@ -15,7 +15,7 @@ from headgate.sources.files import ChangeFiles
 from headgate.sync.run import SyncSettings, run
 from headgate.testing.databases import Database
 from tests.conftest import data_dir
-from tests.keys.rooms import KINDS, fresh
+from tests.keys.rooms import fresh
 
 PATH = data_dir() / "engagement" / "changes" / "pyvideo.parquet"
 TYPES = {
@@ -76,18 +76,23 @@ def changes() -> list[Change]:
     return found
 
 
+SHORT = {
+    ("postgres", 1_000, "atomic"), ("postgres", 10_000, "parallel"), ("postgres", 100_000, "atomic"),
+    ("mariadb", 10_000, "parallel"), ("sqlite", 1_000, "atomic"),
+}  # fmt: skip
+MARKS = {"postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb], "sqlite": []}
 WINDOWS = [
-    pytest.param(1_000, "atomic", id="1000-atomic"),
-    pytest.param(1_000, "parallel", id="1000-parallel", marks=pytest.mark.matrix),
-    pytest.param(10_000, "atomic", id="10000-atomic", marks=pytest.mark.matrix),
-    pytest.param(10_000, "parallel", id="10000-parallel"),
-    pytest.param(100_000, "atomic", id="all-atomic"),
-    pytest.param(100_000, "parallel", id="all-parallel", marks=pytest.mark.matrix),
-]
+    pytest.param(
+        kind, window, mode, id=f"{kind}-{window}-{mode}",
+        marks=[*MARKS[kind], *([] if (kind, window, mode) in SHORT else [pytest.mark.matrix])],
+    )
+    for kind in MARKS
+    for window in (1_000, 10_000, 100_000)
+    for mode in ("atomic", "parallel")
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("window", "mode"), WINDOWS)
+@pytest.mark.parametrize(("kind", "window", "mode"), WINDOWS)
 def test_the_trace_ends_as_its_serial_replay(
     kind: str, window: int, mode: Any, changes: list[Change], request: pytest.FixtureRequest
 ) -> None:

@@ -95,12 +95,13 @@ def changed_columns_only(changes: Sequence[Change], keys: dict[str, tuple[str, .
     return [cut(change) for change in changes]
 
 
-def random_cuts(changes: Sequence[Change], chance: random.Random) -> list[list[Change]]:
-    """The changes in pieces that end where transactions end."""
+def random_cuts(changes: Sequence[Change], chance: random.Random, *, pieces_max: int) -> list[list[Change]]:
+    """The changes in about `pieces_max` pieces at most, which end where transactions end."""
+    groups = list(transactions(changes))
     pieces: list[list[Change]] = [[]]
-    for group in transactions(changes):
+    for group in groups:
         pieces[-1].extend(group)
-        if chance.random() < 0.4:
+        if chance.random() < min(0.4, pieces_max / len(groups)):
             pieces.append([])
     return [piece for piece in pieces if piece]
 
