@@ -181,6 +181,10 @@ class ChangeSource(Protocol):
         ...
 
 
+class DefinitionChanged(Exception):
+    """A target table is not what it was when the batch was folded; the batch may be folded and staged again."""
+
+
 class TargetDatabase(Protocol):
     """A database to which one writer applies batches of one stream. Blocking.
 
@@ -235,7 +239,10 @@ class TargetDatabase(Protocol):
         Args:
             net: The batch that is staged.
             duplicates: Staged rows are compared with each other, too. Without it, pairs that the batch itself brings are
-                not found here but by `apply`.
+                not found here but by `apply`. Definitions are read again.
+
+        Raises:
+            DefinitionChanged: With `duplicates`: one of them has changed.
         """
         ...
 

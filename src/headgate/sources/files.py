@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import heapq
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -55,12 +55,11 @@ class ChangeFiles:
 
     def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
         last = after
-        paths = self._paths()
-        for group in heapq.merge(*(self._groups(path, number) for number, path in enumerate(paths))):
+        for group in self._merged():
             new = tuple(change for change in group.changes if change.seq > last)
             if not new:
                 continue  # delivered before
-            if group.changes[-1].seq < last or (len(new) < len(group.changes) and group.changes[0].seq > after):
+            if len(new) < len(group.changes) and group.changes[0].seq > after:
                 raise Corrupt(
                     "transactions of the source lie within each other; nothing more was written",
                     advice="Let the source number its changes in the order of their transactions' ends",
@@ -68,6 +67,28 @@ class ChangeFiles:
                 )
             last = new[-1].seq
             yield new
+
+    def _merged(self) -> Iterator[_Group]:
+        """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
+        waiting = []
+        for number, path in enumerate(self._paths()):
+            groups = self._groups(path, number)
+            first = next(groups, None)
+            groups.close()
+            if first is not None:
+                waiting.append((first.first, number, path))
+        waiting.sort(reverse=True)
+        heap: list[tuple[_Group, Iterator[_Group]]] = []
+        while waiting or heap:
+            while waiting and (not heap or waiting[-1][0] <= heap[0][0].first):
+                _, number, path = waiting.pop()
+                groups = self._groups(path, number)
+                heapq.heappush(heap, (next(groups), groups))
+            group, rest = heapq.heappop(heap)
+            yield group
+            following = next(rest, None)
+            if following is not None:
+                heapq.heappush(heap, (following, rest))
 
     def _paths(self) -> list[Path]:
         place = Path(self.files)
@@ -77,7 +98,7 @@ class ChangeFiles:
             raise Unavailable("there is no file of changes", files=self.files)
         return paths
 
-    def _groups(self, path: Path, number: int) -> Iterator[_Group]:
+    def _groups(self, path: Path, number: int) -> Generator[_Group, None, None]:
         is_parquet = self.format == "parquet" or (self.format is None and path.suffix == ".parquet")
         group: list[Change] = []
         last = -1

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
+from headgate.core.keys.apply import Complete, Mode, OnViolation, Stopped, apply_batch
 from headgate.core.keys.change import Batch, batches
 from headgate.core.keys.fold import fold
 from headgate.core.keys.plan import conflict_queue
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
-from headgate.ports import ChangeSource, TargetDatabase
+from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase
 from headgate.sync.apply import Seen, drive
 
 Plan = Literal["staged", "conflict_queue"]
@@ -71,25 +71,25 @@ def run(
     progress = target.open_stream(stream, epoch=how.epoch)
     number = progress.last_batch
     groups = source.transactions(progress.position)
-    for batch in batches(groups, changes_max=how.changes_max, through=progress.pending):
-        _check_pending(progress, batch)
+    pending = progress.pending
+    for batch in batches(groups, changes_max=how.changes_max, through=pending):
+        if pending is not None and batch.through != pending:
+            raise CheckpointMismatch(
+                "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
+                advice="Bring the source's changes back as they were, or make the target again from a snapshot",
+                position=pending,
+            )
+        pending = None
         number += 1
         if batch.ddl is not None:
             target.define(batch.ddl)
             yield AppliedBatch(batch=number, changes=1, through=batch.through, complete=None)
         else:
-            complete = _apply(batch, target, how, seen)
+            try:
+                complete = _apply(batch, target, how, seen)
+            except DefinitionChanged:
+                complete = _apply(batch, target, how, seen)
             yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
-
-
-def _check_pending(progress: Progress, batch: Batch) -> None:
-    if progress.pending is not None and progress.position < progress.pending < batch.through:
-        if batch.changes[0].seq <= progress.pending:
-            raise CheckpointMismatch(
-                "a batch was begun that ends where the source now has no end of a transaction; nothing was written",
-                advice="The source was changed after it had been read. Make the target again from a snapshot",
-                position=progress.pending,
-            )
 
 
 def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
@@ -116,7 +116,6 @@ def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) 
         case Complete():
             return end
         case Stopped():
-            target.forget_tables()  # the definition may have changed under us
             raise violated(end)
         case _:
             assert_never(end)

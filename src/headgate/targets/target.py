@@ -18,6 +18,7 @@ from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, parents_first
 from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
+from headgate.ports import DefinitionChanged
 from headgate.targets.connections import Connections, ViolatedError
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
@@ -122,6 +123,9 @@ class SqlTarget:
         return tuple(refused)
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
+        if duplicates:
+            self._check_definitions()
+
         def find(cursor: Any) -> Found:
             edges: list[Edge] = []
             clashes: list[Clash] = []
@@ -375,6 +379,13 @@ class SqlTarget:
             self._transaction(lambda cursor: self._dialect.empty(cursor.connection, table.stage))
         middle = len(rows) // 2
         return [*self._stage_rows(table, rows[:middle], slots), *self._stage_rows(table, rows[middle:], slots)]
+
+    def _check_definitions(self) -> None:
+        """After a refusal: perhaps it was a key that has been added since."""
+        names = list(self._staged)
+        self.forget_tables()
+        if any(self._staged[name].schema != schema for name, schema in self.tables(names).items()):
+            raise DefinitionChanged(", ".join(names))
 
     def _complete(self, cursor: Any, tables: Sequence[StagedTable]) -> None:
         keys = [key for table in self._tables.values() for key in table.foreign_keys]
