@@ -35,6 +35,8 @@ class StagedTable:
     rows: list[NetRow] = field(default_factory=list)
     masks: dict[frozenset[str], int] = field(default_factory=dict)
     """Which columns an image says → its number, from 1."""
+    shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """The columns of an image in their order → the number of what it says, so that it is looked up and not worked out."""
     gone: int = 0
     put: int = 0
     moved: int = 0
@@ -51,12 +53,10 @@ class StagedTable:
             return
         self.put += 1
         self.moved += row.origin is not None
-        self.masks.setdefault(self.written(row), len(self.masks) + 1)
-
-    def written(self, row: NetRow) -> frozenset[str]:
-        """The columns of a row's image that are stored."""
-        assert row.image is not None
-        return frozenset(column.name for column in self.schema.stored if column.name in row.image)
+        shape = tuple(row.image)
+        if shape not in self.shapes:
+            said = frozenset(column.name for column in self.schema.stored if column.name in row.image)
+            self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
 
     @property
     def is_exact(self) -> bool:
@@ -80,7 +80,7 @@ class StagedTable:
                 yield [row.n, GONE, row.n % slots, 0, 0, 0, *origin, *(key.get(name) for name in names)]
             else:
                 get = row.image.get
-                mask = self.masks[self.written(row)]
+                mask = self.shapes[tuple(row.image)]
                 yield [row.n, PUT, row.n % slots, 0, mask, 0, *origin, *(get(name) for name in names)]
 
 

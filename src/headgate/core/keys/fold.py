@@ -18,6 +18,8 @@ from headgate.core.keys.schema import TableSchema, refuse_columns
 from headgate.errors import InvalidRequest
 
 Key = tuple[object, ...]
+PLAIN = frozenset({int, str})
+"""Types whose values are what they look like."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class _Row:
     """A row on its way through the batch."""
 
     key: Key
-    image: dict[str, Any] | None
+    image: Image | None
     origin: Key | None
     """Where the target has it; None if the batch made it."""
     seq: int
@@ -78,6 +80,8 @@ class _Row:
 @dataclass(slots=True)
 class _Table:
     schema: TableSchema
+    known: frozenset[str]
+    """Names of its columns."""
     rows: dict[Key, _Row] = field(default_factory=dict)
     displaced: dict[Key, list[_Row]] = field(default_factory=dict)
     """Rows under whose key another was put while they were still there: deferred keys. Empty between transactions."""
@@ -108,17 +112,16 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
             open_tables.pop(change.table, None)
             continue
         table = open_tables.get(change.table) or open_tables.setdefault(
-            change.table, _Table(_known(tables, change.table, change.seq))
+            change.table, _opened(tables, change.table, change.seq)
         )
-        _check(table.schema, change)
+        for image in (change.before, change.after):
+            if image is not None and not image.keys() <= table.known:
+                refuse_columns(table.schema, image, change.seq)
         if table.schema.identity:
             _fold_row(table, change)
         else:
             _fold_copies(table, change)
-    rows = sorted(
-        ((order, name, row) for name, table in open_tables.items() for order, row in enumerate(table.rows.values())),
-        key=lambda each: each[0],
-    )
+    rows = [(name, row) for name, table in open_tables.items() for row in table.rows.values()]
     return Net(
         rows=tuple(
             NetRow(
@@ -129,7 +132,7 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
                 origin=row.origin if row.image is not None and row.origin != row.key else None,
                 seq=row.seq,
             )
-            for n, (_, name, row) in enumerate(rows)
+            for n, (name, row) in enumerate(rows)
         ),
         copies=tuple(
             NetCopies(table=name, image=image, count=copies, seq=seq)
@@ -143,16 +146,16 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
             and row.origin is not None
             and row.origin != row.key
             and any(column.name not in row.image for column in open_tables[name].schema.stored)
-            for _, name, row in rows
+            for name, row in rows
         ),
         changes=count,
         through=through,
     )
 
 
-def _known(tables: Mapping[str, TableSchema], name: str, seq: int) -> TableSchema:
+def _opened(tables: Mapping[str, TableSchema], name: str, seq: int) -> _Table:
     try:
-        return tables[name]
+        schema = tables[name]
     except KeyError:
         raise InvalidRequest(
             "a change belongs to a table that the target does not have; nothing was written",
@@ -160,18 +163,14 @@ def _known(tables: Mapping[str, TableSchema], name: str, seq: int) -> TableSchem
             table=name,
             position=seq,
         ) from None
-
-
-def _check(schema: TableSchema, change: Change) -> None:
-    for image in (change.before, change.after):
-        if image is not None:
-            refuse_columns(schema, image, change.seq)
+    return _Table(schema, frozenset(column.name for column in schema.columns))
 
 
 def _fold_row(table: _Table, change: Change) -> None:
-    before, after = table.schema.key_of(change.before), table.schema.key_of(change.after)
-    old = before if before is not None else after
-    if old is None or (change.op != "d" and change.after is None):
+    new = table.schema.key_of(change.after)
+    old = new if change.before is None else table.schema.key_of(change.before) or new
+    image = change.after
+    if old is None or (change.op != "d" and image is None):
         raise InvalidRequest(
             "a change does not say which row it changes, or how that row is now; nothing was written",
             advice="The source has to send the key of a row with each change (key columns, or the whole row before)",
@@ -179,19 +178,21 @@ def _fold_row(table: _Table, change: Change) -> None:
             key=",".join(table.schema.identity),
             position=change.seq,
         )
-    new = after if after is not None else old
-    image = {**dict(zip(table.schema.identity, new, strict=True)), **(change.after or {})}
-    place = canonical(old)
+    if new is None:
+        new = old
+        image = {**dict(zip(table.schema.identity, new, strict=True)), **(image or {})}
+    assert image is not None
     if change.op == "c":
         _put(table, _Row(new, image, None, change.seq, change.tx))
         return
-    row, is_here = _find(table, old, change)
+    place = canonical(old)
+    row, is_here = _find(table, old, place, change)
     if change.op == "d":
         if is_here:
             table.rows[place] = _Row(old, None, None, change.seq)
         return
-    whole = {**(row.image or {}), **image}
-    if is_here and canonical(new) == place:
+    whole = image if row.image is None else {**row.image, **image}
+    if is_here and (new == old or canonical(new) == place):
         table.rows[place] = _Row(new, whole, row.origin, change.seq, row.placed_tx)
         return
     if is_here:
@@ -209,9 +210,8 @@ def _put(table: _Table, row: _Row) -> None:
     table.rows[place] = row
 
 
-def _find(table: _Table, key: Key, change: Change) -> tuple[_Row, bool]:
+def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bool]:
     """The row that a change means, and whether it is the one that stands under the key now."""
-    place = canonical(key)
     here = table.rows.get(place)
     if here is None:
         return _Row(key, None, key, change.seq), True
@@ -251,7 +251,10 @@ def _fold_copies(table: _Table, change: Change) -> None:
 
 def canonical(key: Key) -> Key:
     """The key so that values of one number are one key: 1, 1.0 and Decimal("1.00"); but not True, nor "1"."""
-    return tuple(_canonical(value) for value in key)
+    for value in key:
+        if type(value) not in PLAIN:
+            return tuple(_canonical(value) for value in key)
+    return key
 
 
 def _canonical(value: object) -> object:

@@ -79,9 +79,12 @@ class TableSchema:
 
     def key_of(self, image: Image | None) -> tuple[object, ...] | None:
         """The row's key, or None if the image does not say it."""
-        if image is None or not all(name in image for name in self.identity):
+        if image is None:
             return None
-        return tuple(image[name] for name in self.identity)
+        try:
+            return tuple([image[name] for name in self.identity])
+        except KeyError:
+            return None
 
 
 def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
