@@ -1,7 +1,8 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
-A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `browser`, `data`, `jdk`, `wheel`); where that is missing,
-the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a skip a failure.
+A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `postgres`, `mariadb`, `browser`, `data`, `jdk`, `wheel`);
+where that is missing, the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a
+skip a failure.
 HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 from headgate.errors import HeadgateError
 from headgate.spark.jars import JarSources, jar_sources
 from headgate.spark.java import JavaSources, find_java, java_sources
+from headgate.testing.databases import lacks_mariadb, lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,6 +64,8 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
     "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
+    "postgres": lacks_postgres,
+    "mariadb": lacks_mariadb,
     "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
 }
 NEEDED_BY_FIXTURE = {
@@ -69,6 +74,9 @@ NEEDED_BY_FIXTURE = {
     "kafka_servers": "kafka",
     "engagement_data": "data",
     "delta_tables": "data",
+    "cdc_data": "data",
+    "postgres": "postgres",
+    "mariadb": "mariadb",
 }
 
 
@@ -132,6 +140,50 @@ def kafka_servers(
 
     with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """The address of a PostgreSQL server that lives as long as the tests."""
+    from headgate.testing.databases import postgres_server
+
+    # Not among pytest's own folders, which only their owner may enter: the server is another user's if we are root.
+    with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def full_postgres() -> Iterator[str]:
+    """The same with ICU and the contributed types: a server that the machine has from its distribution."""
+    from headgate.testing.databases import installed_postgres, postgres_server
+
+    programs = installed_postgres()
+    if programs is None:
+        pytest.skip("no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql")
+    folder = tempfile.TemporaryDirectory(prefix="headgate-postgres-")
+    with folder, postgres_server(Path(folder.name) / "d", programs=programs) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[str]:
+    """The address of a MariaDB server that lives as long as the tests."""
+    from headgate.testing.databases import mariadb_server
+
+    # In memory where there is such a folder: each table that is made waits for the disk several times.
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(dir=place, prefix="headgate-mariadb-") as folder,
+        mariadb_server(Path(folder)) as dsn,
+    ):
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def cdc_data() -> Path:
+    """The folder of recorded change sequences."""
+    return data_dir() / "cdc"
 
 
 @pytest.fixture(scope="session")

@@ -128,6 +128,15 @@ class CommitInDoubt(HeadgateError):
     exit_code = 1
 
 
+class ConstraintViolated(HeadgateError):
+    """the changes break a constraint of the target; the target stays at the last complete batch"""
+
+    exit_code = 1
+    default_advice = (
+        "Correct the row at the source or in the target, or set such rows apart with on_violation: quarantine"
+    )
+
+
 INTERRUPTED_EXIT_CODE = 130
 
 EXIT_CODE_PRECEDENCE: tuple[int, ...] = (4, 5, 1, 2, 7, 6, 3, 130)

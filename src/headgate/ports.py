@@ -5,11 +5,16 @@ Each port has a small fake in `testing/` and one conformance suite that every ad
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
+from headgate.core.keys.apply import DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.change import Change
+from headgate.core.keys.fold import Net
+from headgate.core.keys.plan import Assignment, Found
+from headgate.core.keys.schema import TableSchema
 from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord
@@ -185,4 +190,117 @@ class Randomness(Protocol):
 
     def uuid(self) -> str:
         """A UUID never drawn before."""
+        ...
+
+
+class ChangeSource(Protocol):
+    """Changes in source order, each once, in whole source transactions."""
+
+    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+        """Transactions whose changes all lie after the place `after` (-1: from the beginning); those known now.
+
+        Raises:
+            Corrupt: What was read is no change, or the order of the source is broken; with file and line.
+            Unavailable: The source does not answer.
+        """
+        ...
+
+
+class DefinitionChanged(Exception):
+    """A target table is not what it was when the batch was folded; the batch may be folded and staged again."""
+
+
+class TargetDatabase(Protocol):
+    """A database to which one writer applies batches of one stream. Blocking.
+
+    `stage`, `look`, `assign`, `begin`, `apply` and `finish` belong to one batch and are called in this order; `apply` may be
+    called from several threads, for different slots. Each of them is one transaction behind the fence: it raises `Fenced`,
+    and changes nothing, once a later epoch has opened the stream or the batch is in. Deadlocks, serialization failures and
+    lost connections are tried again, a bounded number of times, then `Unavailable` is raised; whether a commit whose answer
+    was lost was made is read from the target, never guessed.
+    """
+
+    @property
+    def writers_max(self) -> int | None:
+        """How many calls of `apply` can write side by side; None: no limit of its own."""
+        ...
+
+    @property
+    def slot_rows_max(self) -> int | None:
+        """How many rows a slot should have at most; None: no limit."""
+        ...
+
+    def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
+        """Takes the stream over: from here on writers of lower epochs are refused.
+
+        Args:
+            stream: Its name.
+            epoch: Of the caller's turn; None: one more than the last.
+
+        Raises:
+            Fenced: A later epoch has the stream.
+        """
+        ...
+
+    def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """Definitions by name, kept until `forget_tables`; tables that do not exist are left out."""
+        ...
+
+    def forget_tables(self) -> None:
+        """Definitions are read again when they are asked for next."""
+        ...
+
+    def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
+        """Puts the net rows beside their tables, in place of what was staged before; row n in slot `n % slots`.
+
+        Returns:
+            Rows that no column takes, with the reason; these are not staged.
+        """
+        ...
+
+    def look(self, net: Net, *, duplicates: bool) -> Found:
+        """Completes staged images from the target and finds who holds what another row ends with, by the target's equality.
+
+        Args:
+            net: The batch that is staged.
+            duplicates: Staged rows are compared with each other, too. Without it, pairs that the batch itself brings are
+                not found here but by `apply`. Definitions are read again.
+
+        Raises:
+            DefinitionChanged: With `duplicates`: one of them has changed.
+        """
+        ...
+
+    def assign(self, assignment: Assignment) -> None:
+        """Moves the rows that are named to their slots, and notes the keys that they let go of first."""
+        ...
+
+    def begin(self, net: Net) -> None:
+        """Notes durably that this batch has been begun: `Progress.pending` until it is finished."""
+        ...
+
+    def apply(
+        self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
+    ) -> Outcome:
+        """Applies the rows of one slot, or of `ALL`, in one transaction; applied again it changes nothing.
+
+        Args:
+            net: The batch that is staged.
+            slot: Its number, or `ALL`.
+            finish: Also what `finish` does, in the same transaction.
+            dead: Rows set apart, written with `finish`.
+            is_trial: Rolled back in any case.
+        """
+        ...
+
+    def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
+        """Writes the position, and the rows that are set apart; all `slots` slots have been applied."""
+        ...
+
+    def define(self, change: Change) -> None:
+        """Executes a statement that changes a definition, and writes its position; definitions are read again after it."""
+        ...
+
+    def close(self) -> None:
+        """Gives up the connections."""
         ...

@@ -1,0 +1,93 @@
+"""A change of one row at the source, and batches of changes that end where the source's transactions end.
+
+Rules for editors: a batch is never cut inside a source transaction, however large that is. Between its statements the
+source may have been in a state that its keys forbid (deferred constraints); at its ends it never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Op = Literal["c", "u", "d", "t", "ddl"]
+"""Created, updated, deleted, truncated; and a statement that changes the definition of a table."""
+Image = Mapping[str, Any]
+"""Column → value: a row, or as much of it as the source says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change, as its source tells it."""
+
+    seq: int
+    """Its place in the source: rising, without two changes of one number."""
+    tx: str | None
+    """Its transaction at the source; None where it stands alone."""
+    table: str
+    """Name of the target table."""
+    op: Op
+    before: Image | None = None
+    """The row before; or its key only; or None where the source does not say."""
+    after: Image | None = None
+    """The row after. Columns that are missing kept their value."""
+    sql: str | None = None
+    """The statement of a `ddl`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Whole source transactions in order."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def through(self) -> int:
+        """The place of its last change."""
+        return self.changes[-1].seq
+
+    @property
+    def ddl(self) -> Change | None:
+        """The statement, if this batch is nothing but one."""
+        return self.changes[0] if self.changes[0].op == "ddl" else None
+
+
+def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
+    """Changes in groups that the source committed together: a transaction ends where `tx` changes."""
+    group: list[Change] = []
+    for change in changes:
+        if group and (change.tx is None or change.tx != group[-1].tx):
+            yield tuple(group)
+            group = []
+        group.append(change)
+    if group:
+        yield tuple(group)
+
+
+def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: int | None = None) -> Iterator[Batch]:
+    """Batches of at most `changes_max` changes, or of one transaction that is larger.
+
+    A transaction that truncates a table and a statement that changes a definition are batches of their own.
+
+    Args:
+        groups: Whole transactions, in order.
+        changes_max: At least 1.
+        through: Where the first batch ends, whatever its size: where a run before this one had begun to apply it.
+    """
+    held: list[Change] = []
+    for group in groups:
+        is_alone = any(change.op in ("t", "ddl") for change in group)
+        is_pinned = through is not None and group[-1].seq <= through
+        if held and not is_pinned and (is_alone or len(held) + len(group) > changes_max):
+            yield Batch(changes=tuple(held))
+            held = []
+        held.extend(group)
+        if is_pinned:
+            if group[-1].seq == through:
+                yield Batch(changes=tuple(held))
+                held, through = [], None
+        elif is_alone or len(held) >= changes_max:
+            yield Batch(changes=tuple(held))
+            held = []
+    if held:
+        yield Batch(changes=tuple(held))

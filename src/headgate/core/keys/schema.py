@@ -1,0 +1,137 @@
+"""What a target table is, as far as applying changes to it needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+
+from headgate.core.keys.change import Image
+from headgate.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column."""
+
+    name: str
+    type: str
+    """As the target writes it in a definition, with its collation."""
+    kind: str = ""
+    """The bare name of its type, in lower case."""
+    is_nullable: bool = True
+    generated: str | None = None
+    """The expression of a generated column, as the target writes it in a definition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueKey:
+    """One constraint or index that at most one row may satisfy for a value."""
+
+    name: str
+    parts: tuple[str, ...]
+    """Expressions over the row, in the target's SQL; for a column its quoted name."""
+    columns: frozenset[str]
+    """The columns that its value depends on, through expressions, generated columns and its predicate, too."""
+    predicate: str | None = None
+    """Rows for which this does not hold are not in the index."""
+    nulls_equal: bool = False
+    """NULLS NOT DISTINCT."""
+    is_deferrable: bool = False
+    is_primary: bool = False
+    operators: tuple[str, ...] | None = None
+    """Of an exclusion constraint: the operator of each part, in place of `=`."""
+    park: str | None = None
+    """A column that frees the value when it is set to NULL; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignKey:
+    """Rows of `table` name a row of `parent`."""
+
+    table: str
+    columns: tuple[str, ...]
+    parent: str
+    parent_columns: tuple[str, ...]
+    is_deferrable: bool = False
+    is_nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSchema:
+    """One table of the target."""
+
+    name: str
+    columns: tuple[Column, ...]
+    identity: tuple[str, ...]
+    """The columns that tell rows apart: the primary key, else a unique key without NULLs; empty if there is none."""
+    unique_keys: tuple[UniqueKey, ...] = ()
+    """All of them, with the primary key."""
+    foreign_keys: tuple[ForeignKey, ...] = ()
+    """Of this table's rows to others, or to rows of its own."""
+    is_referenced: bool = False
+    """Whether a foreign key of any table leads here: its rows are never deleted for a while."""
+
+    @property
+    def stored(self) -> tuple[Column, ...]:
+        """The columns that are written; generated ones are not."""
+        return tuple(column for column in self.columns if column.generated is None)
+
+    def key_of(self, image: Image | None) -> tuple[object, ...] | None:
+        """The row's key, or None if the image does not say it."""
+        if image is None:
+            return None
+        try:
+            return tuple([image[name] for name in self.identity])
+        except KeyError:
+            return None
+
+
+def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
+    """Tables so that those that others refer to come before them; of a circle, in the order of their names."""
+    known = {table.name: table for table in sorted(tables, key=lambda table: table.name)}
+    wanted = {
+        name: {key.parent for key in table.foreign_keys if key.parent in known and key.parent != name}
+        for name, table in known.items()
+    }
+    circle = {name for name in known if name in reachable(name, wanted)}
+    graph = {name: {parent for parent in on if not {name, parent} <= circle} for name, on in wanted.items()}
+    return tuple(known[name] for name in TopologicalSorter(graph).static_order())
+
+
+def reachable(start: str, graph: Mapping[str, set[str]]) -> set[str]:
+    """Every node that a path of at least one step leads to."""
+    found: set[str] = set()
+    waiting = list(graph.get(start, ()))
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(graph.get(node, ()))
+    return found
+
+
+def circular(table: TableSchema, tables: Mapping[str, TableSchema]) -> tuple[ForeignKey, ...]:
+    """The foreign keys of `table` that lead back to it, through other tables or at once."""
+    graph = {name: {key.parent for key in each.foreign_keys} for name, each in tables.items()}
+    return tuple(
+        key for key in table.foreign_keys if key.parent == table.name or table.name in reachable(key.parent, graph)
+    )
+
+
+def refuse_columns(schema: TableSchema, image: Image, seq: int) -> None:
+    """Nothing, if every column of the image is one of the table.
+
+    Raises:
+        InvalidRequest: It is not.
+    """
+    known = {column.name for column in schema.columns}
+    for name in image:
+        if name not in known:
+            raise InvalidRequest(
+                "a change has a column that the target table does not have; nothing was written",
+                advice="Add the column to the target, or leave it out at the source",
+                table=schema.name,
+                column=name,
+                position=seq,
+            )

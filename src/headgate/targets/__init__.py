@@ -1,0 +1,1 @@
+"""Target databases: where changes are applied. One way to do it, three dialects."""

@@ -1,0 +1,130 @@
+"""Connections to a target, and transactions on them: tried again where others were in the way or a connection was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from headgate.core.keys.apply import Violated
+from headgate.errors import Unavailable, UnsupportedTable
+from headgate.targets.dialect import Connection, Dialect, Fault
+
+R = TypeVar("R")
+TRIES_MAX = 8
+"""So often a transaction is made that others were in the way of, or whose connection was lost."""
+PAUSE_S = 0.05
+"""Before the second try; doubled with each, and drawn between half and the whole."""
+
+
+class ViolatedError(Exception):
+    """A statement was refused because of what the rows say."""
+
+    def __init__(self, violated: Violated) -> None:
+        super().__init__(violated.reason)
+        self.violated = violated
+
+
+class Connections:
+    """As many connections as are used side by side; safe to use from several threads."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._free: list[Connection] = []
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Gives up those that nobody uses."""
+        with self._lock:
+            free, self._free = self._free, []
+        for connection in free:
+            with contextlib.suppress(*self._dialect.errors):
+                connection.close()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """A connection that nobody else uses; given back unless it is broken."""
+        with self._lock:
+            connection = self._free.pop() if self._free else None
+        if connection is None:
+            try:
+                connection = self._dialect.connect()
+            except self._dialect.errors as error:
+                raise Unavailable(f"the target database does not answer: {_words(error)}") from error
+        try:
+            yield connection
+        except BaseException as error:
+            try:
+                connection.rollback()
+            except self._dialect.errors:
+                connection = None
+            if connection is not None and isinstance(error, self._dialect.errors):
+                if self._dialect.fault(error) is Fault.GONE:
+                    with contextlib.suppress(*self._dialect.errors):
+                        connection.close()
+                    connection = None
+            raise
+        finally:
+            if connection is not None:
+                with self._lock:
+                    self._free.append(connection)
+
+    def transaction(
+        self,
+        work: Callable[[Any], R],
+        *,
+        before: Callable[[Any], None] = lambda cursor: None,
+        is_trial: bool = False,
+        is_done: Callable[[], bool] | None = None,
+    ) -> R:
+        """Does `work` in one transaction; again, a bounded number of times, where others were in the way.
+
+        Args:
+            work: Everything that the transaction does; it may be called several times.
+            before: Called first.
+            is_trial: Rolled back in any case.
+            is_done: After the connection was lost at a commit: whether that was made.
+
+        Raises:
+            ViolatedError: The rows break a rule of the target.
+            Unavailable: Others were in the way too often, or the target does not answer.
+            UnsupportedTable: The target refused a statement for another reason.
+        """
+        for attempt in range(1, TRIES_MAX + 1):
+            committing = False
+            try:
+                with self.lend() as connection:
+                    self._dialect.begin(connection)
+                    cursor = connection.cursor()
+                    before(cursor)
+                    result = work(cursor)
+                    committing = not is_trial
+                    if is_trial:
+                        connection.rollback()
+                    else:
+                        connection.commit()
+                    return result
+            except self._dialect.errors as error:
+                fault = self._dialect.fault(error)
+                if fault is Fault.VIOLATION:
+                    raise ViolatedError(self._dialect.violated(error)) from error
+                if fault is Fault.OTHER:
+                    raise UnsupportedTable(
+                        f"the target refused a statement: {_words(error)}; the batch was not applied"
+                    ) from error
+                if attempt == TRIES_MAX:
+                    raise Unavailable(
+                        f"the target did not let the batch in: {_words(error)}; it was not applied", tries=attempt
+                    ) from error
+                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+                # Whether a commit whose answer was lost was made is read, never guessed.
+                if fault is Fault.GONE and committing and is_done is not None and is_done():
+                    return None  # type: ignore[return-value]  # those who say when they are done answer nothing
+        raise AssertionError("unreachable")
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())

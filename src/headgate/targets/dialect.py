@@ -1,0 +1,152 @@
+"""What differs between the databases: names, joins in writing statements, the catalogue, and what their errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+from headgate.core.keys.apply import Violated
+from headgate.core.keys.schema import Column, TableSchema
+
+Named = tuple[str, str]
+"""A quoted table and its alias."""
+
+
+class Fault(Enum):
+    """What an error of the driver means for the transaction that it ended."""
+
+    VIOLATION = "violation"
+    """The rows break a rule of the target: the same again would be refused again."""
+    AGAIN = "again"
+    """Others were in the way (deadlock, serialization, a lock that was held): the same again may succeed."""
+    GONE = "gone"
+    """The connection, or the server: what became of a commit is not known."""
+    OTHER = "other"
+
+
+class Cursor(Protocol):
+    """As much of the DB-API as is used."""
+
+    def execute(self, query: str, params: Sequence[object] = ..., /) -> object: ...
+    def fetchall(self) -> Sequence[Sequence[Any]]: ...
+    def fetchone(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+class Connection(Protocol):
+    """One connection, in a transaction from its first statement on."""
+
+    def cursor(self) -> Any: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Dialect(Protocol):
+    """One kind of database."""
+
+    errors: tuple[type[BaseException], ...]
+    """What the driver raises."""
+    mark: str
+    """Stands for a parameter."""
+    share: str
+    """Ends a SELECT that keeps others from changing the row until the transaction ends."""
+    update: str
+    """Ends a SELECT that keeps others from reading it with `share`, too."""
+    slot_rows_max: int | None
+    """How many rows a transaction of mode `parallel` takes at most."""
+    writers_max: int | None
+    """How many transactions may write side by side."""
+    checks_rows_one_by_one: bool
+    """Whether foreign keys are checked at each row of a statement, and not at its end."""
+
+    def connect(self) -> Connection:
+        """A new connection. Raises one of `errors`."""
+        ...
+
+    def name(self, text: str) -> str:
+        """A quoted identifier; of a table with a schema, `schema.table`."""
+        ...
+
+    def begin(self, connection: Connection) -> None:
+        """Begins a transaction in which constraints that may be deferred are."""
+        ...
+
+    def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
+        """These tables and those that their foreign keys lead to or come from; names that do not exist are left out."""
+        ...
+
+    def control(self) -> Sequence[str]:
+        """Statements that make the control tables if they are not there."""
+        ...
+
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+        """The statements that make a staging table, with what its key's joins need."""
+        ...
+
+    def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
+        """Names of the staging tables that begin with `prefix`."""
+        ...
+
+    def empty(self, connection: Connection, table: str) -> None:
+        """Takes all rows out of a staging table (its quoted name)."""
+        ...
+
+    def write(
+        self,
+        connection: Connection,
+        table: str,
+        columns: Sequence[str],
+        types: Sequence[Column | None],
+        rows: Iterable[Sequence[Any]],
+    ) -> None:
+        """Puts rows into a staging table as fast as the database takes them; `types` of the columns that are not marks."""
+        ...
+
+    def analyze(self, connection: Connection, table: str, rows: int) -> None:
+        """Tells the database how many rows a staging table has, if it does not know."""
+        ...
+
+    def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
+        """DELETE of rows of `table` that have the key of a staged row `s` that satisfies `where`."""
+        ...
+
+    def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
+        """UPDATE of rows of `table` from rows of `other`: column → expression over both aliases."""
+        ...
+
+    def same(self, left: str, right: str) -> str:
+        """Equality under which NULL equals NULL."""
+        ...
+
+    def one_copy(self, table: str, columns: Sequence[Column]) -> str:
+        """DELETE of one row that is the same in all these columns, by parameters in their order."""
+        ...
+
+    insert_words: str
+    """Stand between the columns and the SELECT of an INSERT."""
+
+    def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        """Statements that empty target tables within a transaction; children come first."""
+        ...
+
+    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
+        """Column and expression over `t` and `s` that frees the value of unique key number `key`.
+
+        Raises:
+            UnsupportedTable: There is none.
+        """
+        ...
+
+    def fault(self, error: BaseException) -> Fault:
+        """What an error means."""
+        ...
+
+    def violated(self, error: BaseException) -> Violated:
+        """What an error of kind VIOLATION says."""
+        ...
+
+    def is_repeated(self, error: BaseException) -> bool:
+        """Whether a statement that changes a definition fails because it was executed before."""
+        ...

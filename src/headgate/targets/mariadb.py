@@ -1,0 +1,236 @@
+"""MariaDB and MySQL through PyMySQL: READ COMMITTED, and deadlocks are tried again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from headgate.core.keys.apply import Violated
+from headgate.core.keys.schema import Column, TableSchema
+from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
+from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets.mariadb_catalogue import read_tables
+
+try:
+    import pymysql
+except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+    raise MissingExtra("the MySQL driver is not installed", advice="pip install 'headgate[mysql]'") from error
+
+LOCK_WAIT_S = 10
+"""So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
+SLOT_ROWS_MAX = 2_000
+"""Above this, transactions side by side deadlock on neighbouring keys. Measured: docs/explanation/keys.md."""
+INTEGERS = {"smallint": -(1 << 15), "int": -(1 << 31), "bigint": -(1 << 63)}
+TEXTS = frozenset({"char", "varchar", "text", "mediumtext", "longtext"})
+LONG = frozenset({"text", "tinytext", "mediumtext", "longtext", "blob", "tinyblob", "mediumblob", "longblob"})
+AGAIN = frozenset({1213, 1205, 1020, 1412})
+LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
+VIOLATIONS = frozenset(
+    {
+        1048,
+        1062,
+        1169,
+        1216,
+        1217,
+        1264,
+        1265,
+        1292,
+        1364,
+        1366,
+        1406,
+        1451,
+        1452,
+        1557,
+        1586,
+        1644,
+        1761,
+        1762,
+        3819,
+        4025,
+    }
+    | {1367, 1411, 1690, 3140, 4038}
+)
+REPEATED = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
+"""Of a statement that had been executed before: what it makes is there, what it drops is gone."""
+TABLE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+CONTROL = (
+    "CREATE TABLE IF NOT EXISTS headgate_stream (stream varchar(190) PRIMARY KEY, epoch bigint NOT NULL, "
+    f"last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint) {TABLE}",
+    "CREATE TABLE IF NOT EXISTS headgate_slot (stream varchar(190), batch bigint, slot int, "
+    f"PRIMARY KEY (stream, batch, slot)) {TABLE}",
+    "CREATE TABLE IF NOT EXISTS headgate_dead (stream varchar(190), batch bigint, n bigint, table_name text, "
+    f"row_key longtext, image longtext, seq bigint, reason text, PRIMARY KEY (stream, batch, n)) {TABLE}",
+)
+SESSION = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    # A value that does not fit is an error, never cut off.
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'",
+    "SET SESSION time_zone = '+00:00'",
+)
+
+
+def arguments(dsn: str) -> dict[str, Any]:
+    """Of `pymysql.connect`, from `mysql://user:password@host:port/database?unix_socket=…`.
+
+    Raises:
+        InvalidRequest: It is not such an address.
+    """
+    parts = urlsplit(dsn)
+    if parts.scheme not in ("mysql", "mariadb"):
+        raise InvalidRequest("not the address of a MySQL or MariaDB database; nothing was done", scheme=parts.scheme)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    found: dict[str, Any] = {
+        "host": parts.hostname or "localhost",
+        "port": parts.port or 3306,
+        "user": unquote(parts.username or "") or None,
+        "password": unquote(parts.password or ""),
+        "database": parts.path.lstrip("/") or None,
+        "charset": "utf8mb4",
+    }
+    if "unix_socket" in query:
+        found["unix_socket"] = query["unix_socket"]
+    return found
+
+
+class MariadbDialect:
+    """See `Dialect`."""
+
+    errors: tuple[type[BaseException], ...] = (pymysql.Error, UnicodeEncodeError)
+    mark = "%s"
+    share = " LOCK IN SHARE MODE"
+    update = " FOR UPDATE"
+    slot_rows_max: int | None = SLOT_ROWS_MAX
+    writers_max: int | None = None
+    checks_rows_one_by_one = True
+    insert_words = ""
+
+    def __init__(self, dsn: str, *, lock_wait_s: int = LOCK_WAIT_S) -> None:
+        self._arguments, self._lock_wait_s = arguments(dsn), lock_wait_s
+
+    def connect(self) -> Connection:
+        connection: Connection = pymysql.connect(**self._arguments, autocommit=False, connect_timeout=10)
+        with connection.cursor() as cursor:
+            for statement in SESSION:
+                cursor.execute(statement)
+            cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (self._lock_wait_s,))
+        connection.commit()
+        return connection
+
+    def name(self, text: str) -> str:
+        # The driver has no composition of identifiers; this is the server's own rule.
+        return ".".join("`" + part.replace("`", "``") + "`" for part in text.split(".", 1))
+
+    def begin(self, connection: Any) -> None:
+        connection.begin()
+
+    def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
+        return read_tables(connection, names, self.name)
+
+    def control(self) -> Sequence[str]:
+        return CONTROL
+
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+        # Joins find staged rows by their key; a prefix is enough for that.
+        parts = [self.name(column.name) + ("(64)" if column.kind in LONG else "") for column in key]
+        return [f"CREATE TABLE {name} ({', '.join(columns)}, KEY ({', '.join(parts)})) ENGINE=InnoDB"]
+
+    def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
+        cursor = connection.cursor()
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = database() "
+            "AND left(table_name, char_length(%s)) = %s",
+            (prefix, prefix),
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+    def empty(self, connection: Connection, table: str) -> None:
+        connection.cursor().execute(f"DELETE FROM {table}")  # TRUNCATE would end the transaction, and the fence with it
+
+    def write(
+        self,
+        connection: Connection,
+        table: str,
+        columns: Sequence[str],
+        types: Sequence[Column | None],
+        rows: Iterable[Sequence[Any]],
+    ) -> None:
+        is_time = [column is not None and column.kind in ("datetime", "timestamp") for column in types]
+        marks = ", ".join(["%s"] * len(columns))
+        connection.cursor().executemany(
+            f"INSERT INTO {table} ({', '.join(map(self.name, columns))}) VALUES ({marks})",
+            [[_value(value, time) for value, time in zip(row, is_time, strict=True)] for row in rows],
+        )
+
+    def analyze(self, connection: Connection, table: str, rows: int) -> None:
+        """InnoDB keeps its own count."""
+
+    def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
+        match = " AND ".join(f"t.{one} = s.{one}" for one in key)
+        return f"DELETE t FROM {table} t JOIN {stage} s ON {match} WHERE {where}"
+
+    def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
+        changed = ", ".join(f"{table[1]}.{self.name(column)} = {value}" for column, value in sets)
+        return f"UPDATE {table[0]} {table[1]} JOIN {other[0]} {other[1]} ON {match} SET {changed} WHERE {where}"
+
+    def same(self, left: str, right: str) -> str:
+        return f"{left} <=> {right}"
+
+    def one_copy(self, table: str, columns: Sequence[Column]) -> str:
+        same = " AND ".join(f"{self.name(column.name)} <=> %s" for column in columns)
+        return f"DELETE FROM {table} WHERE {same} LIMIT 1"
+
+    def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        return [f"DELETE FROM {self.name(table.name)}" for table in tables]
+
+    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
+        unique = table.unique_keys[key]
+        if unique.park is not None:
+            return unique.park, "NULL"
+        for column in table.columns:
+            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
+                if column.kind in INTEGERS and "unsigned" not in column.type:
+                    return column.name, f"{INTEGERS[column.kind]} + s.hg_n"
+                if column.kind in TEXTS:
+                    return column.name, "concat(char(1), s.hg_n)"  # nobody's value, and short
+        raise UnsupportedTable(
+            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
+            "key's columns are NOT NULL; the batch was not applied",
+            advice="Make one of the key's columns nullable",
+            table=table.name,
+            key=unique.name,
+        )
+
+    def fault(self, error: BaseException) -> Fault:
+        if isinstance(error, UnicodeEncodeError | pymysql.IntegrityError | pymysql.DataError):
+            return Fault.VIOLATION
+        code = error.args[0] if error.args and isinstance(error.args[0], int) else None
+        if code in AGAIN:
+            return Fault.AGAIN
+        if code in VIOLATIONS:
+            return Fault.VIOLATION
+        if code in LOST or isinstance(error, pymysql.InterfaceError):
+            return Fault.GONE
+        return Fault.OTHER
+
+    def violated(self, error: BaseException) -> Violated:
+        words = str(error.args[1]) if len(error.args) > 1 and isinstance(error, pymysql.Error) else str(error)
+        constraint = words.rpartition("for key ")[2].strip("'") if "for key " in words else None
+        return Violated(reason=words, constraint=constraint)
+
+    def is_repeated(self, error: BaseException) -> bool:
+        return bool(error.args) and error.args[0] in REPEATED
+
+
+def _value(value: object, is_time: bool) -> object:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if is_time and isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            return value  # the server says what is wrong with it
+        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+    return value

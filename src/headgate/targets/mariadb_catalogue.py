@@ -1,0 +1,130 @@
+"""What MariaDB's and MySQL's catalogue says about tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
+from headgate.targets.dialect import Connection
+
+COLUMNS = """
+SELECT column_name, column_type, data_type, is_nullable = 'YES', character_set_name, collation_name,
+  CASE WHEN extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%' THEN generation_expression END
+FROM information_schema.columns WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+ORDER BY ordinal_position"""
+INDEXES = """
+SELECT index_name, column_name, sub_part, {expression}
+FROM information_schema.statistics WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+  AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"""
+FOREIGN_KEYS = """
+SELECT constraint_name, table_name, column_name, referenced_table_name, referenced_column_name
+FROM information_schema.key_column_usage WHERE table_schema = coalesce(%s, database())
+  AND referenced_table_name IS NOT NULL AND %s IN (table_name, referenced_table_name)
+ORDER BY table_name, constraint_name, ordinal_position"""
+
+
+def read_tables(
+    connection: Connection, names: Iterable[str], quoted: Callable[[str], str]
+) -> Mapping[str, TableSchema]:
+    """Tables by the names that were asked for; those that do not exist are left out."""
+    cursor = connection.cursor()
+    cursor.execute(
+        "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'information_schema' "
+        "AND table_name = 'STATISTICS' AND column_name = 'EXPRESSION'"
+    )
+    expression = "expression" if cursor.fetchone()[0] else "NULL"
+    found = {}
+    for name in names:
+        table = _table(cursor, name, expression, quoted)
+        if table is not None:
+            found[name] = table
+    return found
+
+
+def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]) -> TableSchema | None:
+    schema, _, bare = name.rpartition(".")
+    place = (schema or None, bare)
+    cursor.execute(COLUMNS, place)
+    columns = tuple(
+        Column(
+            name=row[0],
+            type=row[1] + (f" CHARACTER SET {row[4]} COLLATE {row[5]}" if row[5] else ""),
+            kind=row[2].lower(),
+            is_nullable=bool(row[3]),
+            generated=row[6],
+        )
+        for row in cursor.fetchall()
+    )
+    if not columns:
+        return None
+    cursor.execute(INDEXES.format(expression=expression), place)
+    indexes: dict[str, list[Sequence[Any]]] = {}
+    for row in cursor.fetchall():
+        indexes.setdefault(row[0], []).append(row)
+    keys = tuple(_key(index, rows, columns, quoted) for index, rows in indexes.items())
+    identity: tuple[str, ...] = ()
+    required = {column.name for column in columns if not column.is_nullable and column.generated is None}
+    for rows in indexes.values():
+        parts = tuple(row[1] for row in rows)
+        if not identity and all(part in required for part in parts) and all(row[2] is None for row in rows):
+            identity = parts
+    cursor.execute(FOREIGN_KEYS, place)
+    foreign: dict[str, list[Sequence[Any]]] = {}
+    is_referenced = False
+    for row in cursor.fetchall():
+        is_referenced |= row[3] == bare
+        if row[1] == bare:
+            foreign.setdefault(row[0], []).append(row)
+    prefix = f"{schema}." if schema else ""
+    return TableSchema(
+        name=name,
+        columns=columns,
+        identity=identity,
+        unique_keys=keys,
+        foreign_keys=tuple(
+            ForeignKey(
+                table=name,
+                columns=tuple(row[2] for row in rows),
+                parent=prefix + rows[0][3],
+                parent_columns=tuple(row[4] for row in rows),
+                is_nullable=all(row[2] not in required for row in rows),
+            )
+            for rows in foreign.values()
+        ),
+        is_referenced=is_referenced,
+    )
+
+
+def _key(
+    name: str, rows: Sequence[Sequence[Any]], columns: Sequence[Column], quoted: Callable[[str], str]
+) -> UniqueKey:
+    parts, depends, plain = [], set(), []
+    generated = {column.name: column.generated for column in columns if column.generated is not None}
+    for _, column, length, expression in rows:
+        if column is None:
+            parts.append(f"({expression})")
+            depends |= _mentioned(expression, columns)
+        else:
+            parts.append(quoted(column) if length is None else f"left({quoted(column)}, {int(length)})")
+            depends.add(column)
+            plain.append(column)
+            if column in generated:
+                depends |= _mentioned(generated[column], columns)
+    nullable = {column.name for column in columns if column.is_nullable and column.generated is None}
+    candidates = [one for one in plain if one in nullable] or [
+        one for one in sorted(depends) if one in nullable and one not in plain
+    ]
+    return UniqueKey(
+        name=name,
+        parts=tuple(parts),
+        columns=frozenset(depends),
+        is_primary=name == "PRIMARY",
+        park=candidates[0] if candidates else None,
+    )
+
+
+def _mentioned(expression: str, columns: Sequence[Column]) -> set[str]:
+    """Columns that an expression may read: those whose name occurs in it."""
+    return {one.name for one in columns if re.search(rf"(?<!\w){re.escape(one.name)}(?!\w)", expression, re.IGNORECASE)}

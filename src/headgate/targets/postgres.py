@@ -1,0 +1,173 @@
+"""PostgreSQL through psycopg 3: staged by COPY."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.core.keys.apply import Violated
+from headgate.core.keys.schema import Column, TableSchema
+from headgate.errors import MissingExtra, UnsupportedTable
+from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets.postgres_catalogue import read_tables
+
+try:
+    import psycopg
+    from psycopg import errors, sql
+except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+    raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
+
+LOCK_WAIT_MS = 10_000
+"""So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
+ANALYZE_ROWS = 2_000
+"""From here on it pays to tell the planner what was staged."""
+INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
+CONTROL = (
+    "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint)",
+    "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch bigint, slot int, PRIMARY KEY (stream, batch, slot))",
+    "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch bigint, n bigint, table_name text, row_key text, "
+    "image text, seq bigint, reason text, PRIMARY KEY (stream, batch, n))",
+)
+
+
+class PostgresDialect:
+    """See `Dialect`."""
+
+    errors: tuple[type[BaseException], ...] = (psycopg.Error, UnicodeEncodeError)
+    mark = "%s"
+    share = " FOR SHARE"
+    update = " FOR UPDATE"
+    slot_rows_max: int | None = None
+    writers_max: int | None = None
+    checks_rows_one_by_one = False
+    insert_words = "OVERRIDING SYSTEM VALUE"
+
+    def __init__(self, dsn: str, *, lock_wait_ms: int = LOCK_WAIT_MS) -> None:
+        self._dsn, self._lock_wait_ms = dsn, lock_wait_ms
+
+    def connect(self) -> Connection:
+        connection = psycopg.connect(self._dsn, prepare_threshold=None)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
+            cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")
+            cursor.execute("SET client_min_messages = warning")
+        connection.commit()
+        return connection
+
+    def name(self, text: str) -> str:
+        return sql.Identifier(*text.split(".", 1)).as_string(None)
+
+    def begin(self, connection: Connection) -> None:
+        connection.cursor().execute("SET CONSTRAINTS ALL DEFERRED")
+
+    def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
+        return read_tables(connection, names, self.name)
+
+    def control(self) -> Sequence[str]:
+        return CONTROL
+
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+        # Not logged: a crash of the server empties it, and then the batch is staged again.
+        return [f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)}) WITH (autovacuum_enabled = false)"]
+
+    def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
+        cursor = connection.cursor()
+        cursor.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace "
+            "AND starts_with(relname, %s)",
+            (prefix,),
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+    def empty(self, connection: Connection, table: str) -> None:
+        connection.cursor().execute(f"TRUNCATE {table}")
+
+    def write(
+        self,
+        connection: Any,
+        table: str,
+        columns: Sequence[str],
+        types: Sequence[Column | None],
+        rows: Iterable[Sequence[Any]],
+    ) -> None:
+        names = ", ".join(map(self.name, columns))
+        with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+            for row in rows:
+                copy.write_row([_text(value) if isinstance(value, dict | list) else value for value in row])
+
+    def analyze(self, connection: Connection, table: str, rows: int) -> None:
+        if rows >= ANALYZE_ROWS:
+            connection.cursor().execute(f"ANALYZE {table}")
+
+    def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
+        match = " AND ".join(f"t.{one} = s.{one}" for one in key)
+        return f"DELETE FROM {table} t USING {stage} s WHERE {match} AND {where}"
+
+    def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
+        changed = ", ".join(f"{self.name(column)} = {value}" for column, value in sets)
+        return f"UPDATE {table[0]} {table[1]} SET {changed} FROM {other[0]} {other[1]} WHERE {match} AND {where}"
+
+    def same(self, left: str, right: str) -> str:
+        return f"{left} IS NOT DISTINCT FROM {right}"
+
+    def one_copy(self, table: str, columns: Sequence[Column]) -> str:
+        same = " AND ".join(_same_as_parameter(self.name(column.name), column) for column in columns)
+        return f"DELETE FROM {table} WHERE ctid = (SELECT ctid FROM {table} WHERE {same} LIMIT 1)"
+
+    def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        if any(table.is_referenced for table in tables):
+            return [f"DELETE FROM {self.name(table.name)}" for table in tables]
+        return [f"TRUNCATE {', '.join(self.name(table.name) for table in tables)}"]
+
+    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
+        unique = table.unique_keys[key]
+        if unique.park is not None:
+            return unique.park, "NULL"
+        for column in table.columns:
+            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
+                if column.kind in INTEGERS:
+                    return column.name, f"({INTEGERS[column.kind]} + s.hg_n)::{column.kind}"
+                if column.kind in ("text", "varchar", "bpchar"):
+                    return column.name, "chr(1) || s.hg_n"  # nobody's value, and short
+        raise UnsupportedTable(
+            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
+            "key's columns are NOT NULL; the batch was not applied",
+            advice="Make the unique constraint DEFERRABLE, or one of its columns nullable",
+            table=table.name,
+            key=unique.name,
+        )
+
+    def fault(self, error: BaseException) -> Fault:
+        if isinstance(error, UnicodeEncodeError | psycopg.DataError | psycopg.IntegrityError):
+            return Fault.VIOLATION
+        if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable):
+            return Fault.AGAIN
+        if isinstance(error, errors.RaiseException):
+            return Fault.VIOLATION  # a trigger's own
+        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+            return Fault.GONE
+        return Fault.OTHER
+
+    def violated(self, error: BaseException) -> Violated:
+        if not isinstance(error, psycopg.Error):
+            return Violated(reason=str(error))
+        facts = error.diag
+        words = [facts.message_primary or str(error), facts.message_detail or ""]
+        return Violated(
+            reason=" ".join(" ".join(words).split()), constraint=facts.constraint_name, table=facts.table_name
+        )
+
+    def is_repeated(self, error: BaseException) -> bool:
+        return False  # a definition and the position are one transaction here
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _same_as_parameter(name: str, column: Column) -> str:
+    if column.kind in ("json", "xml", "point"):  # types without equality
+        return f"{name}::text IS NOT DISTINCT FROM %s"
+    return f"{name} IS NOT DISTINCT FROM %s"

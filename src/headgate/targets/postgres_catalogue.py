@@ -1,0 +1,144 @@
+"""What PostgreSQL's catalogue says about tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
+from headgate.targets.dialect import Connection
+
+COLUMNS = """
+SELECT a.attnum, a.attname, NOT a.attnotnull, a.attgenerated <> '', pg_get_expr(d.adbin, d.adrelid),
+  -- of a domain its base type: a staged row that is gone has NULLs
+  CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
+  CASE WHEN a.attcollation NOT IN (0, y.typcollation) THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) END,
+  CASE WHEN y.typtype = 'd' THEN b.typname ELSE y.typname END,
+  ARRAY(SELECT r.refobjsubid FROM pg_depend r WHERE r.classid = 'pg_attrdef'::regclass AND r.objid = d.oid
+        AND r.refclassid = 'pg_class'::regclass AND r.refobjid = a.attrelid AND r.refobjsubid <> a.attnum)
+FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = y.typbasetype
+LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+INDEXES = """
+SELECT coalesce(k.conname, c.relname), i.indisprimary, {nulls}, coalesce(k.condeferrable, false),
+  pg_get_expr(i.indpred, i.indrelid),
+  ARRAY(SELECT pg_get_indexdef(i.indexrelid, p, true) FROM generate_series(1, i.indnkeyatts) p ORDER BY p),
+  ARRAY(SELECT CASE WHEN l.oid IS NOT NULL AND NOT l.collname = 'default'
+               THEN quote_ident(n.nspname) || '.' || quote_ident(l.collname) END
+        FROM unnest(i.indcollation) WITH ORDINALITY u(o, p) LEFT JOIN pg_collation l ON l.oid = u.o
+        LEFT JOIN pg_namespace n ON n.oid = l.collnamespace ORDER BY p),
+  ARRAY(SELECT s.nspname || '.' || o.oprname
+        FROM unnest(k.conexclop) WITH ORDINALITY u(o_oid, p) JOIN pg_operator o ON o.oid = u.o_oid
+        JOIN pg_namespace s ON s.oid = o.oprnamespace ORDER BY p),
+  ARRAY(SELECT DISTINCT x FROM (
+        SELECT unnest(i.indkey::int[]) UNION
+        SELECT r.refobjsubid FROM pg_depend r WHERE r.classid = 'pg_class'::regclass AND r.objid = i.indexrelid
+          AND r.refclassid = 'pg_class'::regclass AND r.refobjid = i.indrelid) z(x) WHERE x > 0),
+  (i.indkey::int[])[0:i.indnkeyatts - 1], i.indisunique
+FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+LEFT JOIN pg_constraint k ON k.conindid = i.indexrelid AND k.conrelid = i.indrelid AND k.contype IN ('p', 'u', 'x')
+WHERE i.indrelid = %s AND i.indislive AND (i.indisunique OR k.contype = 'x')
+ORDER BY i.indisprimary DESC, i.indexrelid"""
+FOREIGN_KEYS = """
+SELECT k.conrelid, k.confrelid, k.condeferrable,
+  ARRAY(SELECT attname::text FROM unnest(k.conkey) WITH ORDINALITY u(n, p)
+        JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n ORDER BY p),
+  ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY u(n, p)
+        JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n ORDER BY p),
+  NOT EXISTS (SELECT 1 FROM unnest(k.conkey) u(n) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n
+        WHERE a.attnotnull)
+FROM pg_constraint k WHERE k.contype = 'f' AND k.conparentid = 0 AND %s IN (k.conrelid, k.confrelid) ORDER BY k.oid"""
+
+
+def read_tables(
+    connection: Connection, names: Iterable[str], quoted: Callable[[str], str]
+) -> Mapping[str, TableSchema]:
+    """Tables by the names that were asked for; those that do not exist are left out."""
+    cursor = connection.cursor()
+    oids: dict[str, int] = {}
+    for name in names:
+        cursor.execute("SELECT to_regclass(%s)::oid", (quoted(name),))
+        (oid,) = cursor.fetchone()
+        if oid is not None:
+            oids[name] = oid
+    cursor.execute("SELECT oid, current_schema()::regnamespace = relnamespace, relname, relnamespace::regnamespace::text "
+                   "FROM pg_class WHERE relkind IN ('r', 'p')")  # fmt: skip
+    name_of = {oid: (name if is_here else f"{schema}.{name}") for oid, is_here, name, schema in cursor.fetchall()}
+    name_of.update({oid: name for name, oid in oids.items()})
+    cursor.execute("SELECT current_setting('server_version_num')::int")
+    (version,) = cursor.fetchone()
+    nulls = "i.indnullsnotdistinct" if version >= 150000 else "false"
+    return {name: _table(cursor, name, oid, name_of, nulls, quoted) for name, oid in oids.items()}
+
+
+def _table(
+    cursor: Any, name: str, oid: int, name_of: Mapping[int, str], nulls: str, quoted: Callable[[str], str]
+) -> TableSchema:
+    cursor.execute(COLUMNS, (oid,))
+    rows = cursor.fetchall()
+    by_number = {row[0]: row[1] for row in rows}
+    bases = {row[1]: [by_number[n] for n in row[8]] if row[3] else [] for row in rows}
+    columns = tuple(
+        Column(
+            name=row[1],
+            type=row[5] + (f" COLLATE {row[6]}" if row[6] else ""),
+            kind=row[7],
+            is_nullable=row[2],
+            generated=row[4] if row[3] else None,
+        )
+        for row in rows
+    )
+    cursor.execute(INDEXES.format(nulls=nulls), (oid,))
+    keys, identity = [], ()
+    for row in cursor.fetchall():
+        key, numbers = _key(row, by_number, bases, columns), row[9]
+        keys.append(key)
+        is_plain = row[10] and key.predicate is None and 0 not in numbers
+        parts = tuple(by_number[n] for n in numbers if n)
+        if is_plain and not identity:
+            if key.is_primary or all(not c.is_nullable and c.generated is None for c in columns if c.name in parts):
+                identity = parts
+    cursor.execute(FOREIGN_KEYS, (oid,))
+    foreign, is_referenced = [], False
+    for child, parent, deferrable, mine, theirs, nullable in cursor.fetchall():
+        is_referenced |= parent == oid
+        if child == oid:
+            foreign.append(
+                ForeignKey(
+                    table=name, columns=tuple(mine), parent=name_of[parent], parent_columns=tuple(theirs),
+                    is_deferrable=deferrable, is_nullable=nullable,
+                )
+            )  # fmt: skip
+    return TableSchema(
+        name=name, columns=columns, identity=identity, unique_keys=tuple(keys), foreign_keys=tuple(foreign),
+        is_referenced=is_referenced,
+    )  # fmt: skip
+
+
+def _key(
+    row: Sequence[Any], by_number: Mapping[int, str], bases: Mapping[str, Sequence[str]], columns: Sequence[Column]
+) -> UniqueKey:
+    name, is_primary, nulls_equal, deferrable, predicate, parts, collations, operators, used, numbers, _ = row
+    own = [by_number[n] for n in used]
+    depends = {*own, *(base for one in own for base in bases[one])}
+    plain = [by_number[n] for n in numbers if n]
+    nullable = {column.name for column in columns if column.is_nullable and column.generated is None}
+    # A column that makes a part NULL when it is NULL itself: a part that is a column, or what a single expression reads.
+    candidates = [one for one in plain if one in nullable]
+    if not candidates and (0 in numbers or any(bases[one] for one in plain)) and predicate is None:
+        candidates = [one for one in sorted(depends) if one in nullable]
+    return UniqueKey(
+        name=name,
+        parts=tuple(
+            f"({part})" + (f" COLLATE {collation}" if collation else "")
+            for part, collation in zip(parts, collations, strict=True)
+        ),
+        columns=frozenset(depends),
+        predicate=predicate,
+        nulls_equal=nulls_equal,
+        is_deferrable=deferrable,
+        is_primary=is_primary,
+        operators=tuple(f"OPERATOR({schema}.{op})" for schema, op in (one.split(".", 1) for one in operators)) or None,
+        park=candidates[0] if candidates and not nulls_equal else None,
+    )

@@ -1,0 +1,162 @@
+"""SQLite: embedded, one writer; staging tables are temporary."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlsplit
+
+from headgate.core.keys.apply import Violated
+from headgate.core.keys.schema import Column, TableSchema
+from headgate.errors import UnsupportedTable
+from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets.sqlite_catalogue import quoted, read_tables
+
+BUSY_S = 10.0
+"""So long a transaction waits for another process that writes."""
+CONTROL = (
+    "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch integer NOT NULL, "
+    "last_batch integer NOT NULL, position integer NOT NULL, pending integer)",
+    "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch integer, slot integer, "
+    "PRIMARY KEY (stream, batch, slot))",
+    "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch integer, n integer, table_name text, row_key text, "
+    "image text, seq integer, reason text, PRIMARY KEY (stream, batch, n))",
+)
+
+
+def path_of(dsn: str) -> str:
+    """The file of `sqlite:PATH` or `sqlite:///PATH`."""
+    if dsn.startswith("sqlite://"):
+        return urlsplit(dsn).path
+    return dsn.removeprefix("sqlite:")
+
+
+class SqliteDialect:
+    """See `Dialect`."""
+
+    errors: tuple[type[BaseException], ...] = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+    mark = "?"
+    share = ""
+    update = ""
+    slot_rows_max: int | None = None
+    writers_max: int | None = 1
+    checks_rows_one_by_one = False
+    insert_words = ""
+
+    def __init__(self, dsn: str, *, busy_s: float = BUSY_S) -> None:
+        self._path, self._busy_s = path_of(dsn), busy_s
+
+    def connect(self) -> Connection:
+        connection = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def name(self, text: str) -> str:
+        return quoted(text)
+
+    def begin(self, connection: Any) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("PRAGMA defer_foreign_keys = ON")
+
+    def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
+        return read_tables(connection, names)
+
+    def control(self) -> Sequence[str]:
+        return CONTROL
+
+    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+        parts = ", ".join(quoted(column.name) for column in key)
+        index = quoted(name.strip('"') + "_key")
+        return [
+            f"CREATE TEMP TABLE {name} ({', '.join(columns)})",
+            f"CREATE INDEX temp.{index} ON {name} ({parts})",
+        ]
+
+    def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
+        return ()  # they end with their connection
+
+    def empty(self, connection: Connection, table: str) -> None:
+        connection.cursor().execute(f"DELETE FROM {table}")
+
+    def write(
+        self,
+        connection: Connection,
+        table: str,
+        columns: Sequence[str],
+        types: Sequence[Column | None],
+        rows: Iterable[Sequence[Any]],
+    ) -> None:
+        marks = ", ".join("?" * len(columns))
+        connection.cursor().executemany(
+            f"INSERT INTO {table} ({', '.join(map(quoted, columns))}) VALUES ({marks})",
+            ([_value(value) for value in row] for row in rows),
+        )
+
+    def analyze(self, connection: Connection, table: str, rows: int) -> None:
+        """The index on the key is all that its planner needs."""
+
+    def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
+        mine, theirs = ", ".join(key), ", ".join(f"s.{one}" for one in key)
+        return f"DELETE FROM {table} WHERE ({mine}) IN (SELECT {theirs} FROM {stage} s WHERE {where})"
+
+    def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
+        changed = ", ".join(f"{quoted(column)} = {value}" for column, value in sets)
+        return f"UPDATE {table[0]} AS {table[1]} SET {changed} FROM {other[0]} AS {other[1]} WHERE {match} AND {where}"
+
+    def same(self, left: str, right: str) -> str:
+        return f"{left} IS {right}"
+
+    def one_copy(self, table: str, columns: Sequence[Column]) -> str:
+        same = " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)
+        return f"DELETE FROM {table} WHERE rowid = (SELECT rowid FROM {table} WHERE {same} LIMIT 1)"
+
+    def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
+        return [f"DELETE FROM {quoted(table.name)}" for table in tables]
+
+    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
+        unique = table.unique_keys[key]
+        if unique.park is not None:
+            return unique.park, "NULL"
+        for column in table.columns:
+            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
+                if "int" in column.kind:
+                    return column.name, f"{-(1 << 63)} + s.hg_n"
+                if "char" in column.kind or "text" in column.kind:
+                    return column.name, "char(1) || s.hg_n"  # nobody's value, and short
+        raise UnsupportedTable(
+            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
+            "key's columns are NOT NULL; the batch was not applied",
+            advice="Make one of the key's columns nullable",
+            table=table.name,
+            key=unique.name,
+        )
+
+    def fault(self, error: BaseException) -> Fault:
+        if isinstance(error, OverflowError | UnicodeEncodeError | sqlite3.IntegrityError | sqlite3.DataError):
+            return Fault.VIOLATION
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return Fault.AGAIN
+        if code is not None and code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL):
+            return Fault.GONE
+        return Fault.OTHER
+
+    def violated(self, error: BaseException) -> Violated:
+        words = str(error)
+        constraint = words.partition("constraint failed: ")[2] or None
+        return Violated(reason=words, constraint=constraint)
+
+    def is_repeated(self, error: BaseException) -> bool:
+        return False  # a definition and the position are one transaction here
+
+
+def _value(value: object) -> object:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value

@@ -1,0 +1,245 @@
+"""Staged rows: a table beside each target table, with the same columns, a row for each row of the batch, and marks.
+
+Every question about values is asked in the database, between staged rows and the target's rows, with the target's own
+equality: its types, collations, expressions and predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.keys.fold import NetRow
+from headgate.core.keys.plan import Clash, Edge
+from headgate.core.keys.schema import ForeignKey, TableSchema
+from headgate.targets.dialect import Dialect
+
+GONE, PUT = 0, 1
+VOID = 2
+"""Gone, but another staged row is the same row to the target: its last image counts."""
+MARKS = ("hg_n", "hg_op", "hg_slot", "hg_vacate", "hg_mask", "hg_full")
+EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint"})
+"""Kinds of columns whose values differ for the target whenever they differ for us."""
+
+
+@dataclass(slots=True)
+class StagedTable:
+    """One table of a batch."""
+
+    schema: TableSchema
+    table: str
+    """Quoted name of the target table."""
+    stage: str
+    """Quoted name of the staging table."""
+    rows: list[NetRow] = field(default_factory=list)
+    masks: dict[frozenset[str], int] = field(default_factory=dict)
+    """Which columns an image says → its number, from 1."""
+    shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """The columns of an image in their order → the number of what it says, so that it is looked up and not worked out."""
+    gone: int = 0
+    put: int = 0
+    moved: int = 0
+    vacated: int = 0
+    """Bits of the unique keys that some row has to let go of."""
+    is_emptied: bool = False
+    """The batch empties the target table first."""
+
+    def add(self, row: NetRow) -> None:
+        """Counts the row in."""
+        self.rows.append(row)
+        if row.image is None:
+            self.gone += 1
+            return
+        self.put += 1
+        self.moved += row.origin is not None
+        shape = tuple(row.image)
+        if shape not in self.shapes:
+            said = frozenset(column.name for column in self.schema.stored if column.name in row.image)
+            self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether two keys that differ for us differ for the target, too."""
+        kinds = {column.name: column.kind for column in self.schema.columns}
+        return all(kinds[name] in EXACT for name in self.schema.identity)
+
+    def stage_columns(self) -> list[str]:
+        """The columns that rows are staged with."""
+        origin = [f"hg_o{i}" for i in range(len(self.schema.identity))] if self.moved else []
+        return [*MARKS, *origin, *(column.name for column in self.schema.stored)]
+
+    def stage_rows(self, rows: Sequence[NetRow], slots: int) -> Iterator[list[object]]:
+        """What is staged: values in the order of `stage_columns`."""
+        names = [column.name for column in self.schema.stored]
+        blank: list[object] = [None] * len(self.schema.identity)
+        for row in rows:
+            origin = [] if not self.moved else list(row.origin) if row.origin is not None else blank
+            if row.image is None:
+                key = dict(zip(self.schema.identity, row.key, strict=True))
+                yield [row.n, GONE, row.n % slots, 0, 0, 0, *origin, *(key.get(name) for name in names)]
+            else:
+                get = row.image.get
+                mask = self.shapes[tuple(row.image)]
+                yield [row.n, PUT, row.n % slots, 0, mask, 0, *origin, *(get(name) for name in names)]
+
+
+class Questions:
+    """The SELECTs of a plan, for one table each, and completions before them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def match(self, table: StagedTable, left: str, right: str) -> str:
+        """The rows of two aliases have one key."""
+        name = self._dialect.name
+        return " AND ".join(f"{left}.{name(k)} = {right}.{name(k)}" for k in table.schema.identity)
+
+    def origin_match(self, table: StagedTable) -> str:
+        """The row `t` is where staged row `s` comes from."""
+        name = self._dialect.name
+        return " AND ".join(f"t.{name(k)} = s.hg_o{i}" for i, k in enumerate(table.schema.identity))
+
+    def void(self, table: StagedTable) -> str:
+        """Marks rows that are gone under a key that another staged row has, in the eyes of the target."""
+        return self._dialect.change(
+            (table.stage, "s"), (table.stage, "t"), self.match(table, "s", "t"), [("hg_op", str(VOID))],
+            f"s.hg_op = {GONE} AND t.hg_op = {PUT}",
+        )  # fmt: skip
+
+    def completions(self, table: StagedTable, referenced: frozenset[str]) -> Iterator[str]:
+        """UPDATEs that give staged rows what the events did not say and a plan needs.
+
+        Args:
+            table: The table.
+            referenced: Columns that foreign keys of other tables lead to.
+        """
+        name, stored = self._dialect.name, [column.name for column in table.schema.stored]
+        wanted = {one for key in table.schema.unique_keys for one in key.columns} | referenced
+        for said, mask in table.masks.items():
+            missing = [one for one in stored if one not in said]
+            if missing and table.moved:
+                yield self._dialect.change(
+                    (table.stage, "s"), (table.table, "t"), self.origin_match(table),
+                    [*((one, f"t.{name(one)}") for one in missing), ("hg_full", "1")],
+                    f"s.hg_mask = {mask} AND s.hg_o0 IS NOT NULL",
+                )  # fmt: skip
+            needed = [one for one in missing if one in wanted]
+            if needed:
+                yield self._dialect.change(
+                    (table.stage, "s"), (table.table, "t"), self.match(table, "s", "t"),
+                    [(one, f"t.{name(one)}") for one in needed],
+                    f"s.hg_mask = {mask} AND s.hg_full = 0",
+                )  # fmt: skip
+        needed = [one for one in stored if one in referenced and one not in table.schema.identity]
+        if needed and table.gone:
+            yield self._dialect.change(
+                (table.stage, "s"), (table.table, "t"), self.match(table, "s", "t"),
+                [(one, f"t.{name(one)}") for one in needed], f"s.hg_op = {GONE}",
+            )  # fmt: skip
+
+    def holders(self, table: StagedTable, number: int) -> Iterator[str]:
+        """Who holds in the target what a staged row ends with, under unique key `number`.
+
+        Rows of the answer: acquirer, holder's row in the batch or NULL, whether that one keeps the value, holder's key.
+        """
+        key, name, same = table.schema.unique_keys[number], self._dialect.name, self._dialect.same
+        identity = [name(k) for k in table.schema.identity]
+        parts = [f"{part} AS hg_p{i}" for i, part in enumerate(key.parts)]
+        keys = [f"{k} AS hg_k{i}" for i, k in enumerate(identity)]
+        inside = f"({key.predicate})" if key.predicate else "1 = 1"
+        fields = ", ".join([*keys, *parts])
+        own = " AND ".join(f"t.hg_k{i} = n.hg_k{i}" for i in range(len(identity)))
+        row = " AND ".join(f"r.hg_k{i} = t.hg_k{i}" for i in range(len(identity)))
+
+        def equal(left: str, right: str, *, nulls: bool) -> str:
+            operators = key.operators or ("=",) * len(key.parts)
+            return " AND ".join(
+                same(f"{left}.hg_p{i}", f"{right}.hg_p{i}") if nulls else f"{left}.hg_p{i} {op} {right}.hg_p{i}"
+                for i, op in enumerate(operators)
+            )
+
+        def query(*, nulls: bool) -> str:
+            some_null = " OR ".join(f"n.hg_p{i} IS NULL" for i in range(len(key.parts)))
+            return (
+                f"SELECT n.hg_n, r.hg_n, CASE WHEN r.hg_op = {PUT} AND r.hg_in AND {equal('r', 'n', nulls=nulls)} "
+                f"THEN 1 ELSE 0 END, r.hg_slot, {', '.join(f't.hg_k{i}' for i in range(len(identity)))} "
+                f"FROM (SELECT hg_n, {fields} FROM {table.stage} "
+                f"WHERE hg_op = {PUT} AND hg_slot >= 0 AND {inside}) n "
+                f"JOIN (SELECT {fields} FROM {table.table} WHERE {inside}) t ON {equal('t', 'n', nulls=nulls)} "
+                f"LEFT JOIN (SELECT hg_n, hg_op, hg_slot, {fields}, {inside} AS hg_in FROM {table.stage} "
+                f"WHERE hg_op < {VOID}) r ON {row} "
+                f"WHERE NOT ({own})" + (f" AND ({some_null})" if nulls else "")
+            )
+
+        yield query(nulls=False)
+        if key.nulls_equal:
+            yield query(nulls=True)  # apart: a join that takes NULLs as equal uses no index
+
+    def duplicates(self, table: StagedTable, number: int) -> str:
+        """Pairs of staged rows that end with one value of unique key `number`: row, other row, the other's key."""
+        key, same = table.schema.unique_keys[number], self._dialect.same
+        parts = ", ".join(f"{part} AS hg_p{i}" for i, part in enumerate(key.parts))
+        keys = ", ".join(f"{self._dialect.name(k)} AS hg_k{i}" for i, k in enumerate(table.schema.identity))
+        inside = f"({key.predicate})" if key.predicate else "1 = 1"
+        rows = f"(SELECT hg_n, {keys}, {parts} FROM {table.stage} WHERE hg_op = {PUT} AND hg_slot >= 0 AND {inside})"
+        operators = key.operators or ("=",) * len(key.parts)
+        equal = " AND ".join(
+            same(f"a.hg_p{i}", f"b.hg_p{i}") if key.nulls_equal else f"a.hg_p{i} {op} b.hg_p{i}"
+            for i, op in enumerate(operators)
+        )
+        others = ", ".join(f"b.hg_k{i}" for i in range(len(table.schema.identity)))
+        return f"SELECT a.hg_n, b.hg_n, {others} FROM {rows} a JOIN {rows} b ON {equal} WHERE a.hg_n <> b.hg_n"
+
+    def ties(self, child: StagedTable, parent: StagedTable, key: ForeignKey) -> Iterator[str]:
+        """Rows of the batch that a foreign key connects, where the parent comes, goes, or changes what is referred to."""
+        name = self._dialect.name
+        stays = " AND ".join(
+            [self.match(parent, "t", "p"), *(f"t.{name(one)} = p.{name(one)}" for one in key.parent_columns)]
+        )
+        moves = f"p.hg_op < {VOID} AND (p.hg_op = {GONE} OR NOT EXISTS (SELECT 1 FROM {parent.table} t WHERE {stays}))"
+
+        def link(alias: str) -> str:
+            pairs = zip(key.columns, key.parent_columns, strict=True)
+            return " AND ".join(f"{alias}.{name(mine)} = p.{name(theirs)}" for mine, theirs in pairs)
+
+        different = "c.hg_n <> p.hg_n"
+        yield (
+            f"SELECT c.hg_n, p.hg_n FROM {child.stage} c JOIN {parent.stage} p ON {link('c')} "
+            f"WHERE c.hg_op = {PUT} AND {different} AND {moves}"
+        )
+        before = self.match(child, "b", "c")
+        yield (
+            f"SELECT c.hg_n, p.hg_n FROM {child.stage} c JOIN {child.table} b ON {before} "
+            f"JOIN {parent.stage} p ON {link('b')} WHERE {different} AND {moves}"
+        )
+
+
+def sort_holders(
+    rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
+) -> None:
+    """Adds what `Questions.holders` found: to the edges, or to the clashes."""
+    for acquirer, holder, keeps, slot, *key in rows:
+        if holder is not None and not keeps and int(slot) >= 0:
+            edges.append(Edge(int(holder), int(acquirer), number))
+        else:
+            clashes.append(
+                Clash(
+                    row=int(acquirer), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=None if holder is None else int(holder), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
+
+
+def add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
+    """Adds what `Questions.duplicates` found."""
+    # A row that has held the value all along is not the one that is wrong.
+    keepers = {clash.other for clash in clashes if clash.other is not None}
+    for row, other, *key in rows:
+        if int(row) not in keepers:
+            clashes.append(
+                Clash(
+                    row=int(row), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=int(other), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip

@@ -1,0 +1,235 @@
+"""The statements that write: let go, update, insert, delete, in an order in which no row is in another's way.
+
+1. Rows that are gone are deleted, children before parents, where no foreign key leads to the table.
+2. Rows that hold what another row ends with let go: deleted, to be inserted again; or, where a foreign key leads to the
+   table, parked: one column of the contested key is set to NULL.
+3. Rows that are there are updated, rows that are not are inserted; parents before children.
+4. Rows that are gone are deleted in the tables that foreign keys lead to: by now their children have left.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headgate.core.keys.apply import ALL
+from headgate.core.keys.fold import Net
+from headgate.core.keys.schema import TableSchema, circular
+from headgate.targets.dialect import Dialect
+from headgate.targets.staged import GONE, PUT, Questions, StagedTable
+
+CHUNK = 1000
+"""So many marks are moved by one statement."""
+Tables = Callable[[Sequence[str]], Mapping[str, TableSchema]]
+
+
+class Writing:
+    """Writing statements of one dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._questions = Questions(dialect)
+
+    def stage_table(self, name: str, schema: TableSchema, origin: Sequence[str]) -> Sequence[str]:
+        """Statements that make a staging table: the columns of the target, all nullable, generated ones generated."""
+        quoted = self._dialect.name
+        columns = [
+            "hg_n bigint PRIMARY KEY", "hg_op smallint", "hg_slot bigint", "hg_vacate bigint", "hg_mask int",
+            "hg_full smallint", *origin,
+        ]  # fmt: skip
+        for column in schema.columns:
+            made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""
+            columns.append(f"{quoted(column.name)} {column.type}{made}")
+        return self._dialect.stage_table(name, columns, [c for c in schema.columns if c.name in schema.identity])
+
+    def assign(self, cursor: Any, table: StagedTable, marks: Sequence[tuple[int, int | None, int | None]]) -> None:
+        """Sets slot and vacated keys of staged rows: (row, slot or None, bits or None)."""
+        groups: dict[tuple[int | None, int | None], list[int]] = {}
+        for n, slot, bits in marks:
+            groups.setdefault((slot, bits), []).append(n)
+        for (slot, bits), rows in groups.items():
+            sets = [f"hg_slot = {slot}"] if slot is not None else []
+            sets += [f"hg_vacate = {bits}"] if bits is not None else []
+            for begin in range(0, len(rows), CHUNK):
+                # Numbers of ours, not values of anybody's.
+                which = ", ".join(str(int(n)) for n in rows[begin : begin + CHUNK])
+                cursor.execute(f"UPDATE {table.stage} SET {', '.join(sets)} WHERE hg_n IN ({which})")
+
+    def apply(self, cursor: Any, tables: Sequence[StagedTable], slot: int, net: Net, schemas: Tables) -> None:
+        """Applies a slot, or all.
+
+        Args:
+            cursor: In a transaction.
+            tables: Those of the batch, parents first.
+            slot: Its number, or `ALL`.
+            net: The batch.
+            schemas: Finds the tables that foreign keys lead to.
+        """
+        for statement in self._emptied(tables):
+            cursor.execute(statement)
+        some = [table for table in tables if table.rows]
+        mine = "s.hg_slot >= 0" if slot == ALL else f"s.hg_slot = {int(slot)}"
+        circles = {table.schema.name: self._circle(table, schemas) for table in some}
+        for table in reversed(some):
+            if not table.schema.is_referenced:
+                for statement in self._delete_early(table, mine):
+                    cursor.execute(statement)
+        for table in some:
+            if table.schema.is_referenced:
+                for statement in self._park(table, mine):
+                    cursor.execute(statement)
+        for table in some:
+            for statement in self._put(table, mine, circles[table.schema.name]):
+                cursor.execute(statement)
+        for table in some:
+            if circles[table.schema.name] and table.put:
+                for statement in self._close_circle(table, mine, circles[table.schema.name]):
+                    cursor.execute(statement)
+        if slot == ALL:
+            self._copies(cursor, tables, net)
+        leaving = [table for table in reversed(some) if table.schema.is_referenced and table.gone]
+        for table in leaving:
+            if circles[table.schema.name]:
+                cursor.execute(self._open_circle(table, mine, circles[table.schema.name]))
+        for table in leaving:
+            key = [self._dialect.name(one) for one in table.schema.identity]
+            cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}"))
+
+    def _emptied(self, tables: Sequence[StagedTable]) -> Sequence[str]:
+        emptied = [table.schema for table in reversed(tables) if table.is_emptied]
+        return self._dialect.truncate(emptied) if emptied else ()
+
+    def _circle(self, table: StagedTable, schemas: Tables) -> tuple[str, ...]:
+        """Columns of foreign keys that lead back to the table: set last, where the target would not have it otherwise."""
+        known = dict(schemas([table.schema.name]))
+        waiting = [key.parent for key in table.schema.foreign_keys]
+        while waiting:
+            name = waiting.pop()
+            if name not in known:
+                known.update(schemas([name]))
+                waiting.extend(key.parent for key in known[name].foreign_keys if name in known)
+        keys = circular(table.schema, known)
+        return tuple(
+            column
+            for key in keys
+            if not key.is_deferrable
+            and key.is_nullable
+            and (key.parent != table.schema.name or self._dialect.checks_rows_one_by_one)
+            for column in key.columns
+        )
+
+    def _delete_early(self, table: StagedTable, mine: str) -> Iterator[str]:
+        key = [self._dialect.name(one) for one in table.schema.identity]
+        if table.gone:
+            yield self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}")
+        if table.vacated and table.put and self._vacating(table):
+            where = f"s.hg_op = {PUT} AND {self._bits(table)} AND {mine}"
+            # What the events did not say is kept: the row is inserted again as a whole.
+            yield from self._fill(table, where)
+            yield self._dialect.delete(table.table, table.stage, key, where)
+
+    def _vacating(self, table: StagedTable) -> int:
+        """Bits of contested keys that are checked at once; those checked at the end need nobody to let go."""
+        keys = table.schema.unique_keys
+        return sum(1 << i for i, key in enumerate(keys) if table.vacated >> i & 1 and not key.is_deferrable)
+
+    def _bits(self, table: StagedTable) -> str:
+        return f"(s.hg_vacate & {self._vacating(table)}) <> 0"
+
+    def _fill(self, table: StagedTable, where: str) -> Iterator[str]:
+        name = self._dialect.name
+        for said, mask in table.masks.items():
+            missing = [column.name for column in table.schema.stored if column.name not in said]
+            yield self._dialect.change(
+                (table.stage, "s"), (table.table, "t"), self._questions.match(table, "s", "t"),
+                [*((one, f"t.{name(one)}") for one in missing), ("hg_full", "1")],
+                f"s.hg_mask = {mask} AND s.hg_full = 0 AND {where}",
+            )  # fmt: skip
+
+    def _park(self, table: StagedTable, mine: str) -> Iterator[str]:
+        for number, _ in enumerate(table.schema.unique_keys):
+            if self._vacating(table) >> number & 1:
+                yield self._dialect.change(
+                    (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+                    [self._dialect.park(table.schema, number)],
+                    f"(s.hg_vacate & {1 << number}) <> 0 AND {mine}",
+                )  # fmt: skip
+
+    def _put(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
+        if not table.put:
+            return
+        name, match = self._dialect.name, self._questions.match(table, "t", "s")
+        stored = [column.name for column in table.schema.stored]
+        order = "hg_n" if circle else ", ".join(f"s.{name(one)}" for one in table.schema.identity)
+        absent = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {match})"
+
+        def insert(columns: Sequence[str], where: str) -> str:
+            values = ", ".join("NULL" if one in circle else f"s.{name(one)}" for one in columns)
+            return (
+                f"INSERT INTO {table.table} ({', '.join(map(name, columns))}) {self._dialect.insert_words} "
+                f"SELECT {values} FROM {table.stage} s WHERE s.hg_op = {PUT} AND {where} AND {mine} AND {absent} "
+                f"ORDER BY {order}"
+            )
+
+        fixed = {*circle, *(table.schema.identity if table.is_exact else ())}
+        kinds = [
+            ([one for one in stored if one in said], f"s.hg_mask = {mask} AND s.hg_full = 0")
+            for said, mask in table.masks.items()
+        ]
+        if table.vacated or table.moved:
+            kinds.append((stored, "s.hg_full = 1"))
+        for columns, which in kinds:
+            sets = [(one, f"s.{name(one)}") for one in columns if one not in fixed]
+            if sets and not table.is_emptied:
+                yield self._dialect.change(
+                    (table.table, "t"), (table.stage, "s"), match, sets, f"s.hg_op = {PUT} AND {which} AND {mine}"
+                )
+            yield insert(columns, which)
+        if table.schema.is_referenced:
+            # What was parked and is not said by the change.
+            for number in range(len(table.schema.unique_keys)):
+                if self._vacating(table) >> number & 1:
+                    column, _ = self._dialect.park(table.schema, number)
+                    yield self._dialect.change(
+                        (table.table, "t"), (table.stage, "s"), match, [(column, f"s.{name(column)}")],
+                        f"s.hg_op = {PUT} AND (s.hg_vacate & {1 << number}) <> 0 AND {mine}",
+                    )  # fmt: skip
+
+    def _close_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
+        name = self._dialect.name
+        for said, mask in table.masks.items():
+            # Of a row that was inserted again as a whole, all of them were left open.
+            for columns, which in (([one for one in circle if one in said], "0"), (list(circle), "1")):
+                if columns:
+                    yield self._dialect.change(
+                        (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+                        [(one, f"s.{name(one)}") for one in columns],
+                        f"s.hg_op = {PUT} AND s.hg_mask = {mask} AND s.hg_full = {which} AND {mine}",
+                    )  # fmt: skip
+
+    def _open_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> str:
+        """Rows that are about to go refer to nothing any more."""
+        return self._dialect.change(
+            (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+            [(one, "NULL") for one in circle], f"s.hg_op = {GONE} AND {mine}",
+        )  # fmt: skip
+
+    def _copies(self, cursor: Any, tables: Sequence[StagedTable], net: Net) -> None:
+        """Rows of tables without a key, one by one: all that leave, then all that come."""
+        by_name = {table.schema.name: table for table in tables}
+        for copies in sorted(net.copies, key=lambda each: each.count):
+            table = by_name[copies.table]
+            columns = table.schema.stored
+            names = [column.name for column in columns]
+            values = [self._value(copies.image[one]) for one in names]
+            if copies.count < 0:
+                sql = self._dialect.one_copy(table.table, columns)
+            else:
+                marks = ", ".join([self._dialect.mark] * len(names))
+                sql = f"INSERT INTO {table.table} ({', '.join(map(self._dialect.name, names))}) VALUES ({marks})"
+            for _ in range(abs(copies.count)):
+                cursor.execute(sql, values)
+
+    def _value(self, value: object) -> object:
+        return json.dumps(value) if isinstance(value, dict | list) else value

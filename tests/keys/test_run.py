@@ -1,0 +1,155 @@
+"""What lies between a source and a target: files, definitions that change, a source that changed behind our back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.api import open_target
+from headgate.core.keys.change import batches, transactions
+from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, Unavailable
+from headgate.sources.files import ChangeFiles
+from headgate.sync.run import SyncSettings, run
+from headgate.testing.changes import Changes
+from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
+
+T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
+every = pytest.mark.parametrize("kind", KINDS)
+
+
+def row(id: int, uk: Any, b: Any = None) -> dict[str, Any]:
+    """A row of `T`."""
+    return {"id": id, "uk": uk, "b": b}
+
+
+@every
+@pytest.mark.parametrize("policy", ["stop", "quarantine"])
+def test_a_key_that_somebody_adds_is_found_when_it_is_broken(
+    kind: str, policy: str, request: pytest.FixtureRequest
+) -> None:
+    """The definition is read again, the batch is planned again, and nobody is stopped or set apart."""
+    database = fresh(kind, request)
+    database.execute(T)
+    fill(database, "t", [row(1, "x", "one"), row(2, "y", "two")])
+    steps = [c(1, row(3, "z")), u(2, row(1, "x", "one"), b="two"), u(2, row(2, "y", "two"), b="one")]
+    target = database.target()
+    settings = SyncSettings(changes_max=1, on_violation=policy)  # type: ignore[arg-type]
+    going = run(Changes(changes_of(*steps)), target, stream="s", settings=settings)
+    next(going)
+    database.execute("CREATE UNIQUE INDEX late ON t (b)")
+    done = next(going)
+    target.close()
+    assert done.complete is not None
+    assert (done.complete.edges, done.complete.dead) == (2, ())
+    assert sorted((one["id"], one["b"]) for one in database.rows("t")) == [(1, "two"), (2, "one"), (3, None)]
+
+
+@every
+def test_a_begun_batch_is_repeated_to_its_end_or_not_at_all(kind: str, request: pytest.FixtureRequest) -> None:
+    """Whatever the settings say now; and if the source no longer ends there, nothing is written."""
+    if kind == "sqlite":
+        pytest.skip("one writer begins no batch in parts")
+    database = fresh(kind, request)
+    database.execute(T)
+    changes = changes_of(*(c(i, row(i, f"v{i}")) for i in range(9)))
+    sync(database, changes[:2])
+    database.execute("UPDATE headgate_stream SET pending = 6")
+    with pytest.raises(CheckpointMismatch, match="position=6"):
+        sync(database, changes[:5])
+    joined = [replace(one, tx="6" if one.seq in (6, 7) else one.tx) for one in changes]
+    with pytest.raises(CheckpointMismatch, match="position=6"):
+        sync(database, joined)
+    assert len(database.rows("t")) == 2
+    done = sync(database, changes, changes_max=2)
+    assert [one.through for one in done] == [6, 8]
+
+
+def test_batches_end_where_transactions_end() -> None:
+    """Never inside one; an emptied table and a definition are alone; a place where to end goes before the size."""
+    sizes = [1, 2, 5, 1, 1]
+    changes = changes_of(*(c(tx, row(0, "")) for tx, size in enumerate(sizes) for _ in range(size)))
+
+    def cut(changes_max: int, through: int | None = None) -> list[int]:
+        return [len(one.changes) for one in batches(transactions(changes), changes_max=changes_max, through=through)]
+
+    assert cut(1) == sizes
+    assert cut(3) == [3, 5, 2]
+    assert cut(100) == [10]
+    assert cut(1, through=7) == [8, 1, 1]
+    changes[8] = replace(changes[8], op="t", after=None)
+    assert cut(100) == [8, 1, 1]
+
+
+def lines(path: Path, *records: dict[str, Any]) -> ChangeFiles:
+    """A file of changes."""
+    path.write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
+    return ChangeFiles(files=str(path))
+
+
+GOOD = {"seq": 0, "tx": "a", "table": "t", "op": "c", "before": None, "after": {"id": 1}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"op": "x"}, "op is none of"), ({"seq": "1"}, "seq is not a number"), ({"table": None}, "names no table"),
+        ({"after": None}, "after is missing"), ({"after": [1]}, "after is not an object"), ({"op": "ddl"}, "sql is missing"),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_change_is_named(bad: dict[str, Any], says: str, tmp_path: Path) -> None:
+    """File and line, and what is wrong with it."""
+    source = lines(tmp_path / "c.jsonl", GOOD, {**GOOD, "seq": 1, **bad})
+    with pytest.raises(Corrupt, match=says) as error:
+        list(source.transactions(-1))
+    assert error.value.facts["line"] == 2
+
+
+def test_files_are_merged_by_place_and_never_torn(tmp_path: Path) -> None:
+    """Order within a file is checked; what was delivered before is dropped; nothing is opened that is not there."""
+    lines(tmp_path / "z.jsonl", GOOD, {**GOOD, "seq": 3, "tx": "c"})
+    lines(tmp_path / "a.jsonl", {**GOOD, "seq": 1, "tx": "b"}, {**GOOD, "seq": 2, "tx": "b"})
+    lines(tmp_path / "again.jsonl", GOOD, {**GOOD, "seq": 1, "tx": "b"}, {**GOOD, "seq": 2, "tx": "b"})
+    source = ChangeFiles(files=str(tmp_path), tables={"t": "u"})
+    assert [[one.seq for one in group] for group in source.transactions(-1)] == [[0], [1, 2], [3]]
+    assert [[one.seq for one in group] for group in source.transactions(2)] == [[3]]
+    assert {one.table for group in source.transactions(-1) for one in group} == {"u"}
+    with pytest.raises(Corrupt, match="not in the order of seq"):
+        list(lines(tmp_path / "back.jsonl", {**GOOD, "seq": 9}, {**GOOD, "seq": 8, "tx": "b"}).transactions(-1))
+    with pytest.raises(Unavailable, match="no file of changes"):
+        list(ChangeFiles(files=str(tmp_path / "none*.jsonl")).transactions(-1))
+
+
+@every
+def test_bad_changes_are_named_and_nothing_is_written(kind: str, request: pytest.FixtureRequest) -> None:
+    """A table or a column that the target lacks, a change without its key: table and position."""
+    database = fresh(kind, request)
+    database.execute(T)
+    for bad, says in [
+        (c(1, row(1, "x"), "absent"), "table=absent"),
+        (c(1, {"id": 1, "other": 2}), "column=other"),
+        (d(1, {"uk": "x"}), "key=id"),
+        (("1", "t", "d", None, None), "key=id"),
+    ]:
+        with pytest.raises(InvalidRequest, match=says) as error:
+            sync(database, changes_of(c(0, row(9, "fine")), bad))
+        assert error.value.facts["position"] == 1
+    assert database.rows("t") == []
+
+
+def test_a_target_is_chosen_by_its_dsn(tmp_path: Path) -> None:
+    """And one that does not answer says so; the DSN, which may hold a password, is not in the message."""
+    for epoch, dsn in enumerate((f"sqlite:{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'a.db'}"), 1):
+        target = open_target(dsn)
+        assert target.open_stream("s").epoch == epoch
+        target.close()
+    with pytest.raises(InvalidRequest, match="scheme=oracle") as error:
+        open_target("oracle://u:secret@h/db")
+    assert "secret" not in str(error.value)
+    for dsn in ("postgresql://u:secret@127.0.0.1:1/db", "mysql://u:secret@127.0.0.1:1/db"):
+        with pytest.raises(Unavailable, match="does not answer") as gone:
+            open_target(dsn).open_stream("s")
+        assert "secret" not in str(gone.value)
