@@ -22,6 +22,8 @@ LOCK_WAIT_MS = 10_000
 """So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
 ANALYZE_ROWS = 2_000
 """From here on it pays to tell the planner what was staged."""
+NESTED = frozenset({dict, list})
+"""Exact types: this is asked of every value."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
@@ -95,7 +97,7 @@ class PostgresDialect:
         names = ", ".join(map(self.name, columns))
         with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
             for row in rows:
-                copy.write_row([_text(value) if isinstance(value, dict | list) else value for value in row])
+                copy.write_row([_text(value) if type(value) in NESTED else value for value in row])
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         if rows >= ANALYZE_ROWS:
