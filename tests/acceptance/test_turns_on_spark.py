@@ -255,6 +255,23 @@ def test_a_write_after_a_step_without_one_is_refused(written: Written) -> None:
     assert ids(written.spark, written.root) == list(range(10))
 
 
+def test_what_a_function_has_left_running_commits_nothing_after_its_turn(written: Written) -> None:
+    """The gate knows whose turn it is: a thread that goes on in the batch's session is refused; who takes no turns is not."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+    left: list[SparkSession] = []
+
+    def leaves(batch: DataFrame, batch_id: int) -> None:
+        written.append(batch, batch_id)
+        left.append(batch.sparkSession)
+
+    headgate.supervise(written.query(leaves), written.job, once=True)
+    insert = f"INSERT INTO delta.`{written.root / 'table'}` VALUES ({{}}, 'late')"
+    with pytest.raises(Exception, match="was refused: nobody has the turn"):
+        left[0].sql(insert.format(98))
+    written.spark.sql(insert.format(99))
+    assert ids(written.spark, written.root) == [*range(10), 99]
+
+
 def test_a_coordinated_function_in_any_other_query_is_refused(written: Written) -> None:
     """Nobody would give the turn back when Spark's commit log is written."""
     drop(written.root / "in", "own", 0, people(0, 10))
