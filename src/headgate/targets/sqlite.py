@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
@@ -51,7 +51,11 @@ class SqliteDialect:
         self._path, self._busy_s = path_of(dsn), busy_s
 
     def connect(self) -> Connection:
-        connection = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
+        # Not made if it is not there: a path with a mistake in it would be a new, empty database.
+        connection = sqlite3.connect(
+            f"file:{quote(self._path)}?mode=rw", uri=True, timeout=self._busy_s, isolation_level=None,
+            check_same_thread=False,
+        )  # fmt: skip
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
@@ -68,7 +72,9 @@ class SqliteDialect:
     def control(self) -> Sequence[str]:
         return CONTROL
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+    def stage_table(
+        self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
+    ) -> Sequence[str]:
         parts = ", ".join(quoted(column.name) for column in key)
         index = quoted(name.strip('"') + "_key")
         return [
