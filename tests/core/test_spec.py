@@ -691,6 +691,7 @@ def test_the_password_of_a_target_is_masked() -> None:
         ("from:", "parallelism: 0, from:", "sync.crm.parallelism: '0' is not a count"),
         ('"sqlite:x.db"', '"host=h password=pa55"', "not the address of a database"),
         ('"sqlite:x.db"', '"mysql://me:pa/55@h/db"', "an @ behind the first /"),
+        ('"sqlite:x.db"', '"mysql://me:pa@55@h/db"', "a second @"),
         (', to: "sqlite:x.db"', "", "sync.crm.to: missing"),
         ("crm:", "c/m:", "cannot be used as a name"),
     ],

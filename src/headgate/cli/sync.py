@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -39,8 +40,9 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
     Nothing is written to the target but temporary tables, which end with the command.
     """
     rows = []
-    for keeper in _keepers(spec, name):
-        with keeper:
+    keepers = _keepers(spec, name)
+    for keeper in keepers:
+        with _named(keeper, keepers), keeper:
             batch = keeper.plan()
         rows.append({"sync": keeper.name, "batch": None if batch is None else dataclasses.asdict(batch)})
         if output is Output.TEXT:
@@ -91,19 +93,19 @@ def run_command(
 def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     """Show how far each database is: position, last batch, epoch of the writer, rows set apart."""
     rows: list[dict[str, Any]] = []
-    errors: list[HeadgateError] = []
+    errors: dict[str, HeadgateError] = {}
     for keeper in _keepers(spec, None):
         try:
             with keeper:
                 rows.append({**dataclasses.asdict(keeper.standing()), "error": None})
         except HeadgateError as error:
-            errors.append(error)
+            errors[keeper.name] = error
             rows.append({"sync": keeper.name, "stream": keeper.stream, "error": error.message})
     if output is not Output.TEXT:
         document(output, "syncs", rows)
     else:
         cells = [
-            (row["sync"], row["error"], *[words.NOTHING] * 4)
+            (row["sync"], "no answer", *[words.NOTHING] * 4)
             if row["error"] is not None
             else (
                 row["sync"],
@@ -117,8 +119,12 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         ]
         table(("sync", "state", "position", "last batch", "epoch", "set apart"), cells)
     if errors:
-        worst = combined_exit_code([error.exit_code for error in errors])
-        raise next(error for error in errors if error.exit_code == worst)
+        worst = combined_exit_code([error.exit_code for error in errors.values()])
+        first = next(error for error in errors.values() if error.exit_code == worst)
+        for name, other in errors.items():
+            if other is not first:
+                print(f"{name}: {other}", file=sys.stderr)
+        raise first
 
 
 @sync.command("dead-letters")
@@ -164,6 +170,17 @@ def _keepers(spec: str | None, name: str | None) -> list[Keeper]:
     return [Keeper(pipeline, one) for one in syncs_of(pipeline, name)]
 
 
+@contextlib.contextmanager
+def _named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
+    """Says whose error it is, where it could be that of several."""
+    try:
+        yield
+    except HeadgateError:
+        if len(keepers) > 1:
+            print(f"{keeper.name}: ended by an error", file=sys.stderr)
+        raise
+
+
 def _carry(
     keepers: list[Keeper],
     counts: dict[str, _Count],
@@ -175,7 +192,10 @@ def _carry(
 ) -> None:
     passes = [(keeper, keeper.passes()) for keeper in keepers]
     while not stop.is_set():
-        applied = sum(_one_pass(keeper, next(each), counts[keeper.name], stop, output) for keeper, each in passes)
+        applied = 0
+        for keeper, each in passes:
+            with _named(keeper, keepers):
+                applied += _one_pass(keeper, next(each), counts[keeper.name], stop, output)
         if once or (until_idle and not applied):
             return
         if not applied:

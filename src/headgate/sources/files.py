@@ -130,7 +130,11 @@ class ChangeFiles:
 
     def _json(self, path: Path) -> Iterator[Change]:
         with _opened(path) as lines:
-            for number, line in enumerate(lines, 1):
+            for number, data in enumerate(lines, 1):
+                try:
+                    line = data.decode()
+                except UnicodeDecodeError as error:
+                    raise Corrupt("a line is not UTF-8", file=path, line=number) from error
                 if line.strip():
                     try:
                         record = json.loads(line)
@@ -200,6 +204,6 @@ class ChangeFiles:
 
 def _opened(path: Path) -> Any:
     try:
-        return path.open(encoding="utf-8")
+        return path.open("rb")
     except OSError as error:
         raise Unavailable(f"a file of changes cannot be read: {error.strerror}", file=path) from error

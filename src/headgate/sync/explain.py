@@ -12,6 +12,8 @@ from headgate.core.keys.plan import assign, with_queues
 from headgate.ports import ChangeSource, DefinitionChanged, TargetView
 from headgate.sync.run import SyncSettings, pending_batches, prepared
 
+TOGETHER = "one takes a value that another lets go of, or a foreign key leads from one to the other"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
@@ -102,11 +104,9 @@ def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str
     in_components = sum(map(len, assignment.components))
     serial = [f"the whole batch is one transaction: {reason}" for reason in because]
     if in_components and not because:
-        serial.append(
-            f"{in_components} rows in {len(assignment.components)} groups: the rows of a group share a transaction, because "
-            + ("they are in a conflict queue" if ready.queues else "one takes a value that another lets go of, or a foreign "
-            "key leads from one to the other")
-        )  # fmt: skip
+        groups = f"{len(assignment.components)} group" + ("s" if len(assignment.components) > 1 else "")
+        why = "they are in a conflict queue" if ready.queues else TOGETHER
+        serial.append(f"{in_components} rows in {groups}: the rows of a group share a transaction, because {why}")
     return NextBatch(
         batch=progress.last_batch + 1,
         changes=len(batch.changes),

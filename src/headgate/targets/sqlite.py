@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import UnsupportedTable
+from headgate.errors import Unavailable, UnsupportedTable
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.sqlite_catalogue import quoted, read_tables
 
@@ -52,10 +52,13 @@ class SqliteDialect:
 
     def connect(self) -> Connection:
         # Not made if it is not there: a path with a mistake in it would be a new, empty database.
-        connection = sqlite3.connect(
-            f"file:{quote(self._path)}?mode=rw", uri=True, timeout=self._busy_s, isolation_level=None,
-            check_same_thread=False,
-        )  # fmt: skip
+        place = f"file:{quote(self._path)}?mode=rw"
+        try:
+            connection = sqlite3.connect(
+                place, uri=True, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.OperationalError as error:
+            raise Unavailable(f"the target database does not answer: {error}", file=self._path) from error
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 

@@ -99,9 +99,7 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         missing = [name for name in names if name not in self._tables]
         if missing:
-            with self._connections.lend() as connection:
-                self._tables.update(self._dialect.catalogue(connection, missing))
-                connection.rollback()
+            self._tables.update(self._catalogue(missing))
         return {name: self._tables[name] for name in names if name in self._tables}
 
     def forget_tables(self) -> None:
@@ -322,10 +320,10 @@ class SqlTarget:
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
 
     def _has_table(self, name: str) -> bool:
-        with self._connections.lend() as connection:
-            found = self._dialect.catalogue(connection, [name])
-            connection.rollback()
-        return name in found
+        return name in self._catalogue([name])
+
+    def _catalogue(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        return self._connections.read(lambda connection: self._dialect.catalogue(connection, names))
 
     @property
     def _open(self) -> _Stream:

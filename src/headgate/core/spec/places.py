@@ -118,9 +118,9 @@ class Dsn:
             value = None if path is None else f"sqlite:{path}"
         elif not colon or scheme not in _DSN_SCHEMES or not rest.startswith("//"):
             reader.fault(node, at, "not the address of a database that this version knows", expected)
-        elif re.fullmatch(r"//[^/?#\s]*([/?#][^@\s]*)?", rest) is None:
-            # What masks passwords looks for them before the host; one that reaches beyond would be shown.
-            what = "a space, or an @ behind the first /, ? or #"
+        elif re.fullmatch(r"//[^@/?#\s]*(@[^@/?#\s]*)?([/?#][^@\s]*)?", rest) is None:
+            # Of a password that is not encoded, a part would be taken for the host, and shown in messages.
+            what = "a space, a second @, or an @ behind the first /, ? or #"
             reader.fault(
                 node, at, what, "percent-encoded: in a user or password / is %2F, ? is %3F, # is %23, @ is %40"
             )
