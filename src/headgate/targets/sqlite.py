@@ -30,9 +30,8 @@ CONTROL = (
 
 def path_of(dsn: str) -> str:
     """The file of `sqlite:PATH` or `sqlite:///PATH`."""
-    if dsn.startswith("sqlite://"):
-        return urlsplit(dsn).path
-    return dsn.removeprefix("sqlite:")
+    path = urlsplit(dsn).path if dsn.startswith("sqlite://") else dsn.removeprefix("sqlite:")
+    return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
 class SqliteDialect:
