@@ -123,6 +123,14 @@ class Keeper:
         """
         return explain(self._source, self._target, stream=self.stream, settings=self._settings)
 
+    def files(self) -> object:
+        """Changes when the files of changes do.
+
+        Raises:
+            Unavailable: There is none.
+        """
+        return self._source.fingerprint()
+
     def standing(self) -> Standing:
         """How far the target is. Nothing is written.
 
@@ -155,6 +163,7 @@ class Keeper:
         Raises:
             HeadgateError: See `run`; within a pass, too.
         """
+        self.files()  # without a source nobody is taken over from
         progress = self._target.open_stream(self.stream)
         seen: object = None
 
@@ -165,6 +174,6 @@ class Keeper:
                 yield applied
 
         while True:
-            now = self._source.fingerprint()
+            now = self.files()
             yield one() if now != seen else iter(())
             seen = now

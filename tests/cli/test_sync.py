@@ -213,6 +213,24 @@ def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -
     assert people(tmp_path) == [(1, "b"), (2, "a"), (9, "z")]
 
 
+def test_parquet_files_go_to_the_table_that_the_file_names(tmp_path: Path) -> None:
+    """With the source's own column for its transactions."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pipeline(tmp_path, settings="table: people")
+    file = tmp_path / "headgate.yml"
+    written = "{files: changes, format: parquet, transaction: commit_id}"
+    file.write_text(file.read_text().replace('{files: "changes/*.jsonl"}', written))
+    rows = [
+        {"seq": one["seq"], "commit_id": 7, "op": "u", **{k: json.dumps(one[k]) for k in ("before", "after")}}
+        for one in SWAP
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "changes" / "a.parquet")
+    assert sync(tmp_path, "plan", "--output", "json").json["syncs"][0]["batch"]["edges"] == 2
+    assert sync(tmp_path, "run", "--once").code == 0
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
+
+
 def test_several_syncs_are_carried_together_and_one_by_name(tmp_path: Path) -> None:
     """One that cannot be reached does not hide how far the other is."""
     pipeline(tmp_path)
@@ -356,7 +374,10 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     """A name, files, one pace; a file without databases, and streams of a file that has none."""
     pipeline(tmp_path)
-    refused(tmp_path, ("plan",), 6, "there is no file of changes")
+    before = state_of(tmp_path)
+    for command in (*COMMANDS, ("run",)):
+        refused(tmp_path, command, 6, "there is no file of changes")
+    assert state_of(tmp_path) == before
     refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
     refused(tmp_path, ("dead-letters", "cmr"), 2, "there is no sync 'cmr'")
     refused(tmp_path, ("run", "--once", "--until-idle"), 2, "two different things")
@@ -366,6 +387,25 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "headgate.yml").write_text(text)
     for command in (("plan",), ("run", "--once"), ("status",), ("dead-letters", "crm")):
         refused(tmp_path, command, 2, "the file keeps no database in step")
+
+
+def test_check_meets_source_and_target_without_spark(tmp_path: Path) -> None:
+    """Each fault has its line; a file with nothing but syncs starts no Spark."""
+    pipeline(tmp_path)
+    (tmp_path / "crm.db").rename(tmp_path / "other.db")
+    before = state_of(tmp_path)
+    ran = headgate("check", "--output", "json", "--spec", tmp_path)
+    assert ran.code == 6
+    told = [(one["where"].rpartition("headgate.yml:")[2], one["what"]) for one in ran.json["findings"]]
+    assert [where for where, what in told if "change" in what or "database" in what] == [
+        "4: sync.crm.from",
+        "5: sync.crm.to",
+    ]
+    assert state_of(tmp_path) == before
+    (tmp_path / "other.db").rename(tmp_path / "crm.db")
+    bring(tmp_path, "1", SWAP)
+    ran = headgate("check", "--spec", tmp_path)
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "p: 0 streams, 1 syncs, 0 faults")
 
 
 def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None:
