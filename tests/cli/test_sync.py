@@ -418,3 +418,18 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
     refused(tmp_path, ("plan",), 2, "a batch was begun")
     refused(tmp_path, ("run", "--once"), 2, "a batch was begun")
     assert "begun" in sync(tmp_path, "status").out
+
+
+def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
+    """They start in a moment, on machines that have no Java."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    for command in ("plan", "run --once", "status", "dead-letters crm"):
+        program = (
+            "import sys, atexit\n"
+            "atexit.register(lambda: print('pyspark' in sys.modules, file=sys.stderr))\n"
+            f"sys.argv = ['headgate', 'sync', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
+            "from headgate.cli.app import run\nrun()\n"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert ran.stderr.splitlines()[-1] == "False", command

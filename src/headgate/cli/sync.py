@@ -134,7 +134,7 @@ def dead_letters_command(
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Show rows that were set apart, latest first, with the reason; not their values, which are in `headgate_dead`."""
+    """Show rows that were set apart, latest first, with the reason. Their images are in the target's table headgate_dead."""
     (keeper,) = _keepers(spec, name)
     with keeper:
         letters = keeper.dead_letters(limit)
