@@ -29,7 +29,8 @@ from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
 from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
 from headgate.events import Noticed, TurnEnded
-from headgate.ports import EventSink, TargetDatabase, TurnStore
+from headgate.online import open_target as open_target
+from headgate.ports import EventSink, TurnStore
 from headgate.sinks.ledger import LedgerSink, read_ledger
 from headgate.sinks.logs import LogSink
 from headgate.sinks.tee import Tee
@@ -108,38 +109,6 @@ def _zookeeper_store(url: str) -> TurnStore:
         raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
     password, key_password = settings.zookeeper_passwords()
     return ZookeeperTurnStore(place, Secrets(password=password, key_password=key_password))
-
-
-def open_target(dsn: str) -> TargetDatabase:
-    """The target database that a DSN names: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
-
-    Nothing is connected yet.
-
-    Raises:
-        InvalidRequest: No target of this version has such a DSN.
-        MissingExtra: Its driver is not installed.
-    """
-    from headgate.targets.target import SqlTarget
-
-    match dsn.partition(":")[0]:
-        case "postgresql" | "postgres":
-            from headgate.targets.postgres import PostgresDialect
-
-            return SqlTarget(PostgresDialect(dsn))
-        case "mysql" | "mariadb":
-            from headgate.targets.mariadb import MariadbDialect
-
-            return SqlTarget(MariadbDialect(dsn))
-        case "sqlite":
-            from headgate.targets.sqlite import SqliteDialect
-
-            return SqlTarget(SqliteDialect(dsn))
-        case scheme:
-            raise InvalidRequest(
-                "this kind of target database is not in this version; nothing was done",
-                advice="Use postgresql://, mysql:// or sqlite:PATH",
-                scheme=scheme,  # never the DSN: it may hold a password
-            )
 
 
 _MEMORY: list[TurnStore] = []

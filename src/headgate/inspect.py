@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,17 @@ from headgate.checks.kept import Kept, kept
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Mutate, Pipeline, StreamSpec, TableSpec
+from headgate.core.spec import (
+    Append,
+    Erase,
+    FilesSource,
+    KafkaSource,
+    Mutate,
+    Pipeline,
+    StreamSpec,
+    SyncSpec,
+    TableSpec,
+)
 from headgate.core.turns.moves import Sessions
 from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
@@ -34,6 +44,8 @@ from headgate.sinks.ledger import read_actions, read_ledger, to_line
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from headgate.online import Keeper
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
@@ -277,11 +289,31 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
         found += check.checkpoint(stream, rows, places)
         if spark is None or not isinstance(stream.source, FilesSource) or stream.source.schema is not None:
             found += check.source(stream, places)
+    for sync in pipeline.syncs:
+        found += _sync(pipeline, sync, places)
+    if not pipeline.streams:
+        return found
     if spark is None:
         skipped = "SQL, schemas and tables were not looked at, as --no-spark says"
         return [*found, Finding(level="note", where="Spark", what=skipped)]
     broken = {one.where for one in found if one.level == "fault"}
     return found + _resolve(pipeline, spark, places, broken)
+
+
+def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
+    """Its target answers, and files of changes are there."""
+    from headgate.online import Keeper  # brings nothing of Spark
+
+    found: list[Finding] = []
+    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.files), ("to", Keeper.standing)]
+    for key, look in looks:
+        where = places.of(f"sync.{sync.name}.{key}")
+        try:
+            with Keeper(pipeline, sync) as keeper:
+                look(keeper)
+        except HeadgateError as error:
+            found += of_error(error, where)
+    return found
 
 
 def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, broken: set[str]) -> list[Finding]:

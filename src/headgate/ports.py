@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
-from headgate.core.keys.apply import DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.apply import DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net
 from headgate.core.keys.plan import Assignment, Found
@@ -203,6 +203,40 @@ class ChangeSource(Protocol):
             Corrupt: What was read is no change, or the order of the source is broken; with file and line.
             Unavailable: The source does not answer.
         """
+        ...
+
+
+class TargetView(Protocol):
+    """A target database as one looks at it who writes nothing: no stream is taken over, no writer is held up for long."""
+
+    @property
+    def writers_max(self) -> int | None:
+        """How many transactions can write side by side; None: no limit of its own."""
+        ...
+
+    @property
+    def slot_rows_max(self) -> int | None:
+        """How many rows a slot should have at most; None: no limit."""
+        ...
+
+    def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """Definitions by name; tables that do not exist are left out."""
+        ...
+
+    def progress(self, stream: str) -> Progress | None:
+        """What the target knows about a stream; None if it knows none of that name."""
+        ...
+
+    def dead_count(self, stream: str) -> int:
+        """How many rows of the stream are set apart."""
+        ...
+
+    def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
+        """Rows of the stream that are set apart, the latest first."""
+        ...
+
+    def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
+        """What `stage` and `look`, with duplicates, would say of a batch; staged in temporary tables of this session."""
         ...
 
 

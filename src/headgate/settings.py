@@ -403,4 +403,4 @@ def _spellings(key: str) -> str:
 
 def _section_of(key: str) -> str:
     parts = key.split(".")
-    return ".".join(parts[:2]) if parts[0] in ("tables", "streams") else parts[0]
+    return ".".join(parts[:2]) if parts[0] in ("tables", "streams", "sync") else parts[0]

@@ -8,7 +8,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Maintain, Mutate, Pipeline, Unmatched, parse
+from headgate.core.spec import (
+    Append,
+    ChangeFilesSource,
+    Erase,
+    FilesSource,
+    KafkaSource,
+    Maintain,
+    Mutate,
+    Pipeline,
+    SyncSpec,
+    Unmatched,
+    parse,
+)
 from headgate.core.spec.parse import Override
 from headgate.core.turns.order import After, NoRule, Strict
 from headgate.errors import Fault, InvalidRequest
@@ -195,7 +207,7 @@ streams:
     source: {files: ./d, format: json}
     max_rows_per_batch: "10"
     maintain: {zorder_by: z}
-sync: {x: {from: a}}
+sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
 """
     expected = [
         (1, "cannot be used here"),
@@ -228,7 +240,9 @@ sync: {x: {from: a}}
         (31, "streams.Three.max_rows_per_batch: '10' is not a count"),
         (31, "streams.Three.max_rows_per_batch: a stream that maintains has no source"),
         (32, "streams.Three.maintain.zorder_by: nothing is optimized"),
-        (33, "sync: not in this version"),
+        (33, "sync.x.from: a table as the source of changes is not in this version"),
+        (33, "sync.x.to: not the address of a database that this version knows"),
+        (33, "sync.x.mode: 'both' is not known"),
     ]
     faults = faults_of(text)
     assert [fault.where for fault in faults] == [f"headgate.yml:{line}" for line, _ in expected]
@@ -605,9 +619,93 @@ def test_file_needs_a_stream() -> None:
     assert "no stream in it" in only_fault("name: p\nstreams: {}\n")
 
 
-def test_sync_alone_is_told_once() -> None:
-    """A file for a later version gets one fault, not one for each key in it."""
-    assert only_fault("name: p\nsync: {crm: {from: x, anything: y}}\n") == "headgate.yml:2: sync: not in this version"
+SYNC = """\
+name: p
+sync:
+  crm: {from: {files: "changes/*.jsonl"}, to: "sqlite:x.db"}
+"""
+
+
+def test_a_sync_has_every_default() -> None:
+    """A file may have nothing but one; places are relative to the file."""
+    pipeline = parse(SYNC, origin="headgate.yml", base_dir="/base", environ={})
+    assert (pipeline.streams, len(pipeline.syncs)) == ((), 1)
+    assert pipeline.sync("crm") == SyncSpec(
+        name="crm",
+        source=ChangeFilesSource(path="/base/changes/*.jsonl", format=None, transaction="tx"),
+        to="sqlite:/base/x.db",
+        table=None,
+        tables={},
+        plan="staged",
+        mode="atomic",
+        parallelism=8,
+        on_violation="stop",
+    )
+
+
+def test_a_sync_takes_what_is_written() -> None:
+    """Every key of this version."""
+    text = """\
+name: p
+sync:
+  crm:
+    from: {files: ./in, format: parquet, transaction: commit_id}
+    to: "${DSN}"
+    tables: {a: b}
+    plan: conflict_queue
+    mode: parallel
+    parallelism: 3
+    on_violation: quarantine
+    on_schema_change: stop
+"""
+    dsn = "postgresql://me:pa55@h:5432/db"
+    pipeline = parse(text, origin="headgate.yml", base_dir="/base", environ={"DSN": dsn})
+    sync = pipeline.sync("crm")
+    assert sync.source == ChangeFilesSource(path="/base/in", format="parquet", transaction="commit_id")
+    assert (sync.to, sync.tables, sync.plan, sync.mode) == (dsn, {"a": "b"}, "conflict_queue", "parallel")
+    assert (sync.parallelism, sync.on_violation) == (3, "quarantine")
+    assert "pa55" not in repr(pipeline)
+    assert {entry.value for entry in pipeline.entries if entry.key == "sync.crm.to"} == {"${DSN}"}
+
+
+def test_the_password_of_a_target_is_masked() -> None:
+    """Also where it is written in the file itself, in either place that an address has for it."""
+    text = SYNC.replace("sqlite:x.db", "postgresql://me:pa55@h/db?password=pa55")
+    pipeline = parse(text, origin="headgate.yml", base_dir="/base", environ={})
+    shown = next(entry.value for entry in pipeline.entries if entry.key == "sync.crm.to")
+    assert shown == "postgresql://me:***@h/db?password=***"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ('{files: "changes/*.jsonl"}', "engagement", "a table as the source of changes is not in this version"),
+        ('{files: "changes/*.jsonl"}', "{kafka: crm}", "sync.crm.from.kafka: not in this version"),
+        ('{files: "changes/*.jsonl"}', "{files: a, format: debezium}", "'debezium' is not in this version"),
+        ('{files: "changes/*.jsonl"}', "{files: 's3://b/c'}", "s3: paths are not in this version"),
+        ('{files: "changes/*.jsonl"}', "{}", "sync.crm.from: none of files"),
+        ("from:", "start: snapshot, from:", "sync.crm.start: not in this version"),
+        ("from:", "key: [id], from:", "sync.crm.key: not in this version"),
+        ("from:", "on_schema_change: add_columns, from:", "'add_columns' is not in this version"),
+        ("from:", "table: a, tables: {b: c}, from:", "table and tables together"),
+        ("from:", "parallelism: 0, from:", "sync.crm.parallelism: '0' is not a count"),
+        ('"sqlite:x.db"', '"host=h password=pa55"', "not the address of a database"),
+        ('"sqlite:x.db"', '"mysql://me:pa/55@h/db"', "an @ behind the first /"),
+        ('"sqlite:x.db"', '"mysql://me:pa@55@h/db"', "a second @"),
+        (', to: "sqlite:x.db"', "", "sync.crm.to: missing"),
+        ("crm:", "c/m:", "cannot be used as a name"),
+    ],
+)
+def test_what_a_sync_cannot_be(old: str, new: str, fault: str) -> None:
+    """One fault, which never repeats an address."""
+    told = only_fault(SYNC.replace(old, new))
+    assert fault in told
+    assert "55" not in told
+
+
+def test_sync_is_not_empty() -> None:
+    """Neither is it none."""
+    assert "no sync in it" in only_fault("name: p\nsync: {}\n")
 
 
 DOCUMENTS = {

@@ -188,7 +188,7 @@ def test_the_reference_of_the_command_is_what_the_command_has() -> None:
     assert text == expected
 
 
-SAID = re.compile(r"(?:^\$ |`)headgate ([a-z]+)(?: ([a-z]+))?", re.MULTILINE)
+SAID = re.compile(r"(?:^\$ |`)headgate ([a-z]+)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)

@@ -142,6 +142,9 @@ def test_bad_changes_are_named_and_nothing_is_written(kind: str, request: pytest
 
 def test_a_target_is_chosen_by_its_dsn(tmp_path: Path) -> None:
     """And one that does not answer says so; the DSN, which may hold a password, is not in the message."""
+    with pytest.raises(Unavailable, match=r"does not answer.*a\.db"):
+        open_target(f"sqlite:{tmp_path / 'a.db'}").open_stream("s")
+    (tmp_path / "a.db").touch()
     for epoch, dsn in enumerate((f"sqlite:{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'a.db'}"), 1):
         target = open_target(dsn)
         assert target.open_stream("s").epoch == epoch

@@ -44,6 +44,7 @@ COMMANDS = (
     "locks",
     "metrics",
     "requests",
+    "sync",
     "adopt",
     "verify",
     "explain",

@@ -26,13 +26,14 @@ def check_command(
     pipeline = settings.load_pipeline(spec)
     from headgate.inspect import check_pipeline, session_of
 
-    found = check_pipeline(pipeline, spark=None if no_spark else session_of(pipeline))
+    found = check_pipeline(pipeline, spark=session_of(pipeline) if pipeline.streams and not no_spark else None)
     faults = [one for one in found if one.level == "fault"]
     print_findings(found, output, pipeline=pipeline.name)
     if output is Output.TEXT:
-        streams = len(pipeline.streams)
+        streams, syncs = len(pipeline.streams), len(pipeline.syncs)
         count = f"{len(faults)} fault{'s' if len(faults) != 1 else ''}"
-        typer.echo(f"{pipeline.name}: {streams} streams, {count}" + ("; nothing was changed" if faults else ""))
+        what = f"{streams} streams, {syncs} syncs" if syncs else f"{streams} streams"
+        typer.echo(f"{pipeline.name}: {what}, {count}" + ("; nothing was changed" if faults else ""))
     if faults:
         raise typer.Exit(exit_code(found))
 

@@ -49,6 +49,8 @@ def run_command(
     if settings.log_format() == "json":
         _log_as_json()
     pipeline = settings.load_pipeline(spec)
+    if not pipeline.streams:
+        raise InvalidRequest("the file has no stream; nothing was run", advice="Its databases: headgate sync run")
     names = streams or [stream.name for stream in pipeline.streams]
     unknown = [name for name in (*names, *(new_checkpoint or ())) if name not in {s.name for s in pipeline.streams}]
     if unknown:

@@ -7,6 +7,7 @@ its name changes, or at the end of the file; a file never ends inside one.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import heapq
 import json
@@ -68,6 +69,15 @@ class ChangeFiles:
             last = new[-1].seq
             yield new
 
+    def fingerprint(self) -> object:
+        """Changes when a file comes, goes or is written: cheap to ask for, in place of reading all again."""
+        found = []
+        for path in self._paths():
+            with contextlib.suppress(FileNotFoundError):  # it was moved away just now
+                stat = path.stat()
+                found.append((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(found)
+
     def _merged(self) -> Iterator[_Group]:
         """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
         waiting = []
@@ -92,7 +102,10 @@ class ChangeFiles:
 
     def _paths(self) -> list[Path]:
         place = Path(self.files)
-        found = sorted(place.iterdir()) if place.is_dir() else [Path(one) for one in sorted(glob.glob(self.files))]
+        if place.is_dir():
+            found = sorted(place.iterdir())
+        else:
+            found = [place] if place.is_file() else [Path(one) for one in sorted(glob.glob(self.files))]
         paths = [path for path in found if path.is_file() and not path.name.startswith((".", "_"))]
         if not paths and not place.is_dir():
             raise Unavailable("there is no file of changes", files=self.files)
@@ -117,7 +130,11 @@ class ChangeFiles:
 
     def _json(self, path: Path) -> Iterator[Change]:
         with _opened(path) as lines:
-            for number, line in enumerate(lines, 1):
+            for number, data in enumerate(lines, 1):
+                try:
+                    line = data.decode()
+                except UnicodeDecodeError as error:
+                    raise Corrupt("a line is not UTF-8", file=path, line=number) from error
                 if line.strip():
                     try:
                         record = json.loads(line)
@@ -187,6 +204,6 @@ class ChangeFiles:
 
 def _opened(path: Path) -> Any:
     try:
-        return path.open(encoding="utf-8")
+        return path.open("rb")
     except OSError as error:
         raise Unavailable(f"a file of changes cannot be read: {error.strerror}", file=path) from error

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from headgate.core.keys.apply import Complete, Mode, OnViolation, Stopped, apply_batch
+from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import Batch, batches
-from headgate.core.keys.fold import fold
+from headgate.core.keys.fold import Net, fold
 from headgate.core.keys.plan import conflict_queue
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
-from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase
+from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
 from headgate.sync.apply import Seen, drive
 
 Plan = Literal["staged", "conflict_queue"]
@@ -68,18 +68,19 @@ def run(
         Fenced: A later writer has begun.
     """
     how = settings or SyncSettings()
-    progress = target.open_stream(stream, epoch=how.epoch)
+    yield from carry(source, target, target.open_stream(stream, epoch=how.epoch), how, seen)
+
+
+def carry(
+    source: ChangeSource,
+    target: TargetDatabase,
+    progress: Progress,
+    how: SyncSettings,
+    seen: Seen = lambda effect: None,
+) -> Iterator[AppliedBatch]:
+    """What `run` does on a stream that is open, from `progress` on."""
     number = progress.last_batch
-    groups = source.transactions(progress.position)
-    pending = progress.pending
-    for batch in batches(groups, changes_max=how.changes_max, through=pending):
-        if pending is not None and batch.through != pending:
-            raise CheckpointMismatch(
-                "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
-                advice="Bring the source's changes back as they were, or make the target again from a snapshot",
-                position=pending,
-            )
-        pending = None
+    for batch in pending_batches(source, progress, how):
         number += 1
         if batch.ddl is not None:
             target.define(batch.ddl)
@@ -92,7 +93,40 @@ def run(
             yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
 
 
-def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
+def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[Batch]:
+    """What the source has behind `progress` now, in batches.
+
+    Raises:
+        CheckpointMismatch: A batch was begun that cannot be read again as it was.
+    """
+    pending = progress.pending
+    for batch in batches(source.transactions(progress.position), changes_max=how.changes_max, through=pending):
+        if pending is not None and batch.through != pending:
+            raise CheckpointMismatch(
+                "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
+                advice="Bring the source's changes back as they were, or make the target again from a snapshot",
+                position=pending,
+            )
+        pending = None
+        yield batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A batch, as it meets the target's tables."""
+
+    net: Net
+    slots: int
+    """How many transactions it may be spread over."""
+    queues: tuple[tuple[int, ...], ...] | None
+
+
+def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings) -> Prepared:
+    """The net effect of a batch.
+
+    Raises:
+        InvalidRequest: A change has no key, no table or a column that the target lacks.
+    """
     names = list(dict.fromkeys(change.table for change in batch.changes))
     tables = target.tables(names)
     net = fold(batch.changes, tables)
@@ -110,7 +144,14 @@ def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) 
             advice="Give the table a key, or use mode: atomic",
             table=net.copies[0].table,
         )
-    protocol = apply_batch(net, mode=how.mode, slots=slots, on_violation=how.on_violation, queues=queues)
+    return Prepared(net=net, slots=slots, queues=queues)
+
+
+def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
+    ready = prepared(batch, target, how)
+    protocol = apply_batch(
+        ready.net, mode=how.mode, slots=ready.slots, on_violation=how.on_violation, queues=ready.queues
+    )
     end = drive(protocol, target, parallelism=how.parallelism, seen=seen)
     match end:
         case Complete():

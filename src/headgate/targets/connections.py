@@ -72,6 +72,25 @@ class Connections:
                 with self._lock:
                     self._free.append(connection)
 
+    def read(self, work: Callable[[Connection], R]) -> R:
+        """Does `work`, which only reads, once.
+
+        Raises:
+            Unavailable: The target does not answer.
+            UnsupportedTable: It refused a statement.
+        """
+        try:
+            with self.lend() as connection:
+                found = work(connection)
+                connection.rollback()
+                return found
+        except self._dialect.errors as error:
+            if self._dialect.fault(error) is Fault.OTHER:
+                raise UnsupportedTable(
+                    f"the target refused a statement: {_words(error)}; nothing was written"
+                ) from error
+            raise Unavailable(f"the target database does not answer: {_words(error)}") from error
+
     def transaction(
         self,
         work: Callable[[Any], R],

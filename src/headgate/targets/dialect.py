@@ -81,8 +81,17 @@ class Dialect(Protocol):
         """Statements that make the control tables if they are not there."""
         ...
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
-        """The statements that make a staging table, with what its key's joins need."""
+    def stage_table(
+        self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
+    ) -> Sequence[str]:
+        """The statements that make a staging table, with what its key's joins need.
+
+        Args:
+            name: Quoted.
+            columns: Their definitions.
+            key: Those that tell rows apart.
+            is_temporary: It is seen by this connection alone, and ends with it.
+        """
         ...
 
     def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:

@@ -81,10 +81,17 @@ def arguments(dsn: str) -> dict[str, Any]:
     parts = urlsplit(dsn)
     if parts.scheme not in ("mysql", "mariadb"):
         raise InvalidRequest("not the address of a MySQL or MariaDB database; nothing was done", scheme=parts.scheme)
+    try:
+        port = parts.port or 3306
+    except ValueError:
+        raise InvalidRequest(
+            "the address of the target cannot be read; nothing was done",
+            advice="mysql://user:password@host:3306/database, what is special in it percent-encoded",
+        ) from None
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",
-        "port": parts.port or 3306,
+        "port": port,
         "user": unquote(parts.username or "") or None,
         "password": unquote(parts.password or ""),
         "database": parts.path.lstrip("/") or None,
@@ -132,10 +139,13 @@ class MariadbDialect:
     def control(self) -> Sequence[str]:
         return CONTROL
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+    def stage_table(
+        self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
+    ) -> Sequence[str]:
         # Joins find staged rows by their key; a prefix is enough for that.
         parts = [self.name(column.name) + ("(64)" if column.kind in LONG else "") for column in key]
-        return [f"CREATE TABLE {name} ({', '.join(columns)}, KEY ({', '.join(parts)})) ENGINE=InnoDB"]
+        kind = "TEMPORARY TABLE" if is_temporary else "TABLE"
+        return [f"CREATE {kind} {name} ({', '.join(columns)}, KEY ({', '.join(parts)})) ENGINE=InnoDB"]
 
     def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
         cursor = connection.cursor()

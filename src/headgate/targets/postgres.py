@@ -8,12 +8,13 @@ from typing import Any
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import MissingExtra, UnsupportedTable
+from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.postgres_catalogue import read_tables
 
 try:
     import psycopg
+    import psycopg.conninfo
     from psycopg import errors, sql
 except ImportError as error:  # pragma: no cover - the extra is there where this is tested
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
@@ -50,7 +51,15 @@ class PostgresDialect:
         self._dsn, self._lock_wait_ms = dsn, lock_wait_ms
 
     def connect(self) -> Connection:
-        connection = psycopg.connect(self._dsn, prepare_threshold=None)
+        try:
+            parameters = psycopg.conninfo.conninfo_to_dict(self._dsn)
+        except psycopg.ProgrammingError:
+            # The reason repeats the address, with its password.
+            raise InvalidRequest(
+                "the address of the target cannot be read; nothing was done",
+                advice="postgresql://user:password@host:5432/database, what is special in it percent-encoded",
+            ) from None
+        connection = psycopg.connect(prepare_threshold=None, **parameters)  # type: ignore[arg-type]
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
             cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")
@@ -70,8 +79,12 @@ class PostgresDialect:
     def control(self) -> Sequence[str]:
         return CONTROL
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+    def stage_table(
+        self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
+    ) -> Sequence[str]:
         # Not logged: a crash of the server empties it, and then the batch is staged again.
+        if is_temporary:
+            return [f"CREATE TEMP TABLE {name} ({', '.join(columns)})"]
         return [f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)}) WITH (autovacuum_enabled = false)"]
 
     def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import UnsupportedTable
+from headgate.errors import Unavailable, UnsupportedTable
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.sqlite_catalogue import quoted, read_tables
 
@@ -30,9 +30,8 @@ CONTROL = (
 
 def path_of(dsn: str) -> str:
     """The file of `sqlite:PATH` or `sqlite:///PATH`."""
-    if dsn.startswith("sqlite://"):
-        return urlsplit(dsn).path
-    return dsn.removeprefix("sqlite:")
+    path = urlsplit(dsn).path if dsn.startswith("sqlite://") else dsn.removeprefix("sqlite:")
+    return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
 class SqliteDialect:
@@ -51,7 +50,14 @@ class SqliteDialect:
         self._path, self._busy_s = path_of(dsn), busy_s
 
     def connect(self) -> Connection:
-        connection = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None, check_same_thread=False)
+        # Not made if it is not there: a path with a mistake in it would be a new, empty database.
+        place = f"file:{quote(self._path)}?mode=rw"
+        try:
+            connection = sqlite3.connect(
+                place, uri=True, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.OperationalError as error:
+            raise Unavailable(f"the target database does not answer: {error}", file=self._path) from error
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
 
@@ -68,7 +74,9 @@ class SqliteDialect:
     def control(self) -> Sequence[str]:
         return CONTROL
 
-    def stage_table(self, name: str, columns: Sequence[str], key: Sequence[Column]) -> Sequence[str]:
+    def stage_table(
+        self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
+    ) -> Sequence[str]:
         parts = ", ".join(quoted(column.name) for column in key)
         index = quoted(name.strip('"') + "_key")
         return [

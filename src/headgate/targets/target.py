@@ -9,10 +9,10 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from headgate.core.keys.apply import Applied, DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
@@ -37,11 +37,14 @@ class _Stream:
     last_batch: int
     position: int
     pending: int | None
+    is_preview: bool = False
+    """It is only looked at: staging tables are temporary, and there is no fence."""
 
     @property
     def stage_prefix(self) -> str:
         """Staging tables are named by stream and epoch: a writer that was followed cannot touch those of its follower."""
-        return f"headgate_stage_{hashlib.sha256(self.name.encode()).hexdigest()[:8]}_"
+        what = "plan" if self.is_preview else "stage"
+        return f"headgate_{what}_{hashlib.sha256(self.name.encode()).hexdigest()[:8]}_"
 
 
 class SqlTarget:
@@ -96,9 +99,7 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         missing = [name for name in names if name not in self._tables]
         if missing:
-            with self._connections.lend() as connection:
-                self._tables.update(self._dialect.catalogue(connection, missing))
-                connection.rollback()
+            self._tables.update(self._catalogue(missing))
         return {name: self._tables[name] for name in names if name in self._tables}
 
     def forget_tables(self) -> None:
@@ -250,6 +251,52 @@ class SqlTarget:
         self.forget_tables()
         stream.last_batch, stream.position = batch, change.seq
 
+    def progress(self, stream: str) -> Progress | None:
+        if not self._has_table("headgate_stream"):
+            return None
+        return self._transaction(lambda cursor: self._read(cursor, stream, ""), fenced=False)
+
+    def dead_count(self, stream: str) -> int:
+        if not self._has_table("headgate_dead"):
+            return 0
+
+        def count(cursor: Any) -> int:
+            self._execute(cursor, "SELECT count(*) FROM headgate_dead WHERE stream = {m}", stream)
+            return int(cursor.fetchone()[0])
+
+        return self._transaction(count, fenced=False)
+
+    def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
+        if not self._has_table("headgate_dead"):
+            return ()
+
+        def read(cursor: Any) -> tuple[DeadLetter, ...]:
+            self._execute(
+                cursor,
+                "SELECT batch, table_name, row_key, seq, image IS NULL, reason FROM headgate_dead WHERE stream = {m} "
+                "ORDER BY batch DESC, n DESC LIMIT {m}",
+                stream, rows_max,
+            )  # fmt: skip
+            return tuple(
+                DeadLetter(batch=int(batch), table=table, key=key, position=int(seq), is_gone=bool(gone), reason=reason)
+                for batch, table, key, seq, gone, reason in cursor.fetchall()
+            )
+
+        return self._transaction(read, fenced=False)
+
+    def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
+        # One thread, so one connection: the temporary tables are there whenever they are asked for.
+        self._stream = _Stream(stream, 0, 0, -1, None, is_preview=True)
+        self._made, self._staged = {}, {}
+        try:
+            refused = self.stage(net, slots)
+            edges = self.look(net, duplicates=False)
+            clashes = self.look(net, duplicates=True).clashes
+        finally:
+            self._stream = None
+            self.close()  # and the temporary tables with it
+        return refused, replace(edges, clashes=clashes)
+
     def close(self) -> None:
         self._connections.close()
 
@@ -267,10 +314,16 @@ class SqlTarget:
         """One transaction behind the fence."""
 
         def before(cursor: Any) -> None:
-            if fenced:
+            if fenced and not (self._stream is not None and self._stream.is_preview):
                 self._fence(cursor, is_exclusive=is_exclusive)
 
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
+
+    def _has_table(self, name: str) -> bool:
+        return name in self._catalogue([name])
+
+    def _catalogue(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        return self._connections.read(lambda connection: self._dialect.catalogue(connection, names))
 
     @property
     def _open(self) -> _Stream:
@@ -343,7 +396,7 @@ class SqlTarget:
             for i, k in enumerate(table.schema.identity)
             if table.moved
         ]
-        statements = self._writing.stage_table(name, table.schema, origin)
+        statements = self._writing.stage_table(name, table.schema, origin, is_temporary=stream.is_preview)
 
         def make(cursor: Any) -> None:
             cursor.execute(f"DROP TABLE IF EXISTS {name}")

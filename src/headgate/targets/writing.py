@@ -31,7 +31,9 @@ class Writing:
         self._dialect = dialect
         self._questions = Questions(dialect)
 
-    def stage_table(self, name: str, schema: TableSchema, origin: Sequence[str]) -> Sequence[str]:
+    def stage_table(
+        self, name: str, schema: TableSchema, origin: Sequence[str], *, is_temporary: bool
+    ) -> Sequence[str]:
         """Statements that make a staging table: the columns of the target, all nullable, generated ones generated."""
         quoted = self._dialect.name
         columns = [
@@ -41,7 +43,8 @@ class Writing:
         for column in schema.columns:
             made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""
             columns.append(f"{quoted(column.name)} {column.type}{made}")
-        return self._dialect.stage_table(name, columns, [c for c in schema.columns if c.name in schema.identity])
+        key = [column for column in schema.columns if column.name in schema.identity]
+        return self._dialect.stage_table(name, columns, key, is_temporary=is_temporary)
 
     def assign(self, cursor: Any, table: StagedTable, marks: Sequence[tuple[int, int | None, int | None]]) -> None:
         """Sets slot and vacated keys of staged rows: (row, slot or None, bits or None)."""

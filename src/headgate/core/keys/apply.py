@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Literal
 
 from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.keys.fold import Net, NetRow
-from headgate.core.keys.plan import Assignment, Clash, Found, assign, components, spread
+from headgate.core.keys.plan import Assignment, Clash, Found, assign, with_queues
 
 Mode = Literal["atomic", "parallel"]
 OnViolation = Literal["stop", "quarantine"]
@@ -135,6 +134,21 @@ class DeadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A row that was set apart, as the target keeps it; without its values."""
+
+    batch: int
+    table: str
+    key: str
+    """As JSON."""
+    position: int
+    """The place of its last change in the source."""
+    is_gone: bool
+    """Whether the change was to delete it."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The batch breaks a constraint and the policy is `stop`: the target stays at the last complete batch."""
 
@@ -178,6 +192,19 @@ class _State:
         return tuple(DeadRow(row=self.net.rows[n], reason=reason) for n, reason in sorted(self.dead.items()))
 
 
+def whole_because(net: Net, mode: Mode) -> tuple[str, ...]:
+    """Why the batch is one transaction; empty if it need not be."""
+    reasons = ["mode is atomic"] if mode == "atomic" else []
+    # Emptied tables and rows without a key have no slots, and what cannot be repeated has no parts.
+    if net.truncated:
+        reasons.append(f"it empties {', '.join(net.truncated)}")
+    if net.copies:
+        reasons.append(f"{net.copies[0].table} has no key")
+    if not net.is_repeatable:
+        reasons.append("a row moves to another key, and the changes do not show the whole row")
+    return tuple(reasons)
+
+
 def apply_batch(
     net: Net,
     *,
@@ -195,14 +222,12 @@ def apply_batch(
         on_violation: What becomes of rows that break a constraint by themselves.
         queues: Of the plan `conflict_queue`: groups that share a transaction whether they have to or not.
     """
-    # Emptied tables and rows without a key have no slots, and what cannot be repeated has no parts: one transaction.
-    is_whole = mode == "atomic" or bool(net.truncated or net.copies) or not net.is_repeatable
-    slots = 1 if is_whole else max(1, min(slots, len(net.rows)))
+    slots = 1 if whole_because(net, mode) else max(1, min(slots, len(net.rows)))
     refused = yield from perform(Stage(net, slots))
     found = yield from perform(Look(net))
     assignment = assign(found, rows=len(net.rows), slots=slots)
     if queues is not None:
-        assignment = _with_queues(assignment, queues, rows=len(net.rows), slots=slots)
+        assignment = with_queues(assignment, queues, rows=len(net.rows), slots=slots)
     state = _State(net, slots, assignment, found)
     if refused and on_violation == "stop":
         return Stopped(violation=Violated(reason=refused[0].reason), rows=tuple(net.rows[each.row] for each in refused))
@@ -321,15 +346,3 @@ def _put_back(state: _State) -> Protocol[None]:
     """Every row into the slot that it was assigned to, after a search."""
     usual = {n: state.assignment.slot_of.get(n, n % state.slots) for n in range(len(state.net.rows))}
     yield from perform(Assign(Assignment(slots=state.slots, slot_of={**usual, **dict.fromkeys(state.dead, DEAD)})))
-
-
-def _with_queues(assignment: Assignment, queues: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> Assignment:
-    """The same, with each queue in one slot."""
-    chains = [pair for group in (*assignment.components, *queues) for pair in pairwise(group)]
-    groups = components(chains)
-    return Assignment(
-        slots=slots,
-        slot_of=spread(groups, rows=rows, slots=slots),
-        vacate=assignment.vacate,
-        components=groups,
-    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, canonical
@@ -125,6 +126,18 @@ def spread(groups: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> dict[
         slot_of.update(dict.fromkeys(group, slot))
         heapq.heappush(heap, (size + len(group), slot))
     return slot_of
+
+
+def with_queues(assignment: Assignment, queues: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> Assignment:
+    """The same assignment, with each queue in one slot."""
+    chains = [pair for group in (*assignment.components, *queues) for pair in pairwise(group)]
+    groups = components(chains)
+    return Assignment(
+        slots=slots,
+        slot_of=spread(groups, rows=rows, slots=slots),
+        vacate=assignment.vacate,
+        components=groups,
+    )
 
 
 def conflict_queue(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headgate.core.spec.data import (
     Append,
+    ChangeFilesSource,
     CoordinatorSpec,
     Entry,
     Erase,
@@ -15,6 +16,7 @@ from headgate.core.spec.data import (
     Source,
     StreamKind,
     StreamSpec,
+    SyncSpec,
     TableSpec,
     Transform,
     Unmatched,
@@ -23,6 +25,7 @@ from headgate.core.spec.parse import Override, parse
 
 __all__ = [
     "Append",
+    "ChangeFilesSource",
     "CoordinatorSpec",
     "Entry",
     "Erase",
@@ -35,6 +38,7 @@ __all__ = [
     "Source",
     "StreamKind",
     "StreamSpec",
+    "SyncSpec",
     "TableSpec",
     "Transform",
     "Unmatched",

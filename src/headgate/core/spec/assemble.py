@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from typing import cast
 
 from headgate.core.spec import keys
 from headgate.core.spec.data import (
     Append,
+    ChangeFilesSource,
     CoordinatorSpec,
     Erase,
     FilesSource,
@@ -18,6 +20,7 @@ from headgate.core.spec.data import (
     Source,
     StreamKind,
     StreamSpec,
+    SyncSpec,
     TableSpec,
     Transform,
     Unmatched,
@@ -36,8 +39,10 @@ def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms
     coordinator = _coordinator(file, storage, reader)
     tables = {name: _table(name, fields, reader) for name, fields in (file.get(keys.TABLES) or {}).items()}
     streams = tuple(
-        _stream(name, fields, storage, reader, transforms.get(name)) for name, fields in file[keys.STREAMS].items()
+        _stream(name, fields, storage, reader, transforms.get(name))
+        for name, fields in (file.get(keys.STREAMS) or {}).items()
     )
+    syncs = tuple(_sync(name, fields) for name, fields in (file.get(keys.SYNC) or {}).items())
     return Pipeline(
         name=file[keys.NAME],
         storage=storage,
@@ -46,6 +51,7 @@ def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms
         spark=file.get(keys.SPARK) or {},
         tables=tables,
         streams=streams,
+        syncs=syncs,
         notes=notes,
         entries=tuple(reader.entries),
     )
@@ -104,6 +110,25 @@ def _stream(name: str, fields: Fields, storage: str, reader: Reader, transform: 
         on_new_column=fields[keys.ON_NEW_COLUMN],
         checkpoint=checkpoint,
         transform=transform,
+    )
+
+
+def _sync(name: str, fields: Fields) -> SyncSpec:
+    source = cast("Fields", fields[keys.SYNC_FROM])  # the other value that it may have is refused
+    return SyncSpec(
+        name=name,
+        source=ChangeFilesSource(
+            path=source[keys.SYNC_FILES],
+            format=source.get(keys.SYNC_FORMAT),
+            transaction=source[keys.SYNC_TRANSACTION],
+        ),
+        to=fields[keys.SYNC_TO],
+        table=fields.get(keys.SYNC_TABLE),
+        tables=fields.get(keys.SYNC_TABLES) or {},
+        plan=fields[keys.SYNC_PLAN],
+        mode=fields[keys.SYNC_MODE],
+        parallelism=fields[keys.SYNC_PARALLELISM],
+        on_violation=fields[keys.SYNC_ON_VIOLATION],
     )
 
 

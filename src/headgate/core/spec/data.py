@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from headgate.core.keys.apply import Mode, OnViolation
 from headgate.core.turns.order import AGING_MS, OrderRule
 
 Transform = Callable[[Any], Any]
@@ -22,6 +23,8 @@ Coverage = Literal["exclusive", "publish"]
 """What a turn covers: the whole micro-batch, or only its commits."""
 OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
+ChangeFormat = Literal["json", "parquet"]
+SyncPlan = Literal["staged", "conflict_queue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +174,35 @@ class StreamSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeFilesSource:
+    """Files of changes: a folder, a file or a glob."""
+
+    path: str
+    format: ChangeFormat | None
+    """None: by a file's ending."""
+    transaction: str
+    """The column or key that says the source's transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncSpec:
+    """A database that is kept in step with a source of changes."""
+
+    name: str
+    source: ChangeFilesSource
+    to: str = field(repr=False)
+    """Its DSN; may hold a password."""
+    table: str | None
+    """The target table of changes that do not say theirs."""
+    tables: Mapping[str, str]
+    """Source table → target table; others keep their name."""
+    plan: SyncPlan
+    mode: Mode
+    parallelism: int
+    on_violation: OnViolation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One value in effect, for people to look at: secrets are masked, variables are shown as references."""
 
@@ -192,6 +224,8 @@ class Pipeline:
     tables: Mapping[str, TableSpec]
     streams: tuple[StreamSpec, ...]
     """In the order written."""
+    syncs: tuple[SyncSpec, ...] = ()
+    """In the order written."""
     notes: tuple[str, ...] = ()
     """What is allowed and yet worth knowing; printed by `headgate check`."""
     entries: tuple[Entry, ...] = field(default=(), repr=False)
@@ -205,6 +239,17 @@ class Pipeline:
         for stream in self.streams:
             if stream.name == name:
                 return stream
+        raise KeyError(name)
+
+    def sync(self, name: str) -> SyncSpec:
+        """The sync of that name.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for sync in self.syncs:
+            if sync.name == name:
+                return sync
         raise KeyError(name)
 
     def table_of(self, stream: StreamSpec) -> TableSpec:

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from headgate.core.spec.data import AppliesTo, Coverage, FileFormat, OnBadRecord, OnDuplicate, OnNewColumn
+from headgate.core.keys.apply import Mode, OnViolation
+from headgate.core.spec.data import (
+    AppliesTo,
+    ChangeFormat,
+    Coverage,
+    FileFormat,
+    OnBadRecord,
+    OnDuplicate,
+    OnNewColumn,
+    SyncPlan,
+)
 from headgate.core.spec.kinds import (
     LOCK_PATTERN,
     AfterJobs,
@@ -16,12 +26,13 @@ from headgate.core.spec.kinds import (
     Count,
     Duration,
     Flag,
+    Later,
     Text,
     TextMap,
     Texts,
     name_kind,
 )
-from headgate.core.spec.places import CoordinatorUrl, Location
+from headgate.core.spec.places import CoordinatorUrl, Dsn, Location
 from headgate.core.spec.sections import Either, Key, Named, Section
 from headgate.core.turns.order import AGING_MS
 
@@ -423,55 +434,139 @@ STREAM_SECTION = Section(
     ),
 )
 
+# sync: from
+SYNC_FILES = Key(
+    name="files",
+    kind=Location(schemes=()),
+    meaning="Files of changes: a folder, a file or a glob. They are merged by the changes' `seq`, whatever they are called.",
+    example='"changes/*.jsonl"',
+)
+SYNC_KAFKA = Key(
+    name="kafka",
+    kind=Text(word="topic"),
+    meaning="A topic of changes.",
+    example="crm.changes",
+    is_later=True,
+)
+SYNC_FORMAT: Key[ChangeFormat] = Key(
+    name="format",
+    kind=Choice[ChangeFormat](words=("json", "parquet"), later=("debezium",)),
+    meaning="How the files are written; `json` is one change per line.",
+    default_text="by a file's ending: `.parquet`, or `json`",
+    example="parquet",
+)
+SYNC_TRANSACTION = Key(
+    name="transaction",
+    kind=Text(expected="a column's name", word="column"),
+    meaning="The column, or the key of a line, that says the source's transaction.",
+    default="tx",
+    example="commit_id",
+)
+SYNC_FROM_SECTION = Section(title="from", keys=(SYNC_FILES, SYNC_KAFKA, SYNC_FORMAT, SYNC_TRANSACTION))
+
 # sync
 _START = Section(
     title="start",
     keys=(Key(name="version", kind=Count(), meaning="The first version of the table to carry over.", example="17"),),
 )
-_FROM = Section(
-    title="from",
-    keys=(
-        Key(name="files", kind=Location(), meaning="Files of changes.", example='"changes/*.jsonl"'),
-        Key(name="kafka", kind=Text(word="topic"), meaning="A topic of changes.", example="crm.changes"),
-        Key(name="format", kind=Choice(words=("debezium",)), meaning="How changes are written.", example="debezium"),
+SYNC_FROM = Key(
+    name="from",
+    kind=Either(
+        value=Later(
+            of=name_kind("a name under tables"), thing="a table as the source of changes", expected="{files: …}"
+        ),
+        section=SYNC_FROM_SECTION,
     ),
+    meaning="Where changes come from: `{files: …}`. Not in this version: a table of this file, by its name.",
+    example='{files: "changes/*.jsonl"}',
+    is_required=True,
+)
+SYNC_START = Key(
+    name="start",
+    kind=Either(value=Choice(words=("snapshot", "latest")), section=_START),
+    meaning="`snapshot`, `latest` or `{version: n}`, for a source that is a table.",
+    example="snapshot",
+    is_later=True,
+)
+SYNC_TO = Key(
+    name="to",
+    kind=Dsn(),
+    meaning="The target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. Passwords by reference: `${NAME}`.",
+    example='"${CRM_DSN}"',
+    is_required=True,
+)
+SYNC_TABLE = Key(
+    name="table",
+    kind=Text(expected="a table's name"),
+    meaning="The target table of changes that do not say theirs.",
+    example="engagement",
+)
+SYNC_TABLES = Key(
+    name="tables",
+    kind=TextMap(of="a source table and its target table"),
+    meaning="Source table to target table. A table that is not named here keeps its name.",
+    example="{people: crm_people}",
+)
+SYNC_KEY = Key(
+    name="key",
+    kind=_COLUMN_NAMES,
+    meaning="The columns that tell rows apart, in place of the target's primary key.",
+    example="[engagement_id]",
+    is_later=True,
+)
+SYNC_PLAN: Key[SyncPlan] = Key(
+    name="plan",
+    kind=Choice[SyncPlan](words=("staged", "conflict_queue")),
+    meaning="How it is found out which rows must share a transaction: `staged`, by asking the target; `conflict_queue`, "
+    "by the values that the changes show, to compare with.",
+    default="staged",
+    example="staged",
+)
+SYNC_MODE: Key[Mode] = Key(
+    name="mode",
+    kind=Choice[Mode](words=("atomic", "parallel")),
+    meaning="`atomic`: one transaction for a batch. `parallel`: several side by side; a transaction of the source may be "
+    "seen in part until its batch is complete. On SQLite the same as `atomic`.",
+    default="atomic",
+    example="atomic",
+)
+SYNC_PARALLELISM = Key(
+    name="parallelism",
+    kind=Count(),
+    meaning="How many transactions, each on a connection of its own, in mode `parallel`.",
+    default=8,
+    default_text="8",
+    example="8",
+)
+SYNC_ON_VIOLATION: Key[OnViolation] = Key(
+    name="on_violation",
+    kind=Choice[OnViolation](words=("stop", "quarantine")),
+    meaning="What becomes of a row that breaks a constraint: `stop`, nothing of its batch is applied; `quarantine`, it is "
+    "set apart with its reason, and the rest is applied.",
+    default="stop",
+    example="quarantine",
+)
+SYNC_ON_SCHEMA_CHANGE = Key(
+    name="on_schema_change",
+    kind=Choice(words=("stop",), later=("add_columns",)),
+    meaning="What happens when a change has a column that the target lacks.",
+    default="stop",
+    example="stop",
 )
 SYNC_SECTION = Section(
     title="sync.NAME",
     keys=(
-        Key(
-            name="from",
-            kind=Either(value=name_kind("a name under tables"), section=_FROM),
-            meaning="A table of this file, or a source of changes.",
-            example="engagement",
-        ),
-        Key(
-            name="start",
-            kind=Either(value=Choice(words=("snapshot", "latest")), section=_START),
-            meaning="`snapshot`, `latest` or `{version: n}`.",
-            example="snapshot",
-        ),
-        Key(name="to", kind=Text(word="DSN"), meaning="The target database.", example='"${CRM_DSN}"'),
-        Key(name="table", kind=Text(), meaning="The target table.", example="engagement"),
-        Key(name="tables", kind=TextMap(), meaning="Source table to target table.", example="{a: b}"),
-        Key(name="key", kind=_COLUMN_NAMES, meaning="The key of the target.", example="[engagement_id]"),
-        Key(name="plan", kind=Choice(words=("staged", "conflict_queue")), meaning="How.", example="staged"),
-        Key(
-            name="mode", kind=Choice(words=("atomic", "parallel")), meaning="One transaction or many.", example="atomic"
-        ),
-        Key(name="parallelism", kind=Count(), meaning="How many connections.", example="8"),
-        Key(
-            name="on_violation",
-            kind=Choice(words=("stop", "quarantine")),
-            meaning="What becomes of a row that breaks a constraint.",
-            example="stop",
-        ),
-        Key(
-            name="on_schema_change",
-            kind=Choice(words=("stop", "add_columns")),
-            meaning="What happens when the source has new columns.",
-            example="stop",
-        ),
+        SYNC_FROM,
+        SYNC_START,
+        SYNC_TO,
+        SYNC_TABLE,
+        SYNC_TABLES,
+        SYNC_KEY,
+        SYNC_PLAN,
+        SYNC_MODE,
+        SYNC_PARALLELISM,
+        SYNC_ON_VIOLATION,
+        SYNC_ON_SCHEMA_CHANGE,
     ),
 )
 
@@ -518,7 +613,6 @@ STREAMS = Key(
 SYNC = Key(
     name="sync",
     kind=Named(of=SYNC_SECTION, thing="sync"),
-    meaning="Where a table's changes go.",
-    is_later=True,
+    meaning="Databases that are kept in step, each under a name. A file has `streams`, `sync`, or both.",
 )
 FILE_SECTION = Section(title="the file", keys=(NAME, STORAGE, COORDINATOR, SPARK, LOG_STORE, TABLES, STREAMS, SYNC))

@@ -1,4 +1,4 @@
-"""The kinds of value that say where something is: paths, URIs, and the coordinator's URL."""
+"""The kinds of value that say where something is: paths, URIs, the coordinator's URL, and a database's address."""
 
 from __future__ import annotations
 
@@ -94,3 +94,41 @@ class CoordinatorUrl:
 
     def schema(self) -> JsonSchema:
         return or_reference({"type": "string", "pattern": "^(sqlite:.+|memory:|zookeeper://.+|dynamodb://.+)$"})
+
+
+_DSN_SCHEMES: Final = ("postgresql", "postgres", "mysql", "mariadb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dsn:
+    """The address of a target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. No fault repeats it."""
+
+    word: str = "DSN"
+
+    def read(self, node: Node, at: str, reader: Reader) -> str | None:
+        expected = "postgresql://user:password@host/database, mysql://… or sqlite:PATH"
+        scalar = text_of(node, at, reader, expected)
+        if scalar is None:
+            return None
+        scheme, colon, rest = scalar.text.partition(":")
+        value = None
+        if colon and scheme == "sqlite":
+            rest = rest.removeprefix("//") if rest.startswith("///") else rest
+            path = Location(schemes=()).resolve(scalar, rest, at, reader)
+            value = None if path is None else f"sqlite:{path}"
+        elif not colon or scheme not in _DSN_SCHEMES or not rest.startswith("//"):
+            reader.fault(node, at, "not the address of a database that this version knows", expected)
+        elif re.fullmatch(r"//[^@/?#\s]*(@[^@/?#\s]*)?([/?#][^@\s]*)?", rest) is None:
+            # Of a password that is not encoded, a part would be taken for the host, and shown in messages.
+            what = "a space, a second @, or an @ behind the first /, ? or #"
+            reader.fault(
+                node, at, what, "percent-encoded: in a user or password / is %2F, ? is %3F, # is %23, @ is %40"
+            )
+        else:
+            value = scalar.text
+        if value is not None:
+            reader.record(at, scalar, value)
+        return value
+
+    def schema(self) -> JsonSchema:
+        return or_reference({"type": "string", "pattern": "^(sqlite:.+|(postgresql|postgres|mysql|mariadb)://.+)$"})

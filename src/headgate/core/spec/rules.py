@@ -37,9 +37,11 @@ def check(file: Fields, faults: Faults) -> tuple[str, ...]:
     tables = file.get(keys.TABLES) or {}
     streams = file.get(keys.STREAMS) or {}
     if not file.has(keys.STREAMS) and not file.has(keys.SYNC):
-        faults.add(file.mark, keys.STREAMS.name, "missing", "at least one stream")
+        faults.add(file.mark, keys.STREAMS.name, "missing", "at least one stream, or one sync")
     elif file.get(keys.STREAMS) == {}:
         faults.add(file.mark_of(keys.STREAMS), keys.STREAMS.name, "no stream in it", "at least one stream")
+    if file.get(keys.SYNC) == {}:
+        faults.add(file.mark_of(keys.SYNC), keys.SYNC.name, "no sync in it", "at least one sync")
     _check_spark(file, faults)
     notes: list[str] = []
     for table in tables.values():
@@ -49,6 +51,9 @@ def check(file: Fields, faults: Faults) -> tuple[str, ...]:
     for stream in streams.values():
         if stream.is_readable:
             _check_stream(stream, tables, faults, notes)
+    for sync in (file.get(keys.SYNC) or {}).values():
+        if sync.is_readable:
+            _check_sync(sync, faults)
     notes += _check_order(streams, tables, faults)
     return tuple(notes)
 
@@ -204,6 +209,14 @@ def _check_mutate(mutate: Fields, faults: Faults, notes: list[str]) -> None:
         faults.add(mutate.mark_of(keys.STAND_FOR), mutate.path_of(keys.STAND_FOR), what, expected)
     if mutate.has(keys.UNMATCHED) and mutate.get(keys.APPLIES_TO) == "arrived_and_later":
         notes.append(f"{mutate.at}: unmatched ends arrived requests only; these stand whether they match or not")
+
+
+def _check_sync(sync: Fields, faults: Faults) -> None:
+    source = sync.get(keys.SYNC_FROM)
+    if isinstance(source, Fields) and not source.has(keys.SYNC_KAFKA):  # which is refused
+        _exactly_one(source, (keys.SYNC_FILES,), faults)
+    if sync.has(keys.SYNC_TABLE) and sync.has(keys.SYNC_TABLES):
+        faults.add(sync.mark_of(keys.SYNC_TABLE), sync.at, "table and tables together", "one of them")
 
 
 def order_of(stream: Fields) -> OrderRule:

@@ -1,0 +1,274 @@
+"""headgate sync: databases that are kept in step with a source of changes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headgate import settings
+from headgate.cli.app import Output, app
+from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, combined_exit_code
+from headgate.report import words
+
+if TYPE_CHECKING:
+    from headgate.online import Keeper
+    from headgate.sync.explain import NextBatch
+    from headgate.sync.run import AppliedBatch
+
+sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
+app.add_typer(sync, name="sync")
+
+NAME = typer.Argument(None, metavar="[NAME]", help="A sync of the file. Default: all.")
+LOOK_EVERY_S = 1.0
+TROUBLES_SHOWN = 20
+
+
+@sync.command("plan")
+def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Output = OUTPUT) -> None:
+    """Explain the next batch without applying it: its rows, who lets go of a value before whom, and what is not spread.
+
+    Nothing is written to the target but temporary tables, which end with the command.
+    """
+    rows = []
+    keepers = _keepers(spec, name)
+    for keeper in keepers:
+        with _named(keeper, keepers), keeper:
+            batch = keeper.plan()
+        rows.append({"sync": keeper.name, "batch": None if batch is None else dataclasses.asdict(batch)})
+        if output is Output.TEXT:
+            _show_plan(keeper.name, batch)
+    if output is not Output.TEXT:
+        document(output, "syncs", rows)
+
+
+@sync.command("run")
+def run_command(
+    name: str | None = NAME,
+    once: bool = typer.Option(False, "--once", help="Apply what the source has now, and end."),
+    until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do, then end."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Apply changes, batch by batch, from where the target is. Without --once or --until-idle: look again every second.
+
+    SIGINT or SIGTERM ends it after the batch that is on; a second one at once. Either way nothing is lost or doubled.
+    """
+    if once and until_idle:
+        raise InvalidRequest(
+            "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
+        )
+    keepers = _keepers(spec, name)
+    stop, signals = threading.Event(), list[int]()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if signals:  # the second time: at once; the batch comes again
+            os._exit(INTERRUPTED_EXIT_CODE)
+        signals.append(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    counts = {keeper.name: _Count(sync=keeper.name) for keeper in keepers}
+    try:
+        _carry(keepers, counts, stop, output, once=once, until_idle=until_idle)
+    finally:
+        for keeper in keepers:
+            keeper.close()
+        _show_counts(counts, output)
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+
+
+@sync.command("status")
+def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
+    """Show how far each database is: position, last batch, epoch of the writer, rows set apart."""
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, HeadgateError] = {}
+    for keeper in _keepers(spec, None):
+        try:
+            with keeper:
+                rows.append({**dataclasses.asdict(keeper.standing()), "error": None})
+        except HeadgateError as error:
+            errors[keeper.name] = error
+            rows.append({"sync": keeper.name, "stream": keeper.stream, "error": error.message})
+    if output is not Output.TEXT:
+        document(output, "syncs", rows)
+    else:
+        cells = [
+            (row["sync"], "no answer", *[words.NOTHING] * 4)
+            if row["error"] is not None
+            else (
+                row["sync"],
+                "begun" if row["pending"] is not None else "new" if row["position"] is None else "complete",
+                words.NOTHING if row["position"] is None else str(row["position"]),
+                str(row["last_batch"]),
+                str(row["epoch"]),
+                str(row["dead_rows"]),
+            )
+            for row in rows
+        ]
+        table(("sync", "state", "position", "last batch", "epoch", "set apart"), cells)
+    if errors:
+        worst = combined_exit_code([error.exit_code for error in errors.values()])
+        first = next(error for error in errors.values() if error.exit_code == worst)
+        for name, other in errors.items():
+            if other is not first:
+                print(f"{name}: {other}", file=sys.stderr)
+        raise first
+
+
+@sync.command("dead-letters")
+def dead_letters_command(
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file."),
+    limit: int = typer.Option(100, "--limit", min=1, help="How many, the latest first."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Show rows that were set apart, latest first, with the reason. Their images are in the target's table headgate_dead."""
+    (keeper,) = _keepers(spec, name)
+    with keeper:
+        letters = keeper.dead_letters(limit)
+    if output is not Output.TEXT:
+        document(output, "rows", [dataclasses.asdict(one) for one in letters], sync=name)
+    elif not letters:
+        typer.echo(f"{name}: no row is set apart")
+    else:
+        cells = [
+            (str(one.batch), one.table, one.key, "delete" if one.is_gone else "write", str(one.position), one.reason)
+            for one in letters
+        ]
+        table(("batch", "table", "key", "was to", "position", "reason"), cells)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Count:
+    """What a run did."""
+
+    sync: str
+    batches: int = 0
+    changes: int = 0
+    rows: int = 0
+    set_apart: int = 0
+    position: int | None = None
+    """None: nothing was applied."""
+
+
+def _keepers(spec: str | None, name: str | None) -> list[Keeper]:
+    from headgate.online import Keeper, syncs_of
+
+    pipeline = settings.load_pipeline(spec)
+    return [Keeper(pipeline, one) for one in syncs_of(pipeline, name)]
+
+
+@contextlib.contextmanager
+def _named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
+    """Says whose error it is, where it could be that of several."""
+    try:
+        yield
+    except HeadgateError:
+        if len(keepers) > 1:
+            print(f"{keeper.name}: ended by an error", file=sys.stderr)
+        raise
+
+
+def _carry(
+    keepers: list[Keeper],
+    counts: dict[str, _Count],
+    stop: threading.Event,
+    output: Output,
+    *,
+    once: bool,
+    until_idle: bool,
+) -> None:
+    passes = [(keeper, keeper.passes()) for keeper in keepers]
+    while not stop.is_set():
+        applied = 0
+        for keeper, each in passes:
+            with _named(keeper, keepers):
+                applied += _one_pass(keeper, next(each), counts[keeper.name], stop, output)
+        if once or (until_idle and not applied):
+            return
+        if not applied:
+            stop.wait(LOOK_EVERY_S)
+
+
+def _one_pass(
+    keeper: Keeper, batches: Iterator[AppliedBatch], count: _Count, stop: threading.Event, output: Output
+) -> int:
+    before = count.batches
+    while not stop.is_set():
+        applied = next(batches, None)
+        if applied is None:
+            break
+        complete = applied.complete
+        rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
+        count.batches, count.changes = count.batches + 1, count.changes + applied.changes
+        count.rows, count.set_apart, count.position = count.rows + rows - dead, count.set_apart + dead, applied.through
+        _show_batch(keeper.name, applied, output)
+    return count.batches - before
+
+
+def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
+    complete = applied.complete
+    if output is Output.JSONL:
+        row = {"event": "BatchApplied", "sync": name, "batch": applied.batch, "changes": applied.changes}
+        row |= {"position": applied.through}
+        if complete is not None:
+            facts = {one.name: getattr(complete, one.name) for one in dataclasses.fields(complete)}
+            row |= {**facts, "dead": len(complete.dead)}
+        document(output, "", [row])
+    elif output is Output.TEXT:
+        what = "a definition was changed"
+        if complete is not None:
+            what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
+            what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
+            what += f", {len(complete.dead)} set apart" if complete.dead else ""
+        print(f"{name}: batch {applied.batch}, {what}, position {applied.through}", file=sys.stderr)
+
+
+def _show_counts(counts: dict[str, _Count], output: Output) -> None:
+    rows = [dataclasses.asdict(count) for count in counts.values()]
+    if output is Output.JSON:
+        document(output, "syncs", rows)
+    elif output is Output.JSONL:
+        document(output, "", [{"event": "SyncReport", **row} for row in rows])
+    else:
+        for count in counts.values():
+            apart = f", {count.set_apart} set apart" if count.set_apart else ""
+            done = f"{words.counted(count.batches, 'batch', 'batches')}, {words.counted(count.changes, 'change')}"
+            typer.echo(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}")
+
+
+def _show_plan(name: str, batch: NextBatch | None) -> None:
+    if batch is None:
+        styled(f"{name}: nothing to apply", "bold")
+        return
+    begun = "; it was begun before" if batch.is_begun else ""
+    styled(
+        f"{name}: batch {batch.batch}, {words.counted(batch.changes, 'change')} up to position {batch.through}{begun}",
+        "bold",
+    )
+    if batch.statement is not None:
+        typer.echo(f"  statement     {' '.join(batch.statement.split())}")
+    else:
+        by_table = ", ".join(f"{count} in {name}" for name, count in batch.rows.items())
+        typer.echo(f"  rows          {sum(batch.rows.values())}: {by_table}")
+        typer.echo(f"  edges         {batch.edges}")
+        typer.echo(f"  components    {batch.components}, the largest of {words.counted(batch.largest, 'row')}")
+        typer.echo(f"  transactions  {batch.transactions}")
+    for reason in batch.serial:
+        typer.echo(f"  serial        {reason}")
+    for one in batch.troubles[:TROUBLES_SHOWN]:
+        typer.echo(f"  trouble       {one.table} {one.key} (position {one.position}): {one.reason}")
+    if len(batch.troubles) > TROUBLES_SHOWN:
+        typer.echo(f"  trouble       and {len(batch.troubles) - TROUBLES_SHOWN} more")

@@ -1,0 +1,435 @@
+"""`headgate sync`: the command carries changes over, says what it would do, and leaves everything alone when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.testing.databases import fresh_postgres
+from tests.cli.command import Ran, headgate, state_of
+
+SETTINGS = "on_violation: stop"
+PEOPLE = "CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)"
+ROWS = "INSERT INTO people VALUES (1, 'a'), (2, 'b'), (3, 'c')"
+
+
+def person(id: int, email: str) -> dict[str, Any]:
+    """A row."""
+    return {"id": id, "email": email}
+
+
+def change(seq: int, tx: str, op: str, before: Any, after: Any, **more: Any) -> dict[str, Any]:
+    """A line of a file of changes."""
+    return {"seq": seq, "tx": tx, "table": "people", "op": op, "before": before, "after": after, **more}
+
+
+SWAP = [change(0, "1", "u", person(1, "a"), person(1, "b")), change(1, "1", "u", person(2, "b"), person(2, "a"))]
+CLASH = [change(2, "2", "c", None, person(4, "c")), change(3, "2", "c", None, person(5, "e"))]
+
+
+def pipeline(root: Path, dsn: str = "sqlite:crm.db", settings: str = SETTINGS) -> Path:
+    """The file in its folder, and the target that is in the folder if it is."""
+    (root / "headgate.yml").write_text(
+        f'name: p\nsync:\n  crm:\n    from: {{files: "changes/*.jsonl"}}\n    to: "{dsn}"\n    {settings}\n'
+    )
+    (root / "changes").mkdir()
+    if dsn == "sqlite:crm.db":
+        execute(root, PEOPLE, ROWS)
+    return root
+
+
+def bring(root: Path, name: str, changes: list[dict[str, Any]]) -> None:
+    """A file of changes, whole at once."""
+    (root / "changes" / f".{name}").write_text("".join(json.dumps(one) + "\n" for one in changes))
+    (root / "changes" / f".{name}").rename(root / "changes" / f"{name}.jsonl")
+
+
+def execute(root: Path, *statements: str) -> list[Any]:
+    """Statements in the SQLite target; the rows of the last."""
+    database = sqlite3.connect(root / "crm.db", isolation_level=None)
+    try:
+        return [database.execute(one).fetchall() for one in statements][-1]
+    finally:
+        database.close()
+
+
+def people(root: Path) -> list[tuple[int, str]]:
+    """The table."""
+    return execute(root, "SELECT id, email FROM people ORDER BY id")
+
+
+def sync(root: Path, *arguments: str) -> Ran:
+    """`headgate sync ARGUMENTS` on the file."""
+    return headgate("sync", *arguments, "--spec", root)
+
+
+# ---------------------------------------------------------------------------------------------------- what it does
+
+
+@pytest.mark.parametrize("pace", ["--once", "--until-idle"])
+@pytest.mark.parametrize("plan", ["staged", "conflict_queue"])
+def test_a_swap_is_applied_once(tmp_path: Path, pace: str, plan: str) -> None:
+    """Two rows exchange a unique value; a second run applies nothing; what comes later is applied."""
+    pipeline(tmp_path, settings=f"{{{SETTINGS}, plan: {plan}}}"[1:-1].replace(", ", "\n    "))
+    bring(tmp_path, "1", SWAP)
+    ran = sync(tmp_path, "run", pace, "--output", "json")
+    assert ran.code == 0, ran.err
+    counts = {"sync": "crm", "batches": 1, "changes": 2, "rows": 2, "set_apart": 0, "position": 1}
+    assert ran.json == {"format": 1, "syncs": [counts]}
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
+    again = sync(tmp_path, "run", pace, "--output", "json")
+    assert again.json["syncs"][0]["batches"] == 0
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
+    bring(tmp_path, "0", [change(7, "5", "d", person(3, "c"), None)])
+    last = sync(tmp_path, "run", pace, "--output", "jsonl")
+    assert [line.get("event") for line in last.lines] == ["BatchApplied", "SyncReport"]
+    assert (last.lines[0]["batch"], last.lines[0]["position"]) == (2, 7)
+    assert people(tmp_path) == [(1, "b"), (2, "a")]
+
+
+def test_a_plan_says_what_will_be_and_changes_nothing(tmp_path: Path) -> None:
+    """Neither in a target that knows no stream, nor in one that does."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    for known in (False, True):
+        before = state_of(tmp_path)
+        ran = sync(tmp_path, "plan", "--output", "json")
+        assert ran.code == 0, ran.err
+        batch = ran.json["syncs"][0]["batch"]
+        assert state_of(tmp_path) == before
+        if known:
+            assert (batch["batch"], batch["rows"], batch["edges"], batch["components"]) == (2, {"people": 2}, 0, 0)
+            assert [(one["key"], one["position"]) for one in batch["troubles"]] == [("[4]", 2)]
+            assert "the value belongs to the row 3, which is not in this batch" in batch["troubles"][0]["reason"]
+        else:
+            assert (batch["changes"], batch["through"], batch["edges"]) == (2, 1, 2)
+            assert (batch["components"], batch["largest"], batch["transactions"]) == (1, 2, 1)
+            assert batch["serial"] == ["the whole batch is one transaction: mode is atomic"]
+            assert sync(tmp_path, "run", "--once").code == 0
+            bring(tmp_path, "2", CLASH)
+    text = sync(tmp_path, "plan").out
+    assert "trouble       people [4] (position 2)" in text
+
+
+def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
+    """Both are told as what they are."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    sync(tmp_path, "run", "--once")
+    assert sync(tmp_path, "plan").out == "crm: nothing to apply\n"
+    assert sync(tmp_path, "plan", "--output", "json").json["syncs"] == [{"sync": "crm", "batch": None}]
+    statement = "ALTER TABLE people ADD COLUMN name text"
+    bring(tmp_path, "2", [{"seq": 5, "tx": None, "table": "people", "op": "ddl", "sql": statement}])
+    before = state_of(tmp_path)
+    assert f"statement     {statement}" in sync(tmp_path, "plan").out
+    assert state_of(tmp_path) == before
+    assert sync(tmp_path, "run", "--once").code == 0
+    assert execute(tmp_path, "SELECT id, name FROM people WHERE id = 1") == [(1, None)]
+
+
+def test_a_violation_stops_and_the_target_is_as_it_was(tmp_path: Path) -> None:
+    """Exit status 1, with constraint and row; the batch before stays in."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    sync(tmp_path, "run", "--once")
+    bring(tmp_path, "2", CLASH)
+    before = people(tmp_path)
+    ran = sync(tmp_path, "run", "--until-idle")
+    assert ran.code == 1
+    assert "the changes break a constraint of the target" in ran.err
+    assert "people 4 (position 2)" in ran.err
+    assert "Traceback" not in ran.err
+    assert people(tmp_path) == before
+    (row,) = sync(tmp_path, "status", "--output", "json").json["syncs"]
+    assert (row["position"], row["last_batch"], row["dead_rows"], row["pending"]) == (1, 1, 0, None)
+
+
+def test_a_row_that_is_set_apart_is_listed_with_its_reason(tmp_path: Path) -> None:
+    """The rest of its batch is applied, and that is no error."""
+    pipeline(tmp_path, settings="on_violation: quarantine")
+    assert sync(tmp_path, "dead-letters", "crm").out == "crm: no row is set apart\n"
+    bring(tmp_path, "1", [*SWAP, *CLASH])
+    ran = sync(tmp_path, "run", "--once")
+    assert (ran.code, ran.out) == (0, "crm: 1 batch, 4 changes, 3 rows applied, 1 set apart\n")
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c"), (5, "e")]
+    listed = sync(tmp_path, "dead-letters", "crm", "--output", "json").json
+    (row,) = listed["rows"]
+    assert (listed["sync"], row["table"], row["key"], row["position"], row["batch"]) == ("crm", "people", "[4]", 2, 1)
+    assert "belongs to the row 3" in row["reason"]
+    assert "belongs to the row 3" in sync(tmp_path, "dead-letters", "crm").out
+    assert sync(tmp_path, "status", "--output", "json").json["syncs"][0]["dead_rows"] == 1
+
+
+def test_status_before_and_after(tmp_path: Path) -> None:
+    """It takes nothing over: the epoch is that of the last writer."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    before = state_of(tmp_path)
+    new = {"sync": "crm", "stream": "p/crm", "position": None, "last_batch": 0, "epoch": 0, "pending": None}
+    new |= {"dead_rows": 0, "error": None}
+    assert sync(tmp_path, "status", "--output", "json").json == {"format": 1, "syncs": [new]}
+    assert state_of(tmp_path) == before
+    sync(tmp_path, "run", "--once")
+    for _ in range(2):
+        (line,) = sync(tmp_path, "status", "--output", "jsonl").lines
+        assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
+
+
+def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -> None:
+    """SIGTERM ends it with 0, SIGINT as an interruption; idle looks write nothing."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headgate", "sync", "run", "--output", "jsonl", "--spec", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        with process:
+            if number == signal.SIGTERM:
+                assert json.loads(process.stdout.readline())["position"] == 1
+                time.sleep(1.5)
+                epochs = execute(tmp_path, "SELECT epoch FROM headgate_stream")
+                bring(tmp_path, "2", [change(4, "3", "d", person(3, "c"), None)])
+            else:
+                bring(tmp_path, "3", [change(9, "4", "c", None, person(9, "z"))])
+            assert json.loads(process.stdout.readline())["event"] == "BatchApplied"
+            if number == signal.SIGTERM:
+                assert execute(tmp_path, "SELECT epoch FROM headgate_stream") == epochs
+            process.send_signal(number)
+            assert json.loads(process.stdout.readline())["event"] == "SyncReport"
+            assert process.wait(timeout=30) == code
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (9, "z")]
+
+
+def test_parquet_files_go_to_the_table_that_the_file_names(tmp_path: Path) -> None:
+    """With the source's own column for its transactions."""
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pipeline(tmp_path, settings="table: people")
+    file = tmp_path / "headgate.yml"
+    written = "{files: changes, format: parquet, transaction: commit_id}"
+    file.write_text(file.read_text().replace('{files: "changes/*.jsonl"}', written))
+    rows = [
+        {"seq": one["seq"], "commit_id": 7, "op": "u", **{k: json.dumps(one[k]) for k in ("before", "after")}}
+        for one in SWAP
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "changes" / "a.parquet")
+    assert sync(tmp_path, "plan", "--output", "json").json["syncs"][0]["batch"]["edges"] == 2
+    assert sync(tmp_path, "run", "--once").code == 0
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
+
+
+def test_several_syncs_are_carried_together_and_one_by_name(tmp_path: Path) -> None:
+    """One that cannot be reached does not hide how far the other is."""
+    pipeline(tmp_path)
+    with (tmp_path / "headgate.yml").open("a") as file:
+        file.write('  gone: {from: {files: changes}, to: "sqlite:gone.db"}\n')
+    bring(tmp_path, "1", SWAP)
+    assert sync(tmp_path, "run", "crm", "--once").code == 0
+    ran = sync(tmp_path, "status", "--output", "json")
+    assert ran.code == 6
+    assert [(row["sync"], row["error"] is None) for row in ran.json["syncs"]] == [("crm", True), ("gone", False)]
+    assert not (tmp_path / "gone.db").exists()
+    execute(tmp_path, "DELETE FROM headgate_stream", f"ATTACH '{tmp_path / 'gone.db'}' AS gone",
+            PEOPLE.replace("people", "gone.people"), "INSERT INTO gone.people SELECT * FROM people")  # fmt: skip
+    bring(tmp_path, "2", [change(4, "3", "d", person(3, "c"), None)])
+    ran = sync(tmp_path, "run", "--until-idle", "--output", "json")
+    assert (ran.code, [row["changes"] for row in ran.json["syncs"]]) == (0, [3, 3])
+
+
+@pytest.mark.postgres
+def test_on_postgres_the_command_swaps_and_a_plan_leaves_nothing(tmp_path: Path, postgres: str) -> None:
+    """In mode `parallel`; the plan says how many transactions, and no table of its own stays."""
+    database = fresh_postgres(postgres)
+    database.execute(PEOPLE, ROWS)
+    pipeline(tmp_path, dsn=database.dsn, settings="mode: parallel\n    parallelism: 2\n    on_violation: quarantine")
+    more = [change(10 + i, f"x{i}", "c", None, person(100 + i, f"m{i}")) for i in range(8)]
+    bring(tmp_path, "1", [*SWAP, *CLASH, *more])
+    everything = "SELECT relname, relkind FROM pg_class WHERE relnamespace = current_schema()::regnamespace ORDER BY 1"
+
+    def state() -> tuple[Any, Any]:
+        import psycopg
+
+        with psycopg.connect(database.dsn) as connection:
+            rows = connection.execute("SELECT id, email FROM people ORDER BY id").fetchall()
+            return connection.execute(everything).fetchall(), rows
+
+    before = state()
+    ran = sync(tmp_path, "plan", "--output", "json")
+    assert ran.code == 0, ran.err
+    batch = ran.json["syncs"][0]["batch"]
+    assert state() == before
+    assert (batch["edges"], batch["components"], batch["in_components"], batch["transactions"]) == (2, 1, 2, 2)
+    assert len(batch["serial"]) == 1
+    assert batch["serial"][0].startswith("2 rows in 1 group:")
+    assert [one["key"] for one in batch["troubles"]] == ["[4]"]
+    ran = sync(tmp_path, "run", "--once")
+    assert ran.code == 0, ran.err
+    assert state()[1][:4] == [(1, "b"), (2, "a"), (3, "c"), (5, "e")]
+    assert len(state()[1]) == 12
+    before = state()
+    assert sync(tmp_path, "plan").out == "crm: nothing to apply\n"
+    assert len(sync(tmp_path, "dead-letters", "crm", "--output", "jsonl").lines) == 1
+    (row,) = sync(tmp_path, "status", "--output", "json").json["syncs"]
+    assert (row["position"], row["last_batch"], row["dead_rows"]) == (17, 1, 1)
+    assert state() == before
+
+
+# ------------------------------------------------------------------------------------------------- what it refuses
+
+
+COMMANDS = [("plan",), ("run", "--once"), ("run", "--until-idle")]
+
+
+def refused(root: Path, command: tuple[str, ...], code: int, *said: str) -> None:
+    """The exit status, one message without a traceback, and rows as they were."""
+    before = state_of(root)
+    ran = sync(root, *command)
+    assert ran.code == code, ran.out + ran.err
+    assert "Traceback" not in ran.err
+    for words in said:
+        assert words in ran.err
+    if command == ("plan",):
+        assert state_of(root) == before
+
+
+BAD_FILES = {
+    "no JSON": ("{", 4, "1.jsonl"),
+    "no object": ("[]\n", 4, "not an object"),
+    "no seq": (json.dumps({**SWAP[0], "seq": None}), 4, "seq is not a number"),
+    "an unknown op": (json.dumps({**SWAP[0], "op": "x"}), 4, "op is none of"),
+    "out of order": (f"{json.dumps(SWAP[1])}\n{json.dumps(SWAP[0])}\n", 4, "not in the order of seq"),
+    "not UTF-8": (b'{"seq": "\xff"}\n', 4, "1.jsonl"),
+    "no table": (json.dumps({**SWAP[0], "table": None}), 4, "names no table"),
+    "an unknown table": (json.dumps({**SWAP[0], "table": "nobody"}), 2, "nobody"),
+    "an unknown column": (json.dumps(change(0, "1", "c", None, {"id": 9, "age": 3})), 2, "age"),
+    "no key": (json.dumps(change(0, "1", "c", None, {"email": "z"})), 2, "people"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_bad_file_is_named_and_nothing_of_it_applied(tmp_path: Path, name: str, command: tuple[str, ...]) -> None:
+    """With file and line, or table and column."""
+    text, code, said = BAD_FILES[name]
+    pipeline(tmp_path)
+    (tmp_path / "changes" / "1.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    refused(tmp_path, command, code, said)
+    assert people(tmp_path) == [(1, "a"), (2, "b"), (3, "c")]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ("status",), ("dead-letters", "crm")])
+@pytest.mark.parametrize(
+    ("dsn", "code"),
+    [
+        ("sqlite:nowhere/crm.db", 6),
+        ("sqlite:changes", 6),
+        ("postgresql://me:pa55@127.0.0.1:1/db", 6),
+        ("postgresql://me:pa55@127.0.0.1:1x/db", 6),
+        ("postgresql://me:pa55%zz@127.0.0.1:1/db", 2),
+        ("postgresql://me:pa55@127.0.0.1:1/db?pasword=pa55", 2),
+        ("postgresql://me:pa@55@127.0.0.1:1/db", 2),
+        ("mysql://me:pa55@127.0.0.1:1/db", 6),
+        ("mysql://me:pa55@127.0.0.1:x/db", 2),
+    ],
+)
+def test_a_target_that_does_not_answer(tmp_path: Path, command: tuple[str, ...], dsn: str, code: int) -> None:
+    """One message, without the password."""
+    pipeline(tmp_path, dsn=dsn)
+    bring(tmp_path, "1", SWAP)
+    before = state_of(tmp_path)
+    ran = sync(tmp_path, *command)
+    assert ran.code == code, ran.out + ran.err
+    assert "Traceback" not in ran.err
+    assert "pa55" not in ran.out + ran.err
+    assert state_of(tmp_path) == before
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    """Left as it is."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    (tmp_path / "crm.db").write_text("not a database, whatever its name says\n" * 100)
+    for command in (*COMMANDS, ("status",)):
+        before = state_of(tmp_path)
+        ran = sync(tmp_path, *command)
+        assert ran.code in (2, 6), ran.err
+        assert "not a database" in ran.err
+        assert "Traceback" not in ran.err
+        assert state_of(tmp_path) == before
+
+
+def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
+    """A name, files, one pace; a file without databases, and streams of a file that has none."""
+    pipeline(tmp_path)
+    before = state_of(tmp_path)
+    for command in (*COMMANDS, ("run",)):
+        refused(tmp_path, command, 6, "there is no file of changes")
+    assert state_of(tmp_path) == before
+    refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
+    refused(tmp_path, ("dead-letters", "cmr"), 2, "there is no sync 'cmr'")
+    refused(tmp_path, ("run", "--once", "--until-idle"), 2, "two different things")
+    ran = headgate("run", "--spec", tmp_path)
+    assert (ran.code, "the file has no stream" in ran.err) == (2, True)
+    text = "name: p\ntables: {t: {path: ./t}}\nstreams: {m: {table: t, maintain: {optimize: true}}}\n"
+    (tmp_path / "headgate.yml").write_text(text)
+    for command in (("plan",), ("run", "--once"), ("status",), ("dead-letters", "crm")):
+        refused(tmp_path, command, 2, "the file keeps no database in step")
+
+
+def test_check_meets_source_and_target_without_spark(tmp_path: Path) -> None:
+    """Each fault has its line; a file with nothing but syncs starts no Spark."""
+    pipeline(tmp_path)
+    (tmp_path / "crm.db").rename(tmp_path / "other.db")
+    before = state_of(tmp_path)
+    ran = headgate("check", "--output", "json", "--spec", tmp_path)
+    assert ran.code == 6
+    told = [(one["where"].rpartition("headgate.yml:")[2], one["what"]) for one in ran.json["findings"]]
+    assert [where for where, what in told if "change" in what or "database" in what] == [
+        "4: sync.crm.from",
+        "5: sync.crm.to",
+    ]
+    assert state_of(tmp_path) == before
+    (tmp_path / "other.db").rename(tmp_path / "crm.db")
+    bring(tmp_path, "1", SWAP)
+    ran = headgate("check", "--spec", tmp_path)
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "p: 0 streams, 1 syncs, 0 faults")
+
+
+def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None:
+    """Nothing is applied on top of a part."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    sync(tmp_path, "run", "--once")
+    execute(tmp_path, "UPDATE headgate_stream SET pending = 2")
+    bring(tmp_path, "2", CLASH)
+    refused(tmp_path, ("plan",), 2, "a batch was begun")
+    refused(tmp_path, ("run", "--once"), 2, "a batch was begun")
+    assert "begun" in sync(tmp_path, "status").out
+
+
+def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
+    """They start in a moment, on machines that have no Java."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    for command in ("plan", "run --once", "status", "dead-letters crm"):
+        program = (
+            "import sys, atexit\n"
+            "atexit.register(lambda: print('pyspark' in sys.modules, file=sys.stderr))\n"
+            f"sys.argv = ['headgate', 'sync', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
+            "from headgate.cli.app import run\nrun()\n"
+        )
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert ran.stderr.splitlines()[-1] == "False", command
