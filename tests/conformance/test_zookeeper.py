@@ -209,6 +209,8 @@ def test_a_run_hears_at_once_that_its_connection_is_gone_and_that_its_session_is
         assert again.heartbeat()
         assert not session.heartbeat(), "the node of another run was taken for its own"
         store.close()
+        still = [thread.name for thread in threading.enumerate() if "zk_loop" in thread.name]
+        assert not still, "a session that was lost goes on asking for another"
 
 
 def test_data_that_were_wiped_are_a_new_coordinator(url: str, node: ZookeeperNode) -> None:

@@ -177,7 +177,9 @@ class ZookeeperTurnStore:
         except BaseException:
             session.close()  # also what was made without our knowing ends with it
             raise
-        self._open_sessions = [each for each in self._open_sessions if not each.connection.is_lost]
+        for lost in [each for each in self._open_sessions if each.connection.is_lost]:
+            self._open_sessions.remove(lost)
+            lost.close()  # else kazoo goes on for ever with a session that is nobody's
         self._open_sessions.append(session)
         return session
 
