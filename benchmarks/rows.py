@@ -219,8 +219,8 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 else:
                     target = headgate.DeltaTable.forPath(spark, path).alias("t")
                     source = spark.sql("SELECT explode(sequence(-1, 9)) AS k").alias("s")
-                    merge = target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "t.v + 1"})
-                    done = merge.execute().headgate  # type: ignore[operator]
+                    merge: Any = target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "t.v + 1"})
+                    done = merge.execute().headgate
                 times.append((time.perf_counter() - begun) * 1000)
                 levels[done.level] += 1
                 most = max(most, done.attempts)

@@ -119,11 +119,13 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
 class _Program:
     """A program behind a launcher that waits to be told its turn, and then for the other end of the pipe to close.
 
-    They are a process group of their own, so that what the program starts ends with it.
+    They are a process group of their own, so that what the program has started is ended with it. What a program leaves
+    running when it ends by itself is its own affair.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        waits, self._go = os.pipe()
+        waits, go = os.pipe()
+        self._go: int | None = go
         self._process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, str(waits), *command], pass_fds=(waits,), start_new_session=True
         )
@@ -137,6 +139,7 @@ class _Program:
 
     def run(self, environment: Mapping[str, str]) -> int:
         """Lets it go, and waits for its end; signals that this process is sent are sent on to it."""
+        assert self._go is not None, "it is let go before it is ended"
         os.write(self._go, json.dumps(environment).encode() + b"\n")
         is_main = threading.current_thread() is threading.main_thread()
         before = {number: signal.signal(number, self._send_on) for number in FORWARDED} if is_main else {}
@@ -152,11 +155,13 @@ class _Program:
         with self._guard:
             if self._process.poll() is None:
                 self._signal(signal.SIGTERM)
-                try:
+                with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(END_S)
-                except subprocess.TimeoutExpired:
-                    self._signal(signal.SIGKILL)
-                    self._process.wait()
+                self._signal(signal.SIGKILL)  # also what the program had started, where only that stayed
+                self._process.wait()
+            if self._go is not None:
+                os.close(self._go)
+                self._go = None
 
     def _send_on(self, number: int, frame: FrameType | None) -> None:
         self._signal(number)

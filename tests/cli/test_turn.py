@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from headgate.commanded import _Program
 from headgate.sinks.ledger import read_ledger
 from headgate.stores.processes import is_running, start_of
 from headgate.stores.sqlite import SqliteTurnStore
@@ -107,6 +109,20 @@ def test_when_the_command_is_killed_its_program_is_gone_before_the_next_turn(tmp
     code, out, _ = ended(turn(tmp_path, "B", sys.executable, "-c", ASKS, str(pid), str(start)))
     assert (code, json.loads(out)) == (0, False)
     assert not is_running(pid, start)
+
+
+def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
+    """The program itself goes at the first word; what it has started does not listen."""
+    deaf = f"trap '' TERM; echo $$ > {tmp_path}/pid; sleep 600; sleep 600"
+    program = _Program(["sh", "-c", f'sh -c "{deaf.replace("$", chr(92) + "$")}" & wait'])
+    with ThreadPoolExecutor(1) as pool:
+        status = pool.submit(program.run, {})
+        pid = pid_in(tmp_path / "pid")
+        start = start_of(pid)
+        program.end()
+        assert status.result() == 128 + signal.SIGTERM
+    wait_for(lambda: not is_running(pid, start))
+    program.end()
 
 
 ASKS = "import sys; from headgate.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"

@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeVar, get_args
 
 from headgate.core.spec.kinds import duration_ms, suggestion
 
@@ -18,6 +18,7 @@ CALL_MS: Final = 10_000
 
 Auth = Literal["none", "digest", "sasl"]
 Acl = Literal["open", "creator"]
+Word = TypeVar("Word", bound=str)
 
 OPTIONS: Final = ("session_timeout", "call_timeout", "auth", "user", "acl", "tls", "ca", "certificate", "key")
 """Every option, in the order of the reference."""
@@ -64,18 +65,18 @@ def read_place(url: str) -> ZookeeperPlace:
             "a user or a password before the hosts: the user is ?user=…, the password an environment variable"
         )
     options = _options(query)
-    auth = _choice(options, "auth", get_args(Auth), "none")
+    auth: Auth = _choice(options, "auth", get_args(Auth), "none")
     # With an identity, what is written is the identity's own unless one says otherwise.
-    acl = _choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
+    acl: Acl = _choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
     tls = _choice(options, "tls", ("true", "false"), "false") == "true"
     place = ZookeeperPlace(
         hosts=_hosts(netloc),
         root=_root(path or ""),
         session_timeout_ms=_duration(options, "session_timeout", SESSION_MS),
         call_timeout_ms=_duration(options, "call_timeout", CALL_MS),
-        auth=auth,  # type: ignore[arg-type]  # one of the choices
+        auth=auth,
         user=options.get("user"),
-        acl=acl,  # type: ignore[arg-type]
+        acl=acl,
         tls=tls,
         ca=_file(options, "ca"),
         certificate=_file(options, "certificate"),
@@ -138,11 +139,12 @@ def _duration(options: Mapping[str, str], name: str, default_ms: int) -> int:
     return value_ms
 
 
-def _choice(options: Mapping[str, str], name: str, choices: tuple[str, ...], default: str) -> str:
-    value = options.get(name, default)
-    if value not in choices:
-        raise BadPlace(f"{name} that is not {' or '.join(choices)}")
-    return value
+def _choice(options: Mapping[str, str], name: str, choices: tuple[Word, ...], default: Word) -> Word:
+    given = options.get(name, default)
+    for word in choices:
+        if word == given:
+            return word
+    raise BadPlace(f"{name} that is not {' or '.join(choices)}")
 
 
 def _file(options: Mapping[str, str], name: str) -> str | None:
