@@ -91,8 +91,7 @@ def kafka_broker(
         formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
         with log.open("ab") as output:
             subprocess.run([*command, *formatting], stdout=output, stderr=subprocess.STDOUT, check=True)
-    with _process([*command, "kafka.Kafka", str(settings)], log=log) as process:
-        _wait_for_port(port, process, log)
+    with server_process([*command, "kafka.Kafka", str(settings)], port=port, log=log):
         yield f"127.0.0.1:{port}"
 
 
@@ -248,6 +247,18 @@ def _process(command: list[str], *, log: Path) -> Iterator[subprocess.Popen[byte
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextlib.contextmanager
+def server_process(command: list[str], *, port: int, log: Path) -> Iterator[None]:
+    """A server that serves the port from the beginning of the block, and is ended with it.
+
+    Raises:
+        Unavailable: It did not start in time; the end of its log is in the message.
+    """
+    with _process(command, log=log) as process:
+        _wait_for_port(port, process, log)
+        yield
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
