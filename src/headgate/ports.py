@@ -196,10 +196,19 @@ class Randomness(Protocol):
 class ChangeSource(Protocol):
     """Changes in source order, each once, in whole source transactions."""
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
         """Transactions whose changes all lie after the place `after` (-1: from the beginning); those known now.
 
+        Args:
+            after: `seq` of the last change that is in the target.
+            place: What the source wrote on that change.
+            until: What the source wrote on another: just the transactions up to there, the same at each call. A source
+                that writes no places is never asked.
+
         Raises:
+            CheckpointMismatch: The place is one of another source, or nothing can be read from there any more.
             Corrupt: What was read is no change, or the order of the source is broken; with file and line.
             Unavailable: The source does not answer.
         """

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from headgate.core.keys import places
 from headgate.core.keys.change import Change, Op
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
 
@@ -54,7 +55,11 @@ class ChangeFiles:
     transaction: str = "tx"
     """The column or the key that says the transaction."""
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
+        if after >= 0:
+            places.read(places.FILES, after, place)
         last = after
         for group in self._merged():
             new = tuple(change for change in group.changes if change.seq > last)

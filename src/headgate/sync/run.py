@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, assert_never
 
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
-from headgate.core.keys.change import Batch, batches
+from headgate.core.keys.change import Batch, Change, batches
 from headgate.core.keys.fold import Net, fold
 from headgate.core.keys.plan import conflict_queue
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
@@ -100,7 +100,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         CheckpointMismatch: A batch was begun that cannot be read again as it was.
     """
     pending = progress.pending
-    for batch in batches(source.transactions(progress.position), changes_max=how.changes_max, through=pending):
+    for batch in batches(_groups(source, progress), changes_max=how.changes_max, through=pending):
         if pending is not None and batch.through != pending:
             raise CheckpointMismatch(
                 "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
@@ -109,6 +109,17 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
             )
         pending = None
         yield batch
+
+
+def _groups(source: ChangeSource, progress: Progress) -> Iterator[tuple[Change, ...]]:
+    """The transactions behind `progress`; first, where a place says so, just those of the batch that was begun."""
+    after, place = progress.position, progress.place
+    if progress.pending_place is not None:
+        for group in source.transactions(after, place, until=progress.pending_place):
+            yield group
+            after = group[-1].seq
+        place = progress.pending_place
+    yield from source.transactions(after, place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +140,7 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
     """
     names = list(dict.fromkeys(change.table for change in batch.changes))
     tables = target.tables(names)
-    net = fold(batch.changes, tables)
+    net = replace(fold(batch.changes, tables), place=batch.place)
     slots = how.parallelism
     if target.slot_rows_max is not None:
         slots = max(slots, -(-len(net.rows) // target.slot_rows_max))

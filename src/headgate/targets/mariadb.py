@@ -58,7 +58,8 @@ REPEATED = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
 TABLE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream varchar(190) PRIMARY KEY, epoch bigint NOT NULL, "
-    f"last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint) {TABLE}",
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, "
+    f"pending_place text) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream varchar(190), batch bigint, slot int, "
     f"PRIMARY KEY (stream, batch, slot)) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream varchar(190), batch bigint, n bigint, table_name text, "

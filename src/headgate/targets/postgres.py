@@ -28,7 +28,7 @@ NESTED = frozenset({dict, list})
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
-    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint)",
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, pending_place text)",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch bigint, slot int, PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch bigint, n bigint, table_name text, row_key text, "
     "image text, seq bigint, reason text, PRIMARY KEY (stream, batch, n))",

@@ -20,7 +20,7 @@ BUSY_S = 10.0
 """So long a transaction waits for another process that writes."""
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch integer NOT NULL, "
-    "last_batch integer NOT NULL, position integer NOT NULL, pending integer)",
+    "last_batch integer NOT NULL, position integer NOT NULL, pending integer, place text, pending_place text)",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch integer, slot integer, "
     "PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch integer, n integer, table_name text, row_key text, "

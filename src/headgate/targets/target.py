@@ -73,6 +73,7 @@ class SqlTarget:
                 cursor.execute(statement)
 
         self._transaction(make, fenced=False)
+        self._extend()
 
         def take(cursor: Any) -> Progress:
             found = self._read(cursor, stream, self._dialect.update)
@@ -87,7 +88,7 @@ class SqlTarget:
                 raise Fenced("a later writer has begun on this stream; nothing was written", stream=stream, epoch=epoch)
             now = found.epoch + 1 if epoch is None else epoch
             self._execute(cursor, "UPDATE headgate_stream SET epoch = {m} WHERE stream = {m}", now, stream)
-            return Progress(epoch=now, last_batch=found.last_batch, position=found.position, pending=found.pending)
+            return replace(found, epoch=now)
 
         progress = self._transaction(take, fenced=False)
         self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position, progress.pending)
@@ -172,8 +173,10 @@ class SqlTarget:
         def note(cursor: Any) -> None:
             self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
             self._execute(
-                cursor, "UPDATE headgate_stream SET pending = {m} WHERE stream = {m}", net.through, stream.name
-            )
+                cursor,
+                "UPDATE headgate_stream SET pending = {m}, pending_place = {m} WHERE stream = {m}",
+                net.through, net.place, stream.name,
+            )  # fmt: skip
 
         self._transaction(note, is_exclusive=True)
 
@@ -229,7 +232,7 @@ class SqlTarget:
         """See the port."""
         stream = self._open
         batch = stream.last_batch + 1
-        empty = Net(rows=(), changes=1, through=change.seq)
+        empty = Net(rows=(), changes=1, through=change.seq, place=change.place)
         is_repeated = stream.pending == change.seq
         self.begin(empty)  # where a statement commits by itself, this is what tells a repetition
 
@@ -334,16 +337,24 @@ class SqlTarget:
         cursor.execute(sql.format(m=self._dialect.mark), values)
 
     def _read(self, cursor: Any, stream: str, lock: str) -> Progress | None:
-        self._execute(
-            cursor,
-            "SELECT epoch, last_batch, position, pending FROM headgate_stream WHERE stream = {m}" + lock,
-            stream,
-        )
+        # All columns: who only looks may meet a table that an earlier version made, without the last two.
+        self._execute(cursor, "SELECT * FROM headgate_stream WHERE stream = {m}" + lock, stream)
         row = cursor.fetchone()
         if row is None:
             return None
-        pending = None if row[3] is None else int(row[3])
-        return Progress(epoch=int(row[0]), last_batch=int(row[1]), position=int(row[2]), pending=pending)
+        _, epoch, last_batch, position, pending, *places = row
+        place, pending_place = places or (None, None)
+        return Progress(
+            epoch=int(epoch), last_batch=int(last_batch), position=int(position),
+            pending=None if pending is None else int(pending), place=place, pending_place=pending_place,
+        )  # fmt: skip
+
+    def _extend(self) -> None:
+        """Columns that an earlier version's table lacks."""
+        there = {column.name for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
+        for name in [one for one in ("place", "pending_place") if one not in there]:
+            sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
+            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), fenced=False)  # type: ignore[misc]
 
     def _batch_in_target(self, cursor: Any) -> int:
         found = self._read(cursor, self._open.name, "")
@@ -380,8 +391,9 @@ class SqlTarget:
         self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
         self._execute(
             cursor,
-            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, pending = NULL WHERE stream = {m}",
-            batch, net.through, stream.name,
+            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, place = {m}, pending = NULL, "
+            "pending_place = NULL WHERE stream = {m}",
+            batch, net.through, net.place, stream.name,
         )  # fmt: skip
 
     def _stage_table(self, table: StagedTable) -> str:

@@ -148,7 +148,7 @@ class MemoryTarget:
     def begin(self, net: Net) -> None:
         self._fence()
         self.storage.slots = set()
-        self.storage.progress = replace(self.storage.progress, pending=net.through)
+        self.storage.progress = replace(self.storage.progress, pending=net.through, pending_place=net.place)
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
@@ -203,7 +203,9 @@ class MemoryTarget:
     def _finish(self, net: Net, dead: Sequence[DeadRow]) -> None:
         self._last_batch += 1
         self.storage.dead.extend(dead)
-        self.storage.progress = Progress(epoch=self._epoch, last_batch=self._last_batch, position=net.through)
+        self.storage.progress = Progress(
+            epoch=self._epoch, last_batch=self._last_batch, position=net.through, place=net.place
+        )
 
     def _fence(self) -> None:
         if (self.storage.progress.epoch, self.storage.progress.last_batch) != (self._epoch, self._last_batch):

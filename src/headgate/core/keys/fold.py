@@ -62,6 +62,8 @@ class Net:
     changes: int
     through: int
     """The place of the last change of the batch."""
+    place: str | None = None
+    """What the source needs to go on behind it; None: `through` is enough."""
 
 
 @dataclass(slots=True)
