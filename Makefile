@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench bench-rows simulate soak-rows matrix matrix-versions clean
+.PHONY: help env demo test lint bench bench-turns bench-rows simulate soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
@@ -14,6 +14,7 @@ help:
 	@echo 'make env              only the environment: afterwards .venv/bin/headgate works'
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
+	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
 	@echo 'make bench-rows       statements of several writers beside stock delta-spark; about half an hour'
 	@echo 'make simulate         the turn protocol explored in full'
 	@echo 'make soak-rows        random statements from threads and drivers against their serial replay; about 15 minutes'
@@ -61,6 +62,9 @@ test: lint
 
 bench: env
 	$(BIN)/python -m benchmarks
+
+bench-turns: env
+	$(BIN)/python -m benchmarks turns
 
 bench-rows: env
 	$(BIN)/python -m benchmarks rows coverage

@@ -89,15 +89,21 @@ class TurnStore(Protocol):
         ...
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        """Puts `record` in place if the version is still `version`; "unknown" if the outcome cannot be told, never raised."""
+        """Puts `record` in place if the version is still `version`, and counts that up by one.
+
+        "unknown" if the outcome cannot be told, never raised.
+        """
         ...
 
     def live_sessions(self, lock: str) -> Sessions:
         """Who is alive now. May still list a session that has just died; never omits one that its owner may trust."""
         ...
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
-        """Returns when the record may differ from `version`, and after `timeout_s` at the latest. May return early."""
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
+        """Returns when the record may differ from `version`, and after `timeout_s` at the latest. May return early.
+
+        Who only waits for its turn names the job, and need not be woken by changes that leave its ticket waiting.
+        """
         ...
 
     def locks(self) -> tuple[str, ...]:

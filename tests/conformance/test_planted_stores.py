@@ -74,7 +74,7 @@ class StaleRead(Shared):
 class LostWakeUp(Shared):
     """Waits for the next change, and never looks whether there was one already."""
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         with self._changed:
             self._changed.wait(timeout_s)
 
@@ -88,6 +88,20 @@ class DeafWait(Shared):
             if self._records.get(lock, ("", 0))[1] != version:
                 return "stale"
             self._records[lock] = (record.to_json(), version + 1)
+            return "done"
+
+
+@dataclass
+class WrongSignal(Shared):
+    """Wakes the last who waits in place of the one whom the record lets in."""
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        with self._mutex:
+            if self._records.get(lock, ("", 0))[1] != version:
+                return "stale"
+            self._records[lock] = (record.to_json(), version + 1)
+            if record.tickets:
+                self._ticket(lock, record.tickets[-1].job).notify_all()
             return "done"
 
 
@@ -167,6 +181,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
         (StaleRead, "acknowledged"),
         (LostWakeUp, "not waited for"),
         (DeafWait, "contenders"),
+        (WrongSignal, "contenders"),
         (UnknownRounded, "contenders"),
         (SecondRun, "second run"),
         (ForgottenSession, "acknowledged"),
