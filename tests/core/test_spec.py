@@ -178,7 +178,7 @@ def test_every_fault_is_told_at_once_with_its_line() -> None:
 name: my pipeline
 storge: x
 storage: s3a://bucket/x
-coordinator: {url: "dynamodb://t", lock_timeout: 60}
+coordinator: {url: "dynamodb://turns", lock_timeout: 60}
 log_store: conditional
 log_store: auto
 tables:
@@ -213,7 +213,7 @@ sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
         (1, "cannot be used here"),
         (2, 'did you mean "storage"?'),
         (3, "s3a: paths are not in this version"),
-        (4, "dynamodb: is not in this version"),
+        (4, "coordinator.url: no region"),
         (4, "coordinator.lock_timeout: '60' is not a duration"),
         (5, "log_store: 'conditional' is not in this version"),
         (6, "'log_store' is there twice, first in line 5"),
@@ -335,18 +335,13 @@ def test_storage_is_local() -> None:
         ("sqlite:///abs/t.db", "sqlite:/abs/t.db"),
         ("memory:", "memory:"),
         ("zookeeper://h:1,g/x?session_timeout=30s", "zookeeper://h:1,g/x?session_timeout=30s"),
+        ("dynamodb://turns?region=eu-west-1", "dynamodb://turns?region=eu-west-1"),
     ],
 )
 def test_coordinator_urls(url: str, resolved: str) -> None:
-    """sqlite, memory and ZooKeeper, in a section or as a bare text."""
+    """sqlite, memory, ZooKeeper and DynamoDB, in a section or as a bare text."""
     assert read(SMALL + f"coordinator: {{url: '{url}'}}\n").coordinator.url == resolved
     assert read(SMALL + f"coordinator: '{url}'\n").coordinator.url == resolved
-
-
-@pytest.mark.parametrize("url", ["dynamodb://t?region=eu-west-1"])
-def test_coordinators_of_later_versions_are_refused(url: str) -> None:
-    """They are named, and not taken for a mistake."""
-    assert "not in this version" in only_fault(SMALL + f"coordinator: '{url}'\n")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ class App:
                     kind=kind,
                     key=key,
                     is_conditional=is_conditional,
+                    is_consistent="HTTP_X_AMZ_TARGET" not in environ or b'"ConsistentRead": true' in body,
                     status=int(status[:3]),
                     ms=round((time.monotonic() - begun_s) * 1000, 2),
                     size_bytes=len(body),
@@ -140,12 +141,13 @@ class App:
         return "COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else method, key, is_conditional
 
     def _take_faults(self, kind: str, key: str) -> list[Fault]:
-        """Every delay that fits, and the first of the others."""
+        """The first delay that fits, and the first of the others."""
         taken: list[Fault] = []
         with self._admin:
             for fault, left in self._faults:
                 fits = left[0] != 0 and re.fullmatch(fault.kind, kind) and re.search(fault.key, key)
-                if fits and (fault.what == "delay" or all(other.what == "delay" for other in taken)):
+                is_delay = fault.what == "delay"
+                if fits and all((other.what == "delay") != is_delay for other in taken):
                     taken.append(fault)
                     left[0] = None if left[0] is None else left[0] - 1
         return taken

@@ -48,7 +48,7 @@ URL = Key(
     name="url",
     kind=CoordinatorUrl(),
     meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process, "
-    "`zookeeper://host:port,…/chroot` several machines. Not in this version: `dynamodb://…`.",
+    "`zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines.",
     default_text="`sqlite:<storage>/turns.db`",
     example='"sqlite:./lake/_headgate/turns.db"',
 )

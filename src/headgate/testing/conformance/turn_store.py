@@ -221,7 +221,7 @@ class TurnStoreConformance:
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         assert not [thread.name for thread in threads if thread.is_alive()], "left waiting"
-        assert not faults + history.faults()
+        assert (faults + history.faults()) == []
         granted = [record.holder.nonce for _, record in history.changes if record.holder is not None]
         assert len(set(granted)) == self.contenders * self.turns_each
 
