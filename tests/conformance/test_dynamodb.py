@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from headgate.core.spec.dynamodb import DynamodbPlace, read_dynamodb
 from headgate.core.turns.effects import CasReply
 from headgate.core.turns.moves import begin_record
 from headgate.core.turns.record import LockRecord
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import TurnStore
 from headgate.stores.dynamodb import DynamodbTurnStore
 from headgate.testing.aws_server import REGION, AwsServer, Fault, aws_server
@@ -84,7 +84,7 @@ class TestDynamodb(TurnStoreConformance):
     def lose(self, handles: Callable[..., DynamodbTurnStore], aws: AwsServer):  # type: ignore[no-untyped-def]
         """The server loses it, as often as it is sent."""
 
-        @contextmanager
+        @contextlib.contextmanager
         def losing(store: TurnStore, what: str) -> Iterator[TurnStore]:
             yield CutOff(store, handles(call_timeout_ms=500), aws, what)  # type: ignore[misc]
 
@@ -445,28 +445,24 @@ def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call(handles: Calla
 
 def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., DynamodbTurnStore], aws: AwsServer) -> None:
     """A network that swallows everything costs the time of one call, not of each attempt."""
+    record = begin_record(LOCK, Epoch(1))
+    assert handles().compare_and_set(LOCK, record, 0) == "done"
     with Proxy(aws.port) as network:
-        store = handles(endpoint=f"http://{network.address}", call_timeout_ms=1000)
-        record = begin_record(LOCK, Epoch(1))
-        session = store.open_session(LOCK, JobName("job"))
-        assert store.compare_and_set(LOCK, record, 0) == "done"
+        store = handles(endpoint=f"http://{network.address}", call_timeout_ms=2000)
         network.be("blackhole")
         calls: list[Callable[[], object]] = [
             lambda: store.read(LOCK),
             lambda: store.live_sessions(LOCK),
             lambda: store.open_session(LOCK, JobName("other")),
+            lambda: store.wait_for_change(LOCK, 1, 0.5),
         ]
         for call in calls:
             begun_s = time.monotonic()
-            with pytest.raises(HeadgateError):
+            with contextlib.suppress(Unavailable):
                 call()
-            assert time.monotonic() - begun_s < 6
-        begun_s = time.monotonic()
+            assert 0.4 < time.monotonic() - begun_s < 6
         assert store.compare_and_set(LOCK, record, 1) == "unknown"
-        store.wait_for_change(LOCK, 1, 0.5)
-        assert time.monotonic() - begun_s < 6
         network.be("pass")
-        assert session.heartbeat()
 
 
 def test_without_the_driver_the_extra_is_named() -> None:

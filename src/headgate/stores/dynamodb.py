@@ -27,7 +27,7 @@ from typing import Final
 from headgate.core.ids import JobName, SessionId
 from headgate.core.spec.dynamodb import DynamodbPlace
 from headgate.core.turns.effects import CasReply, Stored
-from headgate.core.turns.moves import Sessions
+from headgate.core.turns.moves import Sessions, first_to_go
 from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import SessionState
@@ -38,7 +38,7 @@ RECORD_BYTES_MAX: Final = 390_000
 """An item takes 400 KB, with its names and numbers."""
 ANSWERS_PER_LEASE: Final = 5
 """A heartbeat's answer that takes longer is worth as little as none, and the next one should not wait for it."""
-CLOSE_S: Final = 2.0
+CLOSE_S: Final = 3.0
 """How long an end is waited for; one that is not confirmed by then comes with the end of the lease."""
 POLL_S, POLL_MAX_S = 0.05, 0.4
 """A waiter looks at the record after the first, then ever more seldom; drawn, so that waiters do not look at once."""
@@ -129,6 +129,8 @@ class DynamodbTurnStore:
         self._open_sessions: list[DynamodbSession] = []
         self._seen: dict[str, dict[SessionId, tuple[int, float]]] = {}
         """Lock → session → its counter, and since when it is seen to be that."""
+        self._alive: dict[str, Sessions] = {}
+        """Lock → who was alive at the last look."""
         try:
             try:
                 self.coordinator_id()
@@ -228,7 +230,9 @@ class DynamodbTurnStore:
             if not (is_silent and self._is_buried(lock, run)):
                 alive.append(run)
         self._seen[lock] = now
-        return Sessions(ids=frozenset(run.session for run in alive), jobs=frozenset(run.job for run in alive))
+        found = Sessions(ids=frozenset(run.session for run in alive), jobs=frozenset(run.job for run in alive))
+        self._alive[lock] = found
+        return found
 
     def _is_buried(self, lock: str, run: _Run) -> bool:
         """Takes the item of a silent run away, if it is silent still; whether the run is dead now, for everybody."""
@@ -273,17 +277,29 @@ class DynamodbTurnStore:
             return "stale"
         return "unknown"  # an earlier attempt may have made the next version, and others those after it
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s, pause_s = time.monotonic() + timeout_s, POLL_S
         while (left_s := deadline_s - time.monotonic()) > 0:
             time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
             pause_s = min(1.5 * pause_s, POLL_MAX_S)
             try:
-                found = self._table.get(_LOCKS, lock, only="version")
+                stored = self.read(lock)
             except Unavailable:
                 continue  # the next reading finds out, within its own time
-            if (0 if found is None else found.get("version")) != version:
+            if stored.version != version and not self._leaves_waiting(lock, stored.record, ticket_of):
                 return
+
+    def _leaves_waiting(self, lock: str, record: LockRecord | None, job: JobName | None) -> bool:
+        """Whether the record is seen to let another in; who is not sure looks for himself."""
+        if record is None or job is None:
+            return False
+        if record.holder is not None:
+            return record.holder.job != job
+        known = self._alive.get(lock)
+        if known is None or any(ticket.session not in known.ids for ticket in record.tickets):
+            return False
+        first = first_to_go(record, known, time.time_ns() // 1_000_000)
+        return first is not None and first.job != job
 
     def locks(self) -> tuple[str, ...]:
         return tuple(sorted(str(item["name"]) for item in self._table.items(_LOCKS)))

@@ -43,8 +43,8 @@ KEY: Final = ("part", "name")
 ABSENT: Final[Mapping[str, str | int]] = {}
 """What is expected of an item that must not exist."""
 
-ATTEMPT: Final = 0.2
-"""Of a call's time: how long one attempt may wait for the connection, and again for the answer."""
+ATTEMPT, ATTEMPT_MAX_S = 0.2, 1.0
+"""How long one attempt may wait for the connection, and again for the answer: this part of a call's time, and no longer."""
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
 """Before an attempt is repeated; doubled each time, and drawn."""
 CREATE_S: Final = 120.0
@@ -75,13 +75,14 @@ class Table:
 
     def __init__(self, place: DynamodbPlace, call_s: float) -> None:
         self._place, self._call_s = place, call_s
+        self._wait_s = min(ATTEMPT * call_s, ATTEMPT_MAX_S)
         self._failure = ""
         session = botocore.session.Session()
         session.register_component("data_loader", _LOADER)
         config = Config(
             retries={"total_max_attempts": 1},
-            connect_timeout=ATTEMPT * call_s,
-            read_timeout=ATTEMPT * call_s,
+            connect_timeout=self._wait_s,
+            read_timeout=self._wait_s,
             tcp_keepalive=True,
             parameter_validation=False,
             user_agent_extra="headgate",
@@ -93,21 +94,14 @@ class Table:
         except aws.BotoCoreError as error:
             raise meaning(error, table=place.table, region=place.region) from error
 
-    def get(self, part: str, name: str, *, only: str | None = None) -> Item | None:
+    def get(self, part: str, name: str) -> Item | None:
         """An item as it was last written; None if there is none.
-
-        Args:
-            part: First half of its key.
-            name: Second half.
-            only: The one attribute that is wanted.
 
         Raises:
             Unavailable: no answer until the deadline.
             InvalidRequest: it is not allowed, or there is no such table.
         """
-        asked: dict[str, Any] = {"Key": _typed({"part": part, "name": name}), "ConsistentRead": True}
-        if only is not None:
-            asked |= {"ProjectionExpression": "#a", "ExpressionAttributeNames": {"#a": only}}
+        asked = {"Key": _typed({"part": part, "name": name}), "ConsistentRead": True}
         found = self._insist("get_item", asked, self.deadline()).get("Item")
         return None if found is None else plain(found)
 
@@ -236,7 +230,7 @@ class Table:
         while True:
             yield
             drawn_s = pause_s * random.uniform(0.5, 1.0)
-            if time.monotonic() + drawn_s + 2 * ATTEMPT * self._call_s > deadline_s:
+            if time.monotonic() + drawn_s + 2 * self._wait_s > deadline_s:
                 return
             time.sleep(drawn_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
