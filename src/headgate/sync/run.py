@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import Batch, Change, batches
-from headgate.core.keys.fold import Net, fold
+from headgate.core.keys.fold import Net
+from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
+from headgate.core.keys.schema import TableSchema
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
 from headgate.sync.apply import Seen, drive
 
+T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
 NAMED_MAX = 5
 """So many rows are named in a message; the rest are counted."""
@@ -80,17 +85,37 @@ def carry(
 ) -> Iterator[AppliedBatch]:
     """What `run` does on a stream that is open, from `progress` on."""
     number = progress.last_batch
-    for batch in pending_batches(source, progress, how):
-        number += 1
-        if batch.ddl is not None:
-            target.define(batch.ddl)
-            yield AppliedBatch(batch=number, changes=1, through=batch.through, complete=None)
-        else:
-            try:
-                complete = _apply(batch, target, how, seen)
-            except DefinitionChanged:
-                complete = _apply(batch, target, how, seen)
-            yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
+
+    def tried(batch: Batch) -> Prepared | None:
+        try:
+            return None if batch.ddl is not None else prepared(batch, target, how)
+        except InvalidRequest:
+            return (
+                None  # a definition that is still to change may be why: it is prepared, or refused, when its turn comes
+            )
+
+    batches_ahead = ((batch, tried(batch)) for batch in pending_batches(source, progress, how))
+    with contextlib.closing(ahead(batches_ahead)) as following:
+        for batch, ready in following:
+            number += 1
+            if batch.ddl is not None:
+                target.define(batch.ddl)
+                yield AppliedBatch(batch=number, changes=1, through=batch.through, complete=None)
+            else:
+                try:
+                    complete = _apply(batch, target, how, seen, ready)
+                except DefinitionChanged:
+                    complete = _apply(batch, target, how, seen, None)
+                yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
+
+
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The same, each made in a thread of its own while the one before it is worked on; that thread ends with the iterator."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headgate-ahead") as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[Batch]:
@@ -127,6 +152,8 @@ class Prepared:
     """A batch, as it meets the target's tables."""
 
     net: Net
+    tables: Mapping[str, TableSchema]
+    """As they were when it was prepared."""
     slots: int
     """How many transactions it may be spread over."""
     queues: tuple[tuple[int, ...], ...] | None
@@ -140,7 +167,7 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
     """
     names = list(dict.fromkeys(change.table for change in batch.changes))
     tables = target.tables(names)
-    net = replace(fold(batch.changes, tables), place=batch.place)
+    net = replace(net_effect(batch.changes, tables), place=batch.place)
     slots = how.parallelism
     if target.slot_rows_max is not None:
         slots = max(slots, -(-len(net.rows) // target.slot_rows_max))
@@ -155,11 +182,12 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
             advice="Give the table a key, or use mode: atomic",
             table=net.copies[0].table,
         )
-    return Prepared(net=net, slots=slots, queues=queues)
+    return Prepared(net=net, tables=tables, slots=slots, queues=queues)
 
 
-def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
-    ready = prepared(batch, target, how)
+def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:
+    if ready is None or target.tables(list(ready.tables)) != ready.tables:
+        ready = prepared(batch, target, how)
     protocol = apply_batch(
         ready.net, mode=how.mode, slots=ready.slots, on_violation=how.on_violation, queues=ready.queues
     )

@@ -423,7 +423,7 @@ class SqlTarget:
         self, table: StagedTable, rows: Sequence[NetRow], slots: int, *, is_first: bool = False
     ) -> list[Refusal]:
         """Stages rows; of those that do not fit, by halving, says which and why."""
-        columns = table.stage_columns()
+        columns = table.stage_columns(slots)
         types = {column.name: column for column in table.schema.columns}
 
         def write(connection: Connection) -> None:
