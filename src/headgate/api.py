@@ -185,10 +185,6 @@ class Site:
         self.events.emit(Noticed(job=None, text=str(error)))
 
 
-TURN_LIMIT_BATCHES = 10
-"""Micro-batches per turn for jobs without a `turn_limit` of their own."""
-
-
 def _pace_ms(every: str | None) -> int | None:
     pace_ms = None if every is None else duration_ms(every)
     if every is not None and pace_ms is None:
@@ -288,7 +284,6 @@ class JobCoordinator(Job):
             self._coordinator,
             work,
             self._log,
-            turn_limit_batches=TURN_LIMIT_BATCHES,
             check_query_id=checkpoint_check(
                 read_ledger(self._site.storage),
                 job=self.name,
@@ -441,7 +436,6 @@ class PipelineRun:
             coordinator,
             work,
             site.log,
-            turn_limit_batches=spec.turn_limit_batches,
             check_query_id=checkpoint_check(
                 rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
             ),

@@ -369,7 +369,8 @@ MAX_ROWS_PER_BATCH = Key(
 BATCHES = Key(
     name="batches",
     kind=Count(),
-    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours.",
+    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours. "
+    "With `coverage: publish` it has one.",
     default=10,
     example="10",
 )
@@ -405,8 +406,8 @@ CHECKPOINT = Key(
 COVERAGE: Key[Coverage] = Key(
     name="coverage",
     kind=Choice[Coverage](words=("exclusive", "publish")),
-    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: the batch is read, and an "
-    "append computed, before the turn.",
+    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: what "
+    "a batch comes to is computed before, beside the turns of others; what does not hold any more is computed anew.",
     default="exclusive",
     example="exclusive",
 )
