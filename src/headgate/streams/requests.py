@@ -144,20 +144,24 @@ class RequestStream:
             return None
         seen = {table: log.head(table) for table in self._deciding()}
         version = log.head(target)
-        taken = self._taken_in(records, schema, f"{uuid.uuid4().hex[:8]}", batch_id)
-        with refusals(self._spec):
-            rows = taken.rows.toArrow()
-        taken = replace(taken, rows=self._context.session.createDataFrame(rows))
-        erasures = self._erasures()
-        own = self._reader.read(taken.rows, erasures)
-        if not own.requests:
+        taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
+        try:
+            with refusals(self._spec):
+                taken = replace(taken, rows=self._context.session.createDataFrame(taken.rows.toArrow()))
+            erasures = self._erasures()
+            own = self._reader.read(taken.rows, erasures)
+            decided = self._reader.decide(own, erasures, has_kept=self._has_kept()) if own.requests else None
+            rows = TargetRows(self._context, self._kind, erasures)
+            change = None
+            # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
+            if decided is not None and decided.paths and rows.is_decided_by_key:
+                change = Change.compute(rows, decided, version)
+        except BaseException:
+            taken.forget()
+            raise
+        if decided is None:
+            taken.forget()
             return None
-        decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
-        target_rows = TargetRows(self._context, self._kind, erasures)
-        # What becomes of a row may hang on others of its columns: that is decided on the rows as they are in the turn.
-        change = (
-            Change.compute(target_rows, decided, version) if target_rows.is_decided_by_key and decided.paths else None
-        )
         return _Computed(schema=schema, seen=seen, taken=taken, decided=decided, change=change)
 
     def _drop_ahead(self) -> None:
