@@ -12,31 +12,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from headgate.core.ids import TableLocation, Version
-from headgate.core.requests.fold import Admitted, Meaning, Path, Settled, compose, follow, last_of_key, settle
+from headgate.core.requests.fold import Admitted, Meaning, Path, Settled, follow, last_of_key, settle
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
-from headgate.delta.statements import append, conflicts, create_table, tokened
+from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
-from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.ahead import Change, is_unchanged
 from headgate.streams.erasures import Erasures
-from headgate.streams.held import NOBODY, Decided, Held, RequestReader, Standing, steps_of
+from headgate.streams.held import Decided, Held, RequestReader, Standing
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
-from headgate.streams.steps import APPLY, SETTLE, STORE, BatchResult, BatchTurn, StreamContext
-from headgate.streams.target import Met, TargetRows, lacking, locations, noted, target_schema
-from headgate.streams.tested import NEVER, Progress, Tested
+from headgate.streams.settle import Settling
+from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamContext
+from headgate.streams.sweep import Sweeps
+from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
+from headgate.streams.tested import Progress, Tested
 
-NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
 _SEARCH_MAX = 1000
 """So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
 
@@ -106,6 +104,18 @@ class RequestStream:
         self._reader = RequestReader(context, self._requests, self._meaning, self._set)
         self._progress = Progress(context, spec)
         self._reads_erasures = is_mutate and bool(self._set)
+        self._settling = Settling(context, self._requests)
+        self._sweeps = Sweeps(
+            context,
+            spec,
+            kind,
+            self._meaning,
+            self._requests,
+            self._reader,
+            self._progress,
+            self._settling,
+            self._erasures,
+        )
         self._ahead: _Ahead | None = None
 
     # ------------------------------------------------------------------------------------------------------- the kind
@@ -217,31 +227,21 @@ class RequestStream:
 
     def has_sweep_work(self) -> bool:
         """Whether something kept has not met all rows, or has waited for too long; from the logs alone."""
-        return self._has_work_at(self._context.log.head(self._context.target))
+        return self._sweeps.has_work_at(self._context.log.head(self._context.target))
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
         """The target's head if nothing kept is left to test against it, else how far tests have come."""
         head = self._context.log.head(self._context.target)
-        if not self._has_work_at(head):
+        if not self._sweeps.has_work_at(head):
             return {self._context.target: head}
         last = self._progress.last()
         return {self._context.target: last.tested if last else Version(-1)}
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Tests what is kept against the rows that came since, and ends what has waited for too long."""
+        """See `Sweeps.run`."""
         for table in self.tables():
             turn.enter(table)
-        if self._requests.head() < 0:
-            return BatchResult()
-        last = self._progress.last() or NEVER
-        head = self._context.log.head(self._context.target)
-        paths = self._progress.unseen(last.tested, head) if head >= 0 else frozenset()
-        if paths is None:
-            text = "the log no longer tells which files are new, so the whole table is tested"
-            self._context.events.emit(Noticed(job=self._spec.name, text=text))
-        if self._meaning.is_standing:
-            return self._sweep_standing(turn, head, paths, batch_id)
-        return self._sweep_waiting(turn, head, paths, batch_id)
+        return self._sweeps.run(turn, batch_id)
 
     # ---------------------------------------------------------------------------------------------------------- store
 
@@ -335,7 +335,7 @@ class RequestStream:
                 if (before := standing.by_key.get(key)) is not None:
                     replaced[before] = Settled(state="superseded", reason=f"followed by {newest.id}")
         tested = self._tested_after(held, waiting, settled, standing, effects, met)
-        self._settle(turn, decided.everything, settled, replaced, effects, tested, met)
+        self._settling.write(turn, decided.everything, settled, replaced, effects, tested, met)
         return BatchResult(
             rows_in=len(held.requests),
             rows_written=sum(counts.values()),
@@ -397,7 +397,7 @@ class RequestStream:
         met: Met | None,
     ) -> Tested:
         log, target = self._context.log, self._context.target
-        last = self._progress.last() or self._counted()
+        last = self._progress.last() or self._sweeps.counted()
         first_seen = dict(zip(held.rows["request_id"].to_pylist(), held.rows["first_seen_ms"].to_pylist(), strict=True))
         now_waiting = [id_ for id_, outcome in settled.items() if outcome.state == "waiting"]
         if not self._meaning.is_standing:
@@ -418,202 +418,6 @@ class RequestStream:
             oldest_ms=min(oldest) if oldest else None,
             swept=last.swept,
         )
-
-    def _settle(
-        self,
-        turn: BatchTurn,
-        held: Held,
-        settled: Mapping[str, Settled],
-        replaced: Mapping[str, Settled],
-        effects: Mapping[str, Path],
-        tested: Tested,
-        met: Met | None,
-    ) -> None:
-        """Writes down what became of the requests, in one commit that also says how far the stream has been tested."""
-        version = met.version if met else tested.tested
-        outcomes = {**settled, **replaced}
-        ids = list(dict.fromkeys([*outcomes, *effects]))
-        changes = pa.table(
-            {
-                "request_id": pa.array(ids, pa.string()),
-                "state": pa.array([outcomes[i].state if i in outcomes else None for i in ids], pa.string()),
-                "reason": pa.array([outcomes[i].reason if i in outcomes else None for i in ids], pa.string()),
-                "matched_rows": pa.array([settled[i].matched_rows if i in settled else None for i in ids], pa.int64()),
-            }
-        )
-        session, location = self._context.session, self._requests.location
-        # States that these requests can be in now: the rest of the table is not looked at.
-        of_held = held.rows["state"].to_pylist() if held.requests else []
-        states = sorted({*of_held, *(["applied"] if replaced or effects else [])})
-
-        def statement(token: WriteToken) -> None:
-            token = noted(token, **tested.facts())
-            if not ids:
-                empty = self._requests.rows(["stored"])
-                assert empty is not None
-                append(empty.limit(0), location, token)
-                return
-            source = session.createDataFrame(changes)
-            values = {
-                "state": "coalesce(s.state, t.state)",
-                "reason": "CASE WHEN s.state IS NULL THEN t.reason ELSE s.reason END",
-                "matched_rows": "coalesce(s.matched_rows, t.matched_rows)",
-                "tested_version": f"{version}",
-            }
-            if effects:
-                source = source.join(self._effect_rows(held, effects), "request_id", "left")
-                values["effect"] = "coalesce(s.effect, t.effect)"
-            listed = ", ".join(f"'{state}'" for state in states)
-            table = DeltaTable.forPath(session, location).alias("t")
-            condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
-            with tokened(session, token), conflicts():
-                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=values)  # type: ignore[arg-type]
-                merge.execute()
-
-        turn.write(location, step=SETTLE, name="settle", statement=statement)
-
-    def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
-        """`request_id` and `effect`."""
-        lasts = [path.last for path in effects.values()]
-        ends = [None if last.op == "delete" else last.moves_to for last in lasts]
-        rows = held.taken([last.id for last in lasts]).select(["op", "set"])
-        rows = rows.append_column("request_id", pa.array(list(effects), pa.string()))
-        rows = rows.append_column("ends_at", pa.array(ends, pa.string()))
-        frame = self._context.session.createDataFrame(rows)
-        return frame.select("request_id", F.struct("op", "set", "ends_at").alias("effect"))
-
-    # ---------------------------------------------------------------------------------------------------------- sweep
-
-    def _counted(self) -> Tested:
-        """The same from the rows, when the log does not tell any more."""
-        kept = self._kept_rows()
-        if kept is None:
-            return NEVER
-        row = kept.agg(F.count("*").alias("n"), F.min("first_seen_ms").alias("oldest")).collect()[0]
-        oldest = None if self._meaning.is_standing else row["oldest"]
-        return Tested(tested=Version(-1), kept=row["n"], oldest_ms=oldest)
-
-    def _kept_rows(self) -> DataFrame | None:
-        rows = self._requests.rows(["applied" if self._meaning.is_standing else "waiting"])
-        if rows is not None and self._meaning.is_standing:
-            rows = rows.where(F.col("applies_to") == "arrived_and_later")
-            if self._meaning.moves_rows:
-                rows = rows.where(F.col("effect").isNotNull())
-        return rows
-
-    def _retry_for_ms(self) -> int:
-        return self._kind.unmatched.retry_for_ms if isinstance(self._kind, Mutate) else 0
-
-    def _has_work_at(self, head: Version) -> bool:
-        if self._requests.head() < 0:
-            return False
-        last = self._progress.last()
-        if last is None:
-            return True
-        if last.kept == 0:
-            return False
-        now_ms = self._context.clock.wall_ms()
-        if not self._meaning.is_standing and (last.oldest_ms or now_ms) + self._retry_for_ms() <= now_ms:
-            return True
-        return head >= 0 and self._progress.unseen(last.tested, head) != frozenset()
-
-    def _sweep_standing(
-        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
-    ) -> BatchResult:
-        """Has rows that others wrote follow what stands."""
-        context, target = self._context, self._context.target
-        kind, now_ms = self._kind, self._context.clock.wall_ms()
-        erasures = self._erasures()
-        rows = TargetRows(context, kind, erasures)
-        changed = 0
-        if head >= 0 and (paths is None or paths):
-            stand_for_ms = kind.stand_for_ms if isinstance(kind, Mutate) else None
-            standing = self._requests.standing(
-                moves_rows=self._meaning.moves_rows, stand_for_ms=stand_for_ms, now_ms=now_ms
-            )
-            assert standing is not None
-            if erasures is not None:
-                standing = erasures.with_doom(standing)
-                standing = standing.withColumn("op", F.when(F.col("is_doomed"), F.lit("delete")).otherwise(F.col("op")))
-            rules = rows.out_of_line(standing, head, paths)
-            if rules.num_rows > 0 and self._meaning.moves_rows and paths is None:
-                text = "rows that others wrote were not moved: the log no longer tells them from rows moved before"
-                context.events.emit(Noticed(job=self._spec.name, text=text))
-            elif rules.num_rows > 0 and self._meaning.moves_rows:
-                changed = rules.num_rows
-                turn.write(
-                    target,
-                    step=APPLY,
-                    name="apply",
-                    statement=lambda token: rows.change_rows(rules, head, paths, token),
-                )
-            elif rules.num_rows > 0:
-                met = rows.meet(rules, head, paths)
-                changed = sum(met.counts().values())
-                turn.write(
-                    target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, rules, met, token)
-                )
-        counted = self._counted()
-        self._settle(turn, NOBODY, {}, {}, {}, replace(counted, tested=head, swept=batch_id), None)
-        return BatchResult(rows_written=changed)
-
-    def _sweep_waiting(
-        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
-    ) -> BatchResult:
-        """Retries what waits on rows that came since; ends what has waited for too long."""
-        context, target = self._context, self._context.target
-        last = self._progress.last() or NEVER
-        applied_at = self._progress.unsettled_sweep(last, head)
-        if applied_at is not None:
-            head, paths = applied_at, self._progress.unseen(last.tested, applied_at)
-        erasures = self._erasures()
-        held = self._reader.read(self._requests.rows(["waiting"]), erasures)
-        by_key = compose(held.requests)
-        rows = TargetRows(context, self._kind, erasures)
-        met: Met | None = None
-        if head >= 0 and by_key and (paths is None or paths):
-            rules, steps = self._reader.rules(held, by_key), steps_of(held, by_key)
-            met = rows.meet(rules, head, paths)
-            found, version, files = met, head, paths
-
-            def statement(token: WriteToken) -> None:
-                token = noted(token, sweep=True)
-                if self._meaning.moves_rows:
-                    rows.change_rows(rules, version, files, token)
-                else:
-                    rows.change(rules, steps, found, token)
-
-            if met.rows.num_rows > 0 and applied_at is None:
-                turn.write(target, step=APPLY, name="apply", statement=statement)
-        settled = settle(
-            NOTHING_ADMITTED,
-            meaning=self._meaning,
-            waiting=held.requests,
-            paths=by_key,
-            matched=met.counts() if met else {},
-        )
-        now_ms, retry_for_ms = context.clock.wall_ms(), self._retry_for_ms()
-        first_seen = held.rows["first_seen_ms"].to_pylist() if held.requests else []
-        left: list[int] = []
-        for request, seen_ms in zip(held.requests, first_seen, strict=True):
-            if settled[request.id].state != "waiting":
-                continue
-            if seen_ms + retry_for_ms <= now_ms:
-                settled[request.id] = Settled(state="dead", reason=f"no row has matched within {_days(retry_for_ms)}")
-            else:
-                left.append(seen_ms)
-        changes = {id_: outcome for id_, outcome in settled.items() if outcome.state != "waiting"}
-        tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None, swept=batch_id)
-        self._settle(turn, held if changes else NOBODY, changes, {}, {}, tested, met)
-        return BatchResult(
-            rows_written=sum(met.counts().values()) if met else 0,
-            requests_matched=sum(1 for outcome in settled.values() if outcome.matched_rows),
-            requests_waiting=len(left),
-        )
-
-
-def _days(duration_ms: int) -> str:
-    return f"{duration_ms // 86_400_000}d" if duration_ms % 86_400_000 == 0 else f"{duration_ms // 1000}s"
 
 
 def _same_type(one: DataType, other: DataType) -> bool:
