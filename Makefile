@@ -57,8 +57,9 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: env
 	$(BIN)/python -m benchmarks
