@@ -346,6 +346,10 @@ class TargetDatabase(Protocol):
         """Writes the position, and the rows that are set apart; all `slots` slots have been applied."""
         ...
 
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        """Adds columns, each of a type that takes a value like this one; one that is there by now is left as it is."""
+        ...
+
     def define(self, change: Change) -> None:
         """Executes a statement that changes a definition, and writes its position; definitions are read again after it."""
         ...

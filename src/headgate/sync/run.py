@@ -14,9 +14,11 @@ from headgate.core.keys.fold import Net
 from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
+from headgate.core.spec.data import OnSchemaChange
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
 from headgate.sync.apply import Seen, drive
+from headgate.sync.schema import fitted
 
 T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
@@ -32,6 +34,7 @@ class SyncSettings:
     plan: Plan = "staged"
     parallelism: int = 8
     on_violation: OnViolation = "stop"
+    on_schema_change: OnSchemaChange = "stop"
     changes_max: int = 50_000
     """Per batch; a larger source transaction is a batch of its own."""
     epoch: int | None = None
@@ -46,6 +49,8 @@ class AppliedBatch:
     changes: int
     through: int
     """Its position: the place of its last change."""
+    place: str | None
+    """What the source needs to go on behind it."""
     complete: Complete | None
     """None for a statement that changes a definition."""
 
@@ -87,26 +92,38 @@ def carry(
     number = progress.last_batch
 
     def tried(batch: Batch) -> Prepared | None:
+        if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
+            return None
         try:
-            return None if batch.ddl is not None else prepared(batch, target, how)
-        except InvalidRequest:
-            return (
-                None  # a definition that is still to change may be why: it is prepared, or refused, when its turn comes
-            )
+            return prepared(batch, target, how)
+        except InvalidRequest:  # a definition that is still to change may be why: it is refused when its turn comes
+            return None
 
     batches_ahead = ((batch, tried(batch)) for batch in pending_batches(source, progress, how))
     with contextlib.closing(ahead(batches_ahead)) as following:
         for batch, ready in following:
             number += 1
-            if batch.ddl is not None:
-                target.define(batch.ddl)
-                yield AppliedBatch(batch=number, changes=1, through=batch.through, complete=None)
-            else:
-                try:
-                    complete = _apply(batch, target, how, seen, ready)
-                except DefinitionChanged:
-                    complete = _apply(batch, target, how, seen, None)
-                yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
+            yield apply_one(batch, target, number, how, seen, ready)
+
+
+def apply_one(
+    batch: Batch,
+    target: TargetDatabase,
+    number: int,
+    how: SyncSettings,
+    seen: Seen = lambda effect: None,
+    ready: Prepared | None = None,
+) -> AppliedBatch:
+    """Applies one batch, whose number is one more than the last; `ready` is what it was prepared to before, if it was."""
+    if batch.ddl is not None:
+        target.define(batch.ddl)
+        return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
+    try:
+        complete = _apply(batch, target, how, seen, ready)
+    except DefinitionChanged:
+        complete = _apply(batch, target, how, seen, None)
+    changes = sum(change.op != "mark" for change in batch.changes)
+    return AppliedBatch(batch=number, changes=changes, through=batch.through, place=batch.place, complete=complete)
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
@@ -159,15 +176,23 @@ class Prepared:
     queues: tuple[tuple[int, ...], ...] | None
 
 
-def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings) -> Prepared:
+def prepared(
+    batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings, extended: TargetDatabase | None = None
+) -> Prepared:
     """The net effect of a batch.
+
+    Args:
+        batch: Of changes of rows.
+        target: Whose tables it meets.
+        how: The settings.
+        extended: The same, if columns may be added to its tables.
 
     Raises:
         InvalidRequest: A change has no key, no table or a column that the target lacks.
     """
-    names = list(dict.fromkeys(change.table for change in batch.changes))
-    tables = target.tables(names)
-    net = replace(net_effect(batch.changes, tables), place=batch.place)
+    names = list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
+    changes, tables = fitted(batch.changes, target.tables(names), how.on_schema_change, extended)
+    net = replace(net_effect(changes, tables), place=batch.place)
     slots = how.parallelism
     if target.slot_rows_max is not None:
         slots = max(slots, -(-len(net.rows) // target.slot_rows_max))
@@ -175,7 +200,7 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
         slots = 1
     queues = None
     if how.plan == "conflict_queue":
-        queues = conflict_queue(batch.changes, net, tables)
+        queues = conflict_queue([change for change in changes if change.op != "mark"], net, tables)
     if net.copies and how.mode == "parallel" and target.writers_max != 1:
         raise InvalidRequest(
             "a table without any key cannot be written by several transactions; nothing was written",
@@ -187,7 +212,7 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
 
 def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:
     if ready is None or target.tables(list(ready.tables)) != ready.tables:
-        ready = prepared(batch, target, how)
+        ready = prepared(batch, target, how, extended=target)
     protocol = apply_batch(
         ready.net, mode=how.mode, slots=ready.slots, on_violation=how.on_violation, queues=ready.queues
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,18 @@ LOCK_WAIT_MS = 10_000
 ANALYZE_ROWS = 2_000
 """From here on it pays to tell the planner what was staged."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
+TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double precision",
+    Decimal: "numeric",
+    str: "text",
+    bytes: "bytea",
+    date: "date",
+    datetime: "timestamptz",
+    dict: "jsonb",
+    list: "jsonb",
+}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
     "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, pending_place text)",
@@ -42,6 +56,7 @@ class PostgresDialect:
     mark = "%s"
     share = " FOR SHARE"
     update = " FOR UPDATE"
+    types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = None
     writers_max: int | None = None
     checks_rows_one_by_one = False

@@ -16,7 +16,7 @@ from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Prog
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
-from headgate.core.keys.schema import TableSchema, parents_first
+from headgate.core.keys.schema import TableSchema, keyed, parents_first
 from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.connections import Connections, ViolatedError
@@ -50,8 +50,9 @@ class _Stream:
 class SqlTarget:
     """The target database of one stream."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, *, key: Sequence[str] = ()) -> None:
+        """Nothing is connected yet; `key`: the columns that tell rows apart in every table, in place of its own."""
+        self._dialect, self._key = dialect, tuple(key)
         self._questions, self._writing = Questions(dialect), Writing(dialect)
         self._connections = Connections(dialect)
         self._stream: _Stream | None = None
@@ -100,7 +101,7 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         missing = [name for name in names if name not in self._tables]
         if missing:
-            self._tables.update(self._catalogue(missing))
+            self._tables.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
         return {name: self._tables[name] for name in names if name in self._tables}
 
     def forget_tables(self) -> None:
@@ -227,6 +228,26 @@ class SqlTarget:
 
         self._transaction(write, is_exclusive=True, is_done=is_done)
         stream.last_batch, stream.position = batch, net.through
+
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        there = {column.name for column in self._catalogue([table])[table].columns}
+        for name in [one for one in values if one not in there]:
+            kind = self._dialect.types.get(type(values[name]), self._dialect.types[str])
+            sql = f"ALTER TABLE {self._dialect.name(table)} ADD COLUMN {self._dialect.name(name)} {kind}"
+            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), is_exclusive=True)  # type: ignore[misc]
+        self.forget_tables()
+
+    def keys(self, table: str) -> Sequence[Sequence[object]]:
+        """The keys of all rows of a table, as the target has them."""
+        schema = self.tables([table])[table]
+        columns = ", ".join(map(self._dialect.name, schema.identity))
+
+        def read(connection: Connection) -> Sequence[Sequence[object]]:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT {columns} FROM {self._dialect.name(table)}")
+            return list(cursor.fetchall())
+
+        return self._connections.read(read)
 
     def define(self, change: Change) -> None:
         """See the port."""

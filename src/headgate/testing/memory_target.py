@@ -186,6 +186,9 @@ class MemoryTarget:
             raise CommitInDoubt("a slot of the batch is missing")
         self._finish(net, dead)
 
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        raise NotImplementedError("there is nothing to add here")
+
     def define(self, change: Change) -> None:
         raise NotImplementedError("there is nothing to define here")
 

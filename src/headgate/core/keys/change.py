@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Op = Literal["c", "u", "d", "t", "ddl"]
-"""Created, updated, deleted, truncated; and a statement that changes the definition of a table."""
+Op = Literal["c", "u", "d", "t", "ddl", "mark"]
+"""Created, updated, deleted, truncated; a statement that changes the definition of a table; and nothing but a place, so far
+has the source come."""
 Image = Mapping[str, Any]
 """Column → value: a row, or as much of it as the source says."""
 

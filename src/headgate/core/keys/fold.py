@@ -108,6 +108,8 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
                 table.displaced.clear()
             tx = change.tx
         count, through = count + 1, change.seq
+        if change.op == "mark":
+            continue
         if change.op == "t":
             truncated[change.table] = None
             open_tables.pop(change.table, None)

@@ -44,7 +44,7 @@ def other(found: str, wanted: str, position: int, **facts: object) -> Checkpoint
     return CheckpointMismatch(
         f"the target's position is one of another source: it is of {found}, and this sync reads {wanted}; "
         "nothing was written",
-        advice="Give the sync another name, or make the target equal to its new source with: headgate sync resync",
+        advice="Give the sync another name; a source that is a table: headgate sync resync",
         position=position,
         **facts,
     )

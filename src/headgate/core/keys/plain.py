@@ -44,6 +44,8 @@ def fold_plain(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> 
     try:
         for change in changes:
             op, name, before = change.op, change.table, change.before
+            if op == "mark":
+                continue
             table = seen.get(name)
             if table is None:
                 schema = tables[name]
