@@ -210,7 +210,7 @@ streams:
     source: {files: ./d, format: json}
     max_rows_per_batch: "10"
     maintain: {zorder_by: z}
-sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
+sync: {x: {from: nowhere, to: "oracle://u:secret@h", mode: both}}
 """
     expected = [
         (1, "cannot be used here"),
@@ -243,9 +243,9 @@ sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
         (31, "streams.Three.max_rows_per_batch: '10' is not a count"),
         (31, "streams.Three.max_rows_per_batch: a stream that maintains has no source"),
         (32, "streams.Three.maintain.zorder_by: nothing is optimized"),
-        (33, "sync.x.from: a table as the source of changes is not in this version"),
         (33, "sync.x.to: not the address of a database that this version knows"),
         (33, "sync.x.mode: 'both' is not known"),
+        (33, "sync.x.from: there is no table 'nowhere'"),
     ]
     faults = faults_of(text)
     assert [fault.where for fault in faults] == [f"headgate.yml:{line}" for line, _ in expected]
