@@ -20,9 +20,9 @@ from headgate.ports import ChangeSource
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.sources.files import ChangeFiles
-from headgate.sync.explain import NextBatch, explain
-from headgate.sync.resync import replace_all
-from headgate.sync.run import AppliedBatch, SyncSettings, apply_one, carry
+from headgate.syncs.explain import NextBatch, explain
+from headgate.syncs.resync import replace_all
+from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one, carry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

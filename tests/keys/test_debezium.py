@@ -18,7 +18,7 @@ from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEn
 from headgate.errors import CheckpointMismatch, Corrupt
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Scenario, scenarios
 from headgate.testing.databases import fresh_sqlite
 from tests.keys.rooms import SQLITE_LACKS, begin, expected, state

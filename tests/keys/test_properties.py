@@ -16,7 +16,7 @@ from headgate.core.keys.change import Change, batches, transactions
 from headgate.core.keys.fold import Net, fold
 from headgate.core.keys.plain import fold_plain, net_effect
 from headgate.core.keys.plan import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
-from headgate.sync.apply import answered
+from headgate.syncs.apply import answered
 from headgate.testing.memory_target import MemoryTarget, Storage, Violation, table
 
 T = table("t", ["id"], [["a"], ["b", "c"]], ["v"])

@@ -13,7 +13,7 @@ from headgate.api import open_target
 from headgate.core.keys.change import batches, transactions
 from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, Unavailable
 from headgate.sources.files import ChangeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
 

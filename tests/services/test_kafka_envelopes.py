@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headgate.errors import CheckpointMismatch, Corrupt, Unavailable
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_kafka import EnvelopeTopics
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import scenarios
 from headgate.testing.databases import fresh_sqlite
 from tests.cli.command import headgate

@@ -22,8 +22,8 @@ from headgate.report import words
 
 if TYPE_CHECKING:
     from headgate.online import Keeper
-    from headgate.sync.explain import NextBatch
-    from headgate.sync.run import AppliedBatch
+    from headgate.syncs.explain import NextBatch
+    from headgate.syncs.run import AppliedBatch
 
 sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")

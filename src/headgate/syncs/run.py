@@ -17,8 +17,8 @@ from headgate.core.keys.schema import TableSchema
 from headgate.core.spec.data import OnSchemaChange
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
-from headgate.sync.apply import Seen, drive
-from headgate.sync.schema import fitted
+from headgate.syncs.apply import Seen, drive
+from headgate.syncs.schema import fitted
 
 T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
