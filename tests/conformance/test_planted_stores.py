@@ -166,6 +166,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
     "not waited for": lambda suite, open_store: suite.test_a_change_made_before_the_wait_begins_is_not_waited_for(
         open_store
     ),
+    "let in": lambda suite, open_store: suite.test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(open_store),
     "contenders": lambda suite, open_store: suite.test_contenders_do_not_overlap(open_store),
 }
 
@@ -181,7 +182,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
         (StaleRead, "acknowledged"),
         (LostWakeUp, "not waited for"),
         (DeafWait, "contenders"),
-        (WrongSignal, "contenders"),
+        (WrongSignal, "let in"),
         (UnknownRounded, "contenders"),
         (SecondRun, "second run"),
         (ForgottenSession, "acknowledged"),
