@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -24,7 +23,7 @@ from headgate.core.turns.record import LockRecord
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import TurnStore
 from headgate.stores.dynamodb import DynamodbTurnStore
-from headgate.testing.aws_server import REGION, AwsServer, Fault, aws_server
+from headgate.testing.aws_server import REGION, AwsServer, Fault
 from headgate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
 from headgate.testing.proxy import Proxy
 from headgate.testing.servers import free_ports
@@ -32,22 +31,7 @@ from headgate.testing.servers import free_ports
 CHANGES = "PutItem|UpdateItem|DeleteItem"
 
 
-@pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
-    """The server of this module."""
-    with aws_server(tmp_path_factory.mktemp("aws")) as server:
-        yield server
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch, aws: AwsServer, tmp_path: Path) -> None:
-    """Those of the environment, and of nowhere else; no fault of an earlier test."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    aws.heal()
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 @pytest.fixture

@@ -11,27 +11,26 @@ import pytest
 from headgate.core.ids import JobName
 from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.stores.dynamodb import DynamodbTurnStore
-from headgate.testing.aws_server import REGION, aws_server
+from headgate.testing.aws_server import REGION, AwsServer
 from tests.docs.markdown import DOCS, fences
 
 PAGE = DOCS / "how-to" / "coordinate-on-aws.md"
 PAGES = [PAGE, DOCS / "reference" / "dynamodb.md"]
 
 
-def test_what_the_page_says_is_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its blocks in order; they ask for each action that the policy allows, and for no other."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
-    with aws_server(tmp_path) as aws:
-        url = f"dynamodb://lake-turns?region={REGION}&endpoint={aws.endpoint}&create=true"
-        names: dict[str, object] = {"url": url}
-        for fence in fences(PAGE):
-            if fence.kind == "python":
-                exec(compile("\n" * fence.line + fence.text, PAGE.name, "exec"), names)
-        store = DynamodbTurnStore(read_dynamodb(url))
-        assert store.open_session("ENGAGEMENT", JobName("Ingestion")).heartbeat()
-        store.close()
-        asked = {f"dynamodb:{request.kind}" for request in aws.requests()}
+@pytest.mark.usefixtures("aws_credentials")
+def test_what_the_page_says_is_so(aws: AwsServer) -> None:
+    """Its blocks in order; with a heartbeat they ask for each action that the policy allows, and for no other."""
+    url = f"dynamodb://lake-turns?region={REGION}&endpoint={aws.endpoint}&create=true"
+    names: dict[str, object] = {"url": url}
+    aws.forget_requests()
+    for fence in fences(PAGE):
+        if fence.kind == "python":
+            exec(compile("\n" * fence.line + fence.text, PAGE.name, "exec"), names)
+    store = DynamodbTurnStore(read_dynamodb(url))
+    assert store.open_session("ENGAGEMENT", JobName("Ingestion")).heartbeat()
+    store.close()
+    asked = {f"dynamodb:{request.kind}" for request in aws.requests()}
     (policy,) = [json.loads(fence.text) for fence in fences(PAGE) if fence.kind == "json"]
     allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
     assert asked == allowed

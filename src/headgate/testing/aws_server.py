@@ -43,7 +43,9 @@ class Fault:
     key: str = ""
     """A pattern that is found in its key."""
     times: int | None = 1
-    """How many requests; None: every one until `heal`."""
+    """How many requests; None: until `heal`."""
+    each: int = 1
+    """Of those that it fits, only each n-th."""
     status: int = 503
     code: str = "SlowDown"
     """Of an error: `InternalError` with 500, `ConditionalRequestConflict` with 409, `AccessDeniedException` with 400, …"""
