@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as parquet
 from delta.tables import DeltaTable
@@ -89,11 +88,8 @@ def digest(spark: SparkSession, table: Path) -> str:
     return hashlib.sha256("\n".join(sorted(f"{a}|{b}" for a, b in rows)).encode()).hexdigest()
 
 
-def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | None = None) -> None:
-    """The three streams, in turns; with a coverage, each file is a batch and each batch a turn."""
-    keys: dict[str, Any] = {}
-    if coverage is not None:
-        keys = {"coverage": coverage, "max_rows_per_batch": 1, "turn_limit": {"batches": 1}}
+def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage = "exclusive") -> None:
+    """The three streams, in turns."""
     pipeline = headgate.Pipeline("bench", storage=str(target / "_headgate"), coordinator=f"sqlite:{target}/turns.db")
     properties = {"delta.enableDeletionVectors": "true"}
     table = pipeline.table("engagement", path=str(target / "table"), properties=properties)
@@ -101,7 +97,7 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
         name="Ingestion",
         source=headgate.files(str(source / "ingest")),
         columns={"person_id": "alias_id"},
-        **keys,
+        coverage=coverage,
     )
     table.mutate(
         name="Mutation",
@@ -111,14 +107,14 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
         set={"person_id": "new_person_id"},
         sequence_by="seq",
         applies_to="arrived_and_later",
-        **keys,
+        coverage=coverage,
     )
     table.erase(
         name="TTL",
         after="Mutation",
         source=headgate.files(str(source / "delete")),
         match={"person_id": "person_id"},
-        **keys,
+        coverage=coverage,
     )
     pipeline.run(until_idle=True, spark=spark)
 

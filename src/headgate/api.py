@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,10 +20,8 @@ from headgate.core.spec import KafkaSource, StreamSpec, TableSpec
 from headgate.core.spec import Pipeline as PipelineSpec
 from headgate.core.spec.build import PipelineBuilder
 from headgate.core.spec.data import Coverage
-from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.kinds import duration_ms
-from headgate.core.spec.options import BadPlace
-from headgate.core.spec.zookeeper import read_place
+from headgate.core.spec.zookeeper import BadPlace, read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
 from headgate.delta.gate import Gate
@@ -44,8 +42,6 @@ from headgate.streams.steps import StreamContext
 from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
 
-Place = TypeVar("Place")
-
 
 def session(
     name: str,
@@ -53,6 +49,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     kafka: bool = False,
     s3: bool = False,
+    log_store: str = "auto",
     progress: jars.Progress | None = None,
 ) -> SparkSession:
     """A Spark session with Delta, in which a commit on local disk is put-if-absent between processes.
@@ -61,7 +58,8 @@ def session(
         name: The application's name.
         conf: Spark configuration; wins over what is set here.
         kafka: With the Kafka source.
-        s3: With S3; not in this version.
+        s3: With tables on S3, as `s3a://bucket/path`.
+        log_store: How commits get to tables on S3: `auto` (`conditional`), `conditional`, `dynamodb`, `single_driver`.
         progress: Told about each jar that is fetched, the first time.
 
     Raises:
@@ -74,6 +72,7 @@ def session(
         conf=conf,
         kafka=kafka,
         s3=s3,
+        log_store=log_store,
         sources=settings.jar_sources(),
         java=settings.java_sources(),
         submitted=settings.is_submitted(),
@@ -81,8 +80,20 @@ def session(
     )
 
 
+def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
+    """A session with all that a pipeline's tables need; errors as of `session`."""
+    return session(
+        f"headgate {pipeline.name}",
+        conf=pipeline.spark,
+        kafka=kafka,
+        s3=pipeline.needs_s3,
+        log_store=pipeline.log_store,
+        progress=progress,
+    )
+
+
 def open_store(url: str) -> TurnStore:
-    """The store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
+    """The store that a coordinator URL names: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`.
 
     Raises:
         InvalidRequest: no store of this version has such a URL.
@@ -99,10 +110,6 @@ def open_store(url: str) -> TurnStore:
             return _memory_store()
         case "zookeeper":
             return _zookeeper_store(url)
-        case "dynamodb":
-            from headgate.stores.dynamodb import DynamodbTurnStore
-
-            return DynamodbTurnStore(_place(read_dynamodb, url))
         case _:
             raise InvalidRequest(f"coordinator {scheme}: is not in this version", advice="Use sqlite:PATH or memory:")
 
@@ -111,15 +118,12 @@ def _zookeeper_store(url: str) -> TurnStore:
     from headgate.stores.zookeeper import ZookeeperTurnStore
     from headgate.stores.zookeeper_client import Secrets
 
-    password, key_password = settings.zookeeper_passwords()
-    return ZookeeperTurnStore(_place(read_place, url), Secrets(password=password, key_password=key_password))
-
-
-def _place(read: Callable[[str], Place], url: str) -> Place:
     try:
-        return read(url)
+        place = read_place(url)
     except BadPlace as bad:
         raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
+    password, key_password = settings.zookeeper_passwords()
+    return ZookeeperTurnStore(place, Secrets(password=password, key_password=key_password))
 
 
 _MEMORY: list[TurnStore] = []
@@ -183,6 +187,10 @@ class Site:
     def say(self, error: HeadgateError) -> None:
         """Tells the watchers of something that went wrong and will be tried again."""
         self.events.emit(Noticed(job=None, text=str(error)))
+
+
+TURN_LIMIT_BATCHES = 10
+"""Micro-batches per turn for jobs without a `turn_limit` of their own."""
 
 
 def _pace_ms(every: str | None) -> int | None:
@@ -284,6 +292,7 @@ class JobCoordinator(Job):
             self._coordinator,
             work,
             self._log,
+            turn_limit_batches=TURN_LIMIT_BATCHES,
             check_query_id=checkpoint_check(
                 read_ledger(self._site.storage),
                 job=self.name,
@@ -397,7 +406,14 @@ class PipelineRun:
             _stream(pipeline, name)
         if spark is None:
             needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
-            spark = session(f"headgate {pipeline.name}", conf=pipeline.spark, kafka=needs_kafka, progress=progress)
+            spark = session(
+                f"headgate {pipeline.name}",
+                conf=pipeline.spark,
+                kafka=needs_kafka,
+                s3=pipeline.needs_s3,
+                log_store=pipeline.log_store,
+                progress=progress,
+            )
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
         rows = read_ledger(pipeline.storage)
         self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
@@ -436,6 +452,7 @@ class PipelineRun:
             coordinator,
             work,
             site.log,
+            turn_limit_batches=spec.turn_limit_batches,
             check_query_id=checkpoint_check(
                 rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
             ),

@@ -64,10 +64,10 @@ def existing_store(url: str) -> TurnStore | None:
 
 def session_of(pipeline: Pipeline) -> SparkSession:
     """A Spark session as `headgate run` would make it."""
-    from headgate.api import session
+    from headgate.api import session_for
 
     needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in pipeline.streams)
-    return session(f"headgate {pipeline.name}", conf=pipeline.spark, kafka=needs_kafka)
+    return session_for(pipeline, kafka=needs_kafka)
 
 
 def table_named(pipeline: Pipeline, name: str) -> TableSpec:
@@ -301,11 +301,11 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
 
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
-    """Its target answers, and its source is there."""
+    """Its target answers, and files of changes are there."""
     from headgate.online import Keeper  # brings nothing of Spark
 
     found: list[Finding] = []
-    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]
+    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.files), ("to", Keeper.standing)]
     for key, look in looks:
         where = places.of(f"sync.{sync.name}.{key}")
         try:
@@ -360,7 +360,8 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
     """
     streams = () if pipeline is None else pipeline.streams
     needs_kafka = any(isinstance(stream.source, KafkaSource) for stream in streams)
-    sets = ["delta", *(["kafka"] if needs_kafka else [])]
+    needs_s3 = pipeline is not None and pipeline.needs_s3
+    sets = ["delta", *(["kafka"] if needs_kafka else []), *(["s3a"] if needs_s3 else [])]
     found = list(doctor.machine(settings.java_sources(), settings.jar_sources(), sets))
     yield from found
     where = "Spark session"
@@ -375,12 +376,11 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
 
 
 def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Iterator[Finding]:
-    from headgate.api import session
+    from headgate.api import session, session_for
     from headgate.delta.jvm import check_jvm
 
     try:
-        conf = None if pipeline is None else pipeline.spark
-        spark = session("headgate doctor", conf=conf, kafka=needs_kafka)
+        spark = session("headgate doctor") if pipeline is None else session_for(pipeline, kafka=needs_kafka)
         check_jvm(spark)
     except HeadgateError as error:
         yield from of_error(error, where)

@@ -20,10 +20,10 @@ from headgate.delta.requests import STATES, RequestTable
 from headgate.errors import InvalidRequest
 from headgate.inspect import existing_store, session_of, stream_named, table_named
 from headgate.sinks.tee import Tee
+from headgate.spark.log_stores import log_store_of
 from headgate.streams import operations
 from headgate.streams.operations import StoredRequest
 from headgate.streams.steps import StreamContext
-from headgate.streams.stream import LOG_STORE
 from headgate.tables.explain import Explanation
 from headgate.tables.sql import explain_sql
 
@@ -71,7 +71,8 @@ def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocatio
             wanted=table.lock,
         )
     coordinator_id = open_store(pipeline.coordinator.url).coordinator_id()
-    return location, governed.adopt(spark, location, table.lock, coordinator_id, LOG_STORE)
+    store = log_store_of(spark, location)
+    return location, governed.adopt(spark, location, table.lock, coordinator_id, store.name, log_store_args=store.args)
 
 
 def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:

@@ -226,7 +226,7 @@ class TestJobSettings:
 
     @pytest.mark.parametrize(
         ("key", "value"),
-        [("url", "dynamodb://t"), ("lock.timeout", "60"), ("lock.name", "a/b"), ("tables", "s3a://b/t"), ("name", "")],
+        [("url", "dynamodb://t"), ("lock.timeout", "60"), ("lock.name", "a/b"), ("tables", "gs://b/t"), ("name", "")],
     )
     def test_values_of_a_wrong_form_are_faults(self, key: str, value: str) -> None:
         """The same forms as in the file."""

@@ -120,7 +120,7 @@ MISTAKES = {
     "bad choice": ("    on_bad_record: cry", "on_bad_record"),
     "bad aging": ("    aging: soon", "aging"),
     "bad coverage": ("    coverage: whole", "coverage"),
-    "place": ("    checkpoint: s3a://b/c", "checkpoint"),
+    "place": ("    checkpoint: gs://b/c", "checkpoint"),
 }
 
 

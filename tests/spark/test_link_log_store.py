@@ -11,7 +11,7 @@ import pytest
 
 from headgate.spark.jars import JarSources, fetch, own_jar
 from headgate.spark.java import JavaSources, find_java
-from headgate.spark.session import LOG_STORE
+from headgate.spark.log_stores import GATE
 
 if TYPE_CHECKING:
     pass
@@ -65,7 +65,7 @@ def test_two_processes_are_never_both_told_that_they_wrote_one_version(
     tmp_path: Path, jars_from: JarSources, java_from: JavaSources
 ) -> None:
     """Of 10,000 versions each is acknowledged to exactly one of two processes, and holds what that one wrote, whole."""
-    won = race(LOG_STORE, tmp_path, jars=jars_from, java=java_from, versions=VERSIONS)
+    won = race(GATE, tmp_path, jars=jars_from, java=java_from, versions=VERSIONS)
 
     assert won[0] & won[1] == set()
     assert won[0] | won[1] == set(range(VERSIONS))

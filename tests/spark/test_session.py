@@ -122,23 +122,22 @@ def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_pa
 
 def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
     """Without our store two processes could both be told that they wrote one version."""
-    from headgate.spark.session import LOG_STORE, LOG_STORE_KEY, require_fit
+    from headgate.spark.log_stores import GATE
+    from headgate.spark.session import LOG_STORE_KEY, require_fit
 
     other = session.newSession()
     require_fit(other, kafka=True)
     other.conf.set(LOG_STORE_KEY, "io.delta.storage.HDFSLogStore")
     with pytest.raises(InvalidRequest, match="HDFSLogStore"):
         require_fit(other)
-    other.conf.set(LOG_STORE_KEY, LOG_STORE)
+    other.conf.set(LOG_STORE_KEY, GATE)
     require_fit(other)
 
 
 def test_what_this_version_has_not_is_refused_before_anything_starts(
     jars_from: JarSources, java_from: JavaSources
 ) -> None:
-    """S3, Spark Connect and a store for all schemes are each refused with the way out."""
-    with pytest.raises(InvalidRequest, match="not in this version"):
-        make(jars_from, java_from, s3=True)
+    """Spark Connect and a store for all schemes are each refused with the way out."""
     for conf in ({"spark.remote": "sc://host"}, {"spark.master": "sc://host:15002"}):
         with pytest.raises(InvalidRequest, match="Connect"):
             make(jars_from, java_from, conf)

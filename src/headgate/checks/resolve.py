@@ -23,10 +23,10 @@ from headgate.delta import governed, upkeep
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.log import DeltaTableLog, TableMetadata
 from headgate.errors import HeadgateError
+from headgate.spark.log_stores import log_store_of
 from headgate.spark.sources import schema_of
 from headgate.streams.maintain import too_young
 from headgate.streams.physical import within_fault
-from headgate.streams.stream import LOG_STORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,9 @@ def table(
         governed.refuse_forgetting(location, metadata.properties)
         note = governed.read_governed(spark, location)
         if note is not None:
-            said = governed.compare(location, note, spec.lock, coordinator_id or note.coordinator_id, LOG_STORE)
+            store = log_store_of(spark, location)
+            known_id = coordinator_id or note.coordinator_id
+            said = governed.compare(location, note, spec.lock, known_id, store.name, log_store_args=store.args)
             if said is not None:
                 found.append(Finding(level="note", where=places.of(f"{at}.lock"), what=said))
         else:

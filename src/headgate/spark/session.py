@@ -16,11 +16,14 @@ from pyspark.sql.utils import is_remote
 from headgate.errors import InvalidRequest
 from headgate.spark.jars import JarSources, Progress, fetch, own_jar, spark_line
 from headgate.spark.java import JavaSources, find_java
+from headgate.spark.log_stores import BEHIND, GATE, class_of, gate_settings, s3_settings
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-LOG_STORE = "io.github.headgate.GateLogStore"
 LOG_STORE_KEY = "spark.delta.logStore.file.impl"
+S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+S3_LINES = ("4.1",)
+"""Spark lines for whose Hadoop the set `s3a` has been tried."""
 KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 LOCAL_DEFAULTS = {
@@ -41,7 +44,7 @@ START_ANEW = (
     "Call headgate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
     'spark-submit --jars "$(headgate jars path)" '
     f"--conf spark.sql.extensions={DELTA_EXTENSION} --conf spark.sql.catalog.spark_catalog={DELTA_CATALOG} "
-    f"--conf {LOG_STORE_KEY}={LOG_STORE}"
+    f"--conf {LOG_STORE_KEY}={GATE}"
 )
 
 
@@ -51,6 +54,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     kafka: bool = False,
     s3: bool = False,
+    log_store: str = "auto",
     sources: JarSources,
     java: JavaSources,
     submitted: bool = False,
@@ -67,6 +71,7 @@ def session(
         conf: Spark configuration; entries win over what is set here, lists of jars and of extensions are joined.
         kafka: Kafka sources and sinks are wanted.
         s3: Tables on S3 are wanted.
+        log_store: How commits get there: `auto`, `conditional`, `dynamodb` or `single_driver`.
         sources: Where the jars may come from.
         java: Where a Java runtime may be.
         submitted: This process was started by spark-submit, which has a JVM and settings of its own already.
@@ -78,8 +83,12 @@ def session(
         Unavailable: A jar cannot be fetched.
     """
     given = dict(conf or {})
-    if s3:
-        raise InvalidRequest("tables on S3 are not in this version; no session was made", advice="Use a local path")
+    if s3 and spark_line() not in S3_LINES:
+        raise InvalidRequest(
+            "tables on S3 are not in this version with this Spark; no session was made",
+            advice=f"Use Spark {' or '.join(S3_LINES)}",
+            spark=spark_line(),
+        )
     _refuse_connect(given)
     if f"{LOG_STORE_KEY.removesuffix('.file.impl')}.class" in given:
         raise InvalidRequest(
@@ -88,13 +97,16 @@ def session(
         )
     existing = _existing_session()
     if existing is not None:
-        require_fit(existing, kafka=kafka)
+        require_fit(existing, kafka=kafka, s3=s3, log_store=log_store)
         _apply(existing, given)
         return existing
+    if s3:
+        given = s3_settings(log_store, given) | given
     if submitted:
         _adopt_submitted(given)
     else:
-        _complete(given, kafka=kafka, sources=sources, progress=progress)
+        sets = ["delta", *(["kafka"] if kafka else []), *(["s3a"] if s3 else [])]
+        _complete(given, sets, sources=sources, progress=progress)
         os.environ["JAVA_HOME"] = str(find_java(java).home)
         if given["spark.master"].startswith("local"):
             os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -103,15 +115,15 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        require_fit(spark, kafka=kafka)
+        require_fit(spark, kafka=kafka, s3=s3, log_store=log_store)
     except InvalidRequest:
         spark.stop()
         raise
     return spark
 
 
-def require_fit(spark: SparkSession, *, kafka: bool = False) -> None:
-    """Check that `spark` can be used: classic, with Delta, with our store of commits.
+def require_fit(spark: SparkSession, *, kafka: bool = False, s3: bool = False, log_store: str = "auto") -> None:
+    """Check that `spark` can be used: classic, with Delta, with our store of commits; with S3 if that is wanted.
 
     Raises:
         InvalidRequest: What is missing, and how to start a session that has it.
@@ -120,11 +132,11 @@ def require_fit(spark: SparkSession, *, kafka: bool = False) -> None:
         raise _connect_refused()
     spark_line(spark.version)  # SPARK_HOME may point to another Spark than the PySpark that is installed
     extensions = str(spark.conf.get("spark.sql.extensions", ""))
-    wanted = [DELTA_EXTENSION, LOG_STORE, *([KAFKA_SOURCE] if kafka else [])]
+    wanted = [DELTA_EXTENSION, GATE, *([KAFKA_SOURCE] if kafka else []), *([S3_FILES] if s3 else [])]
     lacking = [name for name in wanted if not _loadable(spark, name)]
     if DELTA_EXTENSION not in extensions or DELTA_EXTENSION in lacking:
         raise InvalidRequest("this Spark session was made without Delta; nothing was changed", advice=START_ANEW)
-    if LOG_STORE in lacking:
+    if GATE in lacking:
         raise InvalidRequest(
             "this Spark session was made without Headgate's jar; nothing was changed", advice=START_ANEW
         )
@@ -134,12 +146,31 @@ def require_fit(spark: SparkSession, *, kafka: bool = False) -> None:
             advice="Start with headgate.session(…, kafka=True), or add the jars of: headgate jars path delta kafka",
         )
     store = spark.conf.get(LOG_STORE_KEY, None)
-    if store != LOG_STORE:
+    if store != GATE:
         raise InvalidRequest(
             "this Spark session has another store of commits for local disk, under which two processes can both be "
             "told that they wrote one version; nothing was changed",
             advice=START_ANEW,
             store=store or "(Delta's own)",
+        )
+    if s3:
+        _require_s3(spark, log_store, has_jars=S3_FILES not in lacking)
+
+
+def _require_s3(spark: SparkSession, log_store: str, *, has_jars: bool) -> None:
+    gate = spark.conf.get("spark.delta.logStore.s3a.impl", None)
+    behind = spark.conf.get(BEHIND, None)
+    if not has_jars or gate != GATE or (behind is None and log_store != "auto"):
+        raise InvalidRequest(
+            "this Spark session was made without S3; nothing was changed",
+            advice="Start with headgate.session(…, s3=True), or spark-submit with the jars of: headgate jars path delta s3a",
+        )
+    if behind is not None and behind != class_of(log_store):
+        raise InvalidRequest(
+            "this Spark session has another store of commits for S3; nothing was changed",
+            advice="Two stores do not see each other's commits: use the same `log_store` in every driver",
+            log_store=behind,
+            wanted=class_of(log_store),
         )
 
 
@@ -187,13 +218,13 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
     )
 
 
-def _complete(given: dict[str, str], *, kafka: bool, sources: JarSources, progress: Progress | None) -> None:
+def _complete(given: dict[str, str], sets: list[str], *, sources: JarSources, progress: Progress | None) -> None:
     """Add to `given` what a JVM that is about to be started needs."""
     given.setdefault("spark.master", "local[*]")
     if given["spark.master"].startswith("local"):
         for key, value in LOCAL_DEFAULTS.items():
             given.setdefault(key, value)
-    jars = [own_jar(), *fetch(["delta", *(["kafka"] if kafka else [])], sources=sources, progress=progress)]
+    jars = [own_jar(), *fetch(sets, sources=sources, progress=progress)]
     given["spark.jars"] = _joined(given.get("spark.jars", ""), *map(str, jars))
     _add_delta(given, {})
 
@@ -208,7 +239,7 @@ def _adopt_submitted(given: dict[str, str]) -> None:
 def _add_delta(given: dict[str, str], told: Mapping[str, str]) -> None:
     extensions = given.get("spark.sql.extensions", told.get("spark.sql.extensions", ""))
     given["spark.sql.extensions"] = _joined(extensions, DELTA_EXTENSION)
-    defaults = {"spark.sql.catalog.spark_catalog": DELTA_CATALOG, LOG_STORE_KEY: LOG_STORE, **GATE_DEFAULTS}
+    defaults = {"spark.sql.catalog.spark_catalog": DELTA_CATALOG, **gate_settings(), **GATE_DEFAULTS}
     for key, value in defaults.items():
         if key not in told:
             given.setdefault(key, value)

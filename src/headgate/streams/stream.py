@@ -18,15 +18,13 @@ from headgate.delta import governed
 from headgate.delta.jvm import first_line
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
+from headgate.spark.log_stores import log_store_of
 from headgate.spark.sources import placed, read_stream
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
 from headgate.streams.maintain import MaintainStream
 from headgate.streams.mutate import MutateStream
 from headgate.streams.steps import StreamContext, StreamKind
-
-LOG_STORE = "link"
-"""What `log_store: auto` is on a file system of this machine."""
 
 
 class StreamWork:
@@ -67,7 +65,10 @@ class StreamWork:
         governed.refuse_forgetting(target, log.metadata(target).properties)
         note = governed.read_governed(self._context.session, target)
         if note is not None:
-            said = governed.compare(target, note, self._table.lock, self._coordinator_id, LOG_STORE)
+            store = log_store_of(self._context.session, target)
+            said = governed.compare(
+                target, note, self._table.lock, self._coordinator_id, store.name, log_store_args=store.args
+            )
             if said is not None:
                 self._notice(said)
             self._is_governed = True
@@ -97,11 +98,6 @@ class StreamWork:
         frame = read_stream(self._context.session, self._spec.source, max_rows_per_batch=self._spec.max_rows_per_batch)
         writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
         return writer.option("checkpointLocation", self._spec.checkpoint)
-
-    @property
-    def turn_limit_batches(self) -> int:
-        # What is computed before its turn is one batch: a second one would be computed while others wait.
-        return 1 if self._spec.coverage == "publish" else self._spec.turn_limit_batches
 
     def stage(self, batch: DataFrame, batch_id: int) -> None:
         if self._spec.coverage == "publish":
@@ -140,7 +136,9 @@ class StreamWork:
 
     def _govern(self) -> None:
         """Marks a table that Headgate made; a driver that died before it could is made up for by the next one."""
-        governed.adopt(self._context.session, self._context.target, self._table.lock, self._coordinator_id, LOG_STORE)
+        session, target = self._context.session, self._context.target
+        store = log_store_of(session, target)
+        governed.adopt(session, target, self._table.lock, self._coordinator_id, store.name, log_store_args=store.args)
         self._is_governed = True
 
     def _notice(self, text: str) -> None:

@@ -105,12 +105,14 @@ public class GateLogStore extends LogStore {
     String scheme = given == null ? "file" : given.toLowerCase(Locale.ROOT);
     LogStore known = stores.get(scheme);
     if (known != null) return known;
+    // Entries and turns go by a table's address: one table under two names would be two.
+    if (scheme.equals("s3") || scheme.equals("s3n")) throw new IOException("headgate: write " + path + " as s3a://; nothing was done");
     String name = initHadoopConf().get(BEHIND + scheme, usual(scheme));
     try {
       Class<?> found = Class.forName(name, true, getClass().getClassLoader());
       stores.putIfAbsent(scheme, (LogStore) found.getConstructor(Configuration.class).newInstance(initHadoopConf()));
-    } catch (ReflectiveOperationException error) {
-      throw new IOException("headgate: there is no log store " + name + " for " + scheme, error);
+    } catch (ReflectiveOperationException | LinkageError error) {
+      throw new IOException("headgate: there is no log store " + name + " for " + scheme + "; is its set of jars here?", error);
     }
     return stores.get(scheme);
   }
@@ -119,10 +121,8 @@ public class GateLogStore extends LogStore {
     switch (scheme) {
       case "file":
         return "io.github.headgate.LinkLogStore";
-      case "s3":
       case "s3a":
-      case "s3n":
-        return "io.delta.storage.S3SingleDriverLogStore";
+        return "io.github.headgate.ConditionalPutLogStore";
       case "abfs":
       case "abfss":
       case "adl":

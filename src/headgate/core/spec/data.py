@@ -20,11 +20,11 @@ OnDuplicate = Literal["allow", "keep_first"]
 AppliesTo = Literal["arrived", "arrived_and_later"]
 OnBadRecord = Literal["fail", "dead_letter"]
 Coverage = Literal["exclusive", "publish"]
+LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
 """What a turn covers: the whole micro-batch, or only its commits."""
 OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
-ChangeFormat = Literal["json", "parquet", "debezium"]
-OnSchemaChange = Literal["stop", "ignore", "add_columns"]
+ChangeFormat = Literal["json", "parquet"]
 SyncPlan = Literal["staged", "conflict_queue"]
 
 
@@ -179,40 +179,10 @@ class ChangeFilesSource:
     """Files of changes: a folder, a file or a glob."""
 
     path: str
-    format: Literal["json", "parquet"] | None
+    format: ChangeFormat | None
     """None: by a file's ending."""
     transaction: str
     """The column or key that says the source's transaction."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeFilesSource:
-    """Files of Debezium's envelopes: a folder, a file or a glob."""
-
-    path: str
-    transactions: str | None
-    """The same for transaction metadata."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeTopicsSource:
-    """Kafka topics of Debezium's envelopes."""
-
-    topics: tuple[str, ...]
-    servers: str
-    transactions: str | None
-    """The topic of transaction metadata."""
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableSource:
-    """The change data feed of a table of the file."""
-
-    table: str
-    """Key of `Pipeline.tables`."""
-    start: Literal["snapshot", "latest"] | int
-    """A version: the first whose changes are carried over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,20 +190,17 @@ class SyncSpec:
     """A database that is kept in step with a source of changes."""
 
     name: str
-    source: ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
+    source: ChangeFilesSource
     to: str = field(repr=False)
     """Its DSN; may hold a password."""
     table: str | None
-    """The target table of changes that do not say theirs, or of a source that is a table."""
+    """The target table of changes that do not say theirs."""
     tables: Mapping[str, str]
     """Source table → target table; others keep their name."""
-    key: tuple[str, ...] = ()
-    """The columns that tell rows apart; empty: as the target has it."""
     plan: SyncPlan
     mode: Mode
     parallelism: int
     on_violation: OnViolation
-    on_schema_change: OnSchemaChange = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +220,7 @@ class Pipeline:
     name: str
     storage: str
     coordinator: CoordinatorSpec
-    log_store: Literal["auto"]
+    log_store: LogStoreWord
     spark: Mapping[str, str] = field(repr=False)
     tables: Mapping[str, TableSpec]
     streams: tuple[StreamSpec, ...]
@@ -263,6 +230,13 @@ class Pipeline:
     notes: tuple[str, ...] = ()
     """What is allowed and yet worth knowing; printed by `headgate check`."""
     entries: tuple[Entry, ...] = field(default=(), repr=False)
+
+    @property
+    def needs_s3(self) -> bool:
+        """Whether a session for it needs S3. A table of a catalogue may lie there untold: then `log_store` says so."""
+        places = [*(table.path for table in self.tables.values()), *(stream.checkpoint for stream in self.streams)]
+        places += [stream.source.path for stream in self.streams if isinstance(stream.source, FilesSource)]
+        return self.log_store != "auto" or any(place is not None and place.startswith("s3a:") for place in places)
 
     def stream(self, name: str) -> StreamSpec:
         """The stream of that name.

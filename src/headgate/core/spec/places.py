@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.core.spec.document import Node, Scalar, shown
-from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
-from headgate.core.spec.options import BadPlace
-from headgate.core.spec.zookeeper import read_place
+from headgate.core.spec.zookeeper import BadPlace, read_place
 
 _LATER_SCHEMES: Final = frozenset(
-    ("s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
+    ("gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
 )
 
 
@@ -22,7 +20,7 @@ _LATER_SCHEMES: Final = frozenset(
 class Location:
     """A path or URI; relative paths are relative to the file's folder."""
 
-    schemes: tuple[str, ...] = ("hdfs", "viewfs")
+    schemes: tuple[str, ...] = ("hdfs", "viewfs", "s3a")
     """What is allowed beside local paths and `file:`."""
     word: str = "path"
 
@@ -42,9 +40,13 @@ class Location:
         scheme, path = (found[1].lower(), found[2]) if found else ("file", text)
         if not path.strip() or "\n" in path or "\t" in path:
             reader.fault(node, at, "not a path", local)
+        elif scheme in ("s3", "s3n") and "s3a" in self.schemes:
+            reader.fault(node, at, f"{scheme}: is another name for s3a:, and a table has one", f"s3a:{path}")
+        elif scheme == "s3a" and scheme in self.schemes and re.fullmatch(r"//[a-z0-9][a-z0-9.-]*(/.*)?", path) is None:
+            reader.fault(node, at, "not a bucket and a path", "s3a://bucket/path")
         elif scheme in self.schemes:
             return f"{scheme}:{path.rstrip('/') or '/'}"
-        elif scheme in _LATER_SCHEMES or scheme in ("hdfs", "viewfs"):
+        elif scheme in (*_LATER_SCHEMES, "s3", "s3a", "s3n", "hdfs", "viewfs"):
             reader.fault(node, at, f"{scheme}: paths are {NOT_IN_THIS_VERSION} here", local)
         elif scheme != "file":
             reader.fault(node, at, "a scheme that is not known", local)
@@ -64,20 +66,22 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorUrl:
-    """Where the turns are kept: `sqlite:PATH`, `memory:`, `zookeeper://host:port,…/chroot` or `dynamodb://TABLE?region=…`."""
+    """Where the turns are kept: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`."""
 
     word: str = "URL"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        expected = "sqlite:PATH, memory:, zookeeper://host:port,…/chroot or dynamodb://TABLE?region=…"
+        expected = "sqlite:PATH, memory: or zookeeper://host:port,…/chroot"
         scalar = text_of(node, at, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")
         value = None
-        if colon and scheme in ("zookeeper", "dynamodb"):
+        if colon and scheme == "dynamodb":
+            reader.fault(node, at, f"{scheme}: is {NOT_IN_THIS_VERSION}", expected)
+        elif colon and scheme == "zookeeper":
             try:
-                _ = read_place(scalar.text) if scheme == "zookeeper" else read_dynamodb(scalar.text)
+                read_place(scalar.text)
                 value = scalar.text
             except BadPlace as bad:
                 reader.fault(node, at, str(bad), expected)

@@ -1,6 +1,10 @@
 package org.apache.hadoop.conf;
 
 public class Configuration {
+  public Configuration(Configuration other) {}
+
+  public void set(String name, String value) {}
+
   public String get(String name) {
     return null;
   }

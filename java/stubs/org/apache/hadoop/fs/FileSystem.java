@@ -2,8 +2,24 @@ package org.apache.hadoop.fs;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.net.URI;
+import org.apache.hadoop.conf.Configuration;
 
 public abstract class FileSystem {
+  public abstract URI getUri();
+
+  public Configuration getConf() {
+    return null;
+  }
+
+  public FSDataOutputStreamBuilder<?, ?> createFile(Path path) {
+    return null;
+  }
+
+  public boolean delete(Path path, boolean recursive) throws IOException {
+    return false;
+  }
+
   public FileStatus[] listStatus(Path path) throws FileNotFoundException, IOException {
     return null;
   }

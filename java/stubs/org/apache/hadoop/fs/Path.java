@@ -1,5 +1,8 @@
 package org.apache.hadoop.fs;
 
+import java.io.IOException;
+import org.apache.hadoop.conf.Configuration;
+
 public class Path {
   public Path(Path parent, String child) {}
 
@@ -10,6 +13,10 @@ public class Path {
   }
 
   public java.net.URI toUri() {
+    return null;
+  }
+
+  public FileSystem getFileSystem(Configuration conf) throws IOException {
     return null;
   }
 

@@ -1,0 +1,3 @@
+package software.amazon.awssdk.auth.credentials;
+
+public interface AwsCredentialsProvider {}

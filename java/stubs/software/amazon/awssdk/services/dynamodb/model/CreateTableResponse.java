@@ -1,0 +1,3 @@
+package software.amazon.awssdk.services.dynamodb.model;
+
+public final class CreateTableResponse {}

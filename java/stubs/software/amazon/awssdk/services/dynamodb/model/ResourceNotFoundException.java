@@ -1,0 +1,7 @@
+package software.amazon.awssdk.services.dynamodb.model;
+
+import software.amazon.awssdk.core.exception.SdkException;
+
+public final class ResourceNotFoundException extends SdkException {
+  private static final long serialVersionUID = 1;
+}

@@ -1,0 +1,216 @@
+"""The log stores of S3 one request at a time: answers that are lost, states that a crash leaves, writers that do not belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.spark.log_stores import GATE
+from headgate.testing.aws_server import AwsServer, Fault
+from tests.s3.stores import ENTRIES, Store
+
+pytestmark = pytest.mark.spark
+COMMIT = r"_delta_log/\d{20}\.json$"
+MakeStore = Callable[[str], Store]
+
+
+@pytest.fixture
+def make(jvm: Any, hadoop: Any, s3: Any, dynamodb: Any) -> MakeStore:
+    """Makes a log store of a kind on a new table."""
+    return lambda word: Store(word, jvm, hadoop, s3, dynamodb)
+
+
+FAULTS = {
+    "lost answer": Fault("lose_reply", kind="PUT", key=COMMIT),
+    "lost request": Fault("lose_request", kind="PUT", key=COMMIT),
+    "500 after it was done": Fault("error_after", kind="PUT", key=COMMIT, status=500, code="InternalError"),
+    "503": Fault("error_before", kind="PUT", key=COMMIT),
+    "409": Fault("error_before", kind="PUT", key=COMMIT, status=409, code="ConditionalRequestConflict", times=2),
+}
+ENTRY_FAULTS = {
+    "lost answer of the entry": Fault("lose_reply", kind="PutItem"),
+    "throttled entry": Fault(
+        "error_before", kind="PutItem", status=400, code="ProvisionedThroughputExceededException", times=2
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        *(pytest.param("conditional", fault, id=f"conditional, {name}") for name, fault in FAULTS.items()),
+        *(pytest.param("dynamodb", fault, id=f"dynamodb, {name}") for name, fault in (FAULTS | ENTRY_FAULTS).items()),
+    ],
+)
+def test_a_commit_is_made_once_whatever_befalls_its_request(
+    aws: AwsServer, make: MakeStore, word: str, fault: Fault
+) -> None:
+    """The client repeats it, or the store does; "taken" by one's own commit is no loss; the next writer is refused."""
+    store = make(word)
+    assert store.write(0, "zero") == "ok"
+    aws.fail(fault)
+    assert store.write(1, "ours") == "ok"
+    assert aws.faults_left() == 0
+    assert store.write(1, "another's").startswith("FileAlreadyExistsException")
+    assert store.listed() == [0, 1]
+    assert store.content(1) == "ours"
+
+
+def test_a_commit_that_was_put_behind_our_back_is_kept(aws: AwsServer, make: MakeStore) -> None:
+    """A plain writer took the version: nothing of it is overwritten, and Delta is told that the version is taken."""
+    store = make("conditional")
+    assert store.write(0, "zero") == "ok"
+    store.put(1, "foreign")
+    assert store.write(1, "ours").startswith("FileAlreadyExistsException")
+    assert store.content(1) == "foreign"
+
+
+@pytest.mark.parametrize("what", ["ignore_condition"])
+def test_a_server_that_does_not_refuse_is_refused_before_the_first_commit(
+    aws: AwsServer, make: MakeStore, s3: Any, what: Any
+) -> None:
+    """An unsafe server is told by its own answers, once for each bucket and JVM, and no commit is put there."""
+    s3.create_bucket(Bucket="unsafe", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    store = make("conditional")
+    store.table = "s3a://unsafe/t"
+    aws.fail(Fault(what, key="^unsafe/", times=None))
+    assert "does not refuse a second writer" in store.write(0, "zero")
+    assert s3.list_objects_v2(Bucket="unsafe", Prefix="t/_delta_log/0").get("KeyCount") == 0
+
+
+def test_a_table_has_one_address(make: MakeStore) -> None:
+    """Under another scheme the same table would have other entries and other turns; the gate refuses it."""
+    store = make(GATE)
+    assert store.write(0, "zero") == "ok"
+    store.table = store.table.replace("s3a:", "s3:")
+    assert "as s3a://; nothing was done" in store.write(1, "one")
+
+
+# ------------------------------------------------------------------------------------------------- entries in DynamoDB
+
+
+DENIED = {"status": 403, "code": "AccessDenied"}
+"""After such an answer a driver asks no more, as if it had died."""
+
+
+STATES: dict[str, tuple[Callable[[Store, AwsServer], None], bool]] = {
+    "aside": (lambda store, aws: _dies(store, aws, Fault("error_before", "PutItem", "00001.json", 1, **DENIED)), False),
+    "entered": (lambda store, aws: _dies(store, aws, Fault("error_before", "PUT", COMMIT, 1, **DENIED)), True),
+    "placed": (lambda store, aws: _dies(store, aws, Fault("error_after", "PUT", COMMIT, 1, **DENIED)), True),
+    "entered by hand": (lambda store, aws: store.begin(1, "one"), True),
+    "placed by hand": (lambda store, aws: (store.begin(1, "one"), store.put(1, "one"))[0], True),
+}
+"""What a driver leaves that dies after each of its steps, and whether its commit is made."""
+
+
+def _dies(store: Store, aws: AwsServer, fault: Fault) -> None:
+    aws.fail(fault)
+    store.write(1, "one")
+    assert aws.faults_left() == 0
+
+
+@pytest.mark.parametrize("who", ["reader", "writer"])
+@pytest.mark.parametrize("state", STATES)
+def test_whoever_looks_next_ends_what_a_dead_driver_began(
+    aws: AwsServer, make: MakeStore, state: str, who: str
+) -> None:
+    """The commit is in the table if its entry is, whole and once; the next version follows it."""
+    store = make("dynamodb")
+    assert store.write(0, "zero") == "ok"
+    leave, is_made = STATES[state]
+    leave(store, aws)
+    if who == "reader":
+        assert store.listed() == ([0, 1] if is_made else [0])
+    assert store.write(2 if is_made else 1, "next") == "ok"
+    assert store.listed() == ([0, 1, 2] if is_made else [0, 1])
+    assert store.content(1) == ("one" if is_made else "next")
+    assert [store.is_complete(version) for version in store.listed()] == [True] * (3 if is_made else 2)
+
+
+def test_what_cannot_be_mended_is_an_error_and_never_no_table(make: MakeStore) -> None:
+    """Where Delta's store answers "no table", or refuses a writer without end, ours says what is wrong, and writes nothing."""
+    store = make("dynamodb")
+    assert store.write(0, "zero") == "ok"
+    store.begin(1, "one", has_aside=False)
+    for answer in (store.listed(), store.write(2, "two")):
+        assert "what it wrote aside (.tmp/" in answer, "aside is gone"
+        assert "FileNotFound" not in answer
+
+    store = make("dynamodb")
+    assert (store.write(0, "zero"), store.write(1, "one")) == ("ok", "ok")
+    store.remove(1)
+    for answer in (store.listed(), store.write(1, "again")):
+        assert "is complete by its entry, and is not there" in answer
+
+
+def test_entries_of_a_deleted_table_are_told(make: MakeStore) -> None:
+    """A new table under the old name would be refused its versions one day; it is refused the first."""
+    store = make("dynamodb")
+    assert (store.write(0, "zero"), store.write(1, "one")) == ("ok", "ok")
+    for version in (0, 1):
+        store.remove(version)
+    assert "entries of a table that was deleted are left" in store.write(0, "new")
+    assert store.content(0) is None
+
+
+def test_a_writer_without_entries_is_detected(make: MakeStore) -> None:
+    """Its commit is not overwritten, the next is not acknowledged, and no entry is left for it."""
+    store = make("dynamodb")
+    assert store.write(0, "zero") == "ok"
+    store.put(1, "foreign")
+    assert store.write(1, "ours").startswith("FileAlreadyExistsException")
+    assert "was written without an entry" in store.write(2, "ours")
+    assert (store.content(1), store.content(2), store.entry(2)) == ("foreign", None, None)
+
+
+def test_a_writer_without_entries_that_took_a_version_under_way_is_detected(make: MakeStore) -> None:
+    """Whoever ends a commit finds another's in its place: that is told to readers and writers, and neither is overwritten."""
+    store = make("dynamodb")
+    assert store.write(0, "zero") == "ok"
+    store.begin(1, "ours")
+    store.put(1, "foreign")
+    for answer in (store.listed(), store.write(2, "two")):
+        assert "was written without an entry" in answer
+    assert (store.content(1), store.content(2), store.is_complete(1)) == ("foreign", None, False)
+
+
+def test_entries_are_as_deltas_own_store_writes_them(make: MakeStore, dynamodb: Any) -> None:
+    """Attributes, key and kinds of value; the table that was missing has 5 and 5 units and forgets by expireTime."""
+    store = make("dynamodb")
+    assert store.write(0, "zero") == "ok"
+    entry = store.entry(0)
+    assert entry is not None
+    assert {name: next(iter(value)) for name, value in entry.items()} == {
+        "tablePath": "S",
+        "fileName": "S",
+        "tempPath": "S",
+        "complete": "S",
+        "expireTime": "N",
+    }
+    assert entry["tablePath"]["S"] == store.table
+    assert entry["tempPath"]["S"].startswith(".tmp/00000000000000000000.json.")
+    made = dynamodb.describe_table(TableName=ENTRIES)["Table"]
+    assert {one["AttributeName"]: one["KeyType"] for one in made["KeySchema"]} == {
+        "tablePath": "HASH",
+        "fileName": "RANGE",
+    }
+    units = made["ProvisionedThroughput"]
+    assert (units["ReadCapacityUnits"], units["WriteCapacityUnits"]) == (5, 5)
+    forgets = dynamodb.describe_time_to_live(TableName=ENTRIES)["TimeToLiveDescription"]
+    assert (forgets["TimeToLiveStatus"], forgets["AttributeName"]) == ("ENABLED", "expireTime")
+
+
+def test_a_commit_costs_as_few_requests_as_are_promised(aws: AwsServer, make: MakeStore) -> None:
+    """One put; with entries three requests to each of S3 and DynamoDB. Delta's own stores need 5 and 13."""
+    kinds: dict[str, list[str]] = {}
+    for word in ("conditional", "dynamodb", "single_driver"):
+        store = make(word)
+        assert (store.write(0, "zero"), store.write(1, "one")) == ("ok", "ok")
+        aws.forget_requests()
+        assert store.write(2, "two") == "ok"
+        kinds[word] = sorted(request.kind for request in aws.requests())
+    assert kinds["conditional"] == ["PUT"]
+    assert kinds["dynamodb"] == ["GetItem", "HEAD", "PUT", "PUT", "PutItem", "PutItem"]
+    assert len(kinds["single_driver"]) == 5
