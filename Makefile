@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench bench-rows simulate soak-rows matrix matrix-versions clean
+.PHONY: help env demo test lint bench bench-turns bench-rows simulate soak soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
@@ -14,8 +14,10 @@ help:
 	@echo 'make env              only the environment: afterwards .venv/bin/headgate works'
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
+	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
 	@echo 'make bench-rows       statements of several writers beside stock delta-spark; about half an hour'
 	@echo 'make simulate         the turn protocol explored in full'
+	@echo 'make soak             turns under random faults: three Spark drivers, one ZooKeeper; 10 minutes and what is left'
 	@echo 'make soak-rows        random statements from threads and drivers against their serial replay; about 15 minutes'
 	@echo 'make matrix           the long tests: whole data sets, large matrices'
 	@echo 'make matrix-versions  the tests on each Python and Spark version found here'
@@ -56,17 +58,24 @@ lint: env
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: env
 	$(BIN)/python -m benchmarks
+
+bench-turns: env
+	$(BIN)/python -m benchmarks turns
 
 bench-rows: env
 	$(BIN)/python -m benchmarks rows coverage
 
 simulate: env
 	HEADGATE_MATRIX=1 $(BIN)/pytest tests/simulation
+
+soak: env
+	$(BIN)/python -m headgate.testing.turn_soak --seconds 600
 
 soak-rows: env
 	$(BIN)/python -m headgate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null

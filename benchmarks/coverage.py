@@ -1,5 +1,7 @@
 """The three streams on a mailing-list archive, with coverage `exclusive` and with `publish`, on fast and on slow storage.
 
+Each stream has several batches, and a turn for each, as streams have that run all day.
+
 Slow storage is local disk whose every request takes as long as one to an object store. Each latency has a JVM of its own.
 """
 

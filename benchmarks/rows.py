@@ -131,6 +131,7 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
     times: list[float] = []
     publishes: list[float] = []
     levels: Counter[int] = Counter()
+    spent_ms = {"line": 0.0, "publish": 0.0}
     numbers = iter(range(10**6))
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
@@ -161,6 +162,8 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
                 done = getattr(done, "headgate", done)
                 if isinstance(done, headgate.tables.result.Result):
                     levels[done.level] += 1
+                    spent_ms["line"] += done.waited_ms
+                    spent_ms["publish"] += done.publish_ms
                     if done.level > 0:
                         publishes.append(done.publish_ms)
                     count["executions"] += done.attempts - 1
@@ -168,26 +171,33 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
                 times.append(time.perf_counter() - begun)
                 break
 
-    begun = time.perf_counter()
+    bytes_before, begun = _bytes(path), time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(write_on) for _ in range(threads)]:
             done.result()
     took = time.perf_counter() - begun
-    log = Path(path, "_delta_log")
     found = {
         "commits_per_minute": round(count["commits"] * 60 / took, 1),
         "executions_per_commit": round(count["executions"] / max(1, count["commits"]), 2),
         "conflicts": count["conflicts"],
         "errors": count["errors"],
         "statement_ms": figures([one * 1000 for one in times]) if times else {},
-        "bytes_per_commit": sum(file.stat().st_size for file in log.glob("*.json")) // max(1, count["commits"]),
+        "bytes_per_committed_row": (_bytes(path) - bytes_before) // max(1, count["commits"] * TOUCHED),
     }
     if levels:
+        whole_ms = sum(times) * 1000
+        shares = {what: round(each / whole_ms, 3) for what, each in spent_ms.items()}
+        # The rest is stock Delta's: planning, Spark's jobs, writing Parquet and vectors, its try at the commit.
+        found["time_goes_to"] = {"stock execution": round(1 - sum(shares.values()), 3), **shares}
         found["levels"] = {str(level): levels[level] for level in sorted(levels)}
     if publishes:
         found["publish_ms"] = figures(publishes)
     print(threads, way, found, flush=True)
     return found
+
+
+def _bytes(path: str) -> int:
+    return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
 
 
 # --------------------------------------------------------------------------------------------------------- appender

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as parquet
 from delta.tables import DeltaTable
@@ -88,8 +89,11 @@ def digest(spark: SparkSession, table: Path) -> str:
     return hashlib.sha256("\n".join(sorted(f"{a}|{b}" for a, b in rows)).encode()).hexdigest()
 
 
-def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage = "exclusive") -> None:
-    """The three streams, in turns."""
+def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | None = None) -> None:
+    """The three streams, in turns; with a coverage, each file is a batch and each batch a turn."""
+    keys: dict[str, Any] = {}
+    if coverage is not None:
+        keys = {"coverage": coverage, "max_rows_per_batch": 1, "turn_limit": {"batches": 1}}
     pipeline = headgate.Pipeline("bench", storage=str(target / "_headgate"), coordinator=f"sqlite:{target}/turns.db")
     properties = {"delta.enableDeletionVectors": "true"}
     table = pipeline.table("engagement", path=str(target / "table"), properties=properties)
@@ -97,7 +101,7 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage = "
         name="Ingestion",
         source=headgate.files(str(source / "ingest")),
         columns={"person_id": "alias_id"},
-        coverage=coverage,
+        **keys,
     )
     table.mutate(
         name="Mutation",
@@ -107,14 +111,14 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage = "
         set={"person_id": "new_person_id"},
         sequence_by="seq",
         applies_to="arrived_and_later",
-        coverage=coverage,
+        **keys,
     )
     table.erase(
         name="TTL",
         after="Mutation",
         source=headgate.files(str(source / "delete")),
         match={"person_id": "person_id"},
-        coverage=coverage,
+        **keys,
     )
     pipeline.run(until_idle=True, spark=spark)
 

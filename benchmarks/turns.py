@@ -1,6 +1,7 @@
-"""The cost of a turn: without contention, and the hand-over between 2, 10 and 50 contenders, in processes of their own.
+"""The cost of a turn: alone, handed over between 2, 10 and 50 contenders, and taken over after `kill -9`.
 
-Baseline in the same run: an `flock` taken and freed on the same disk, which orders nobody and remembers nothing.
+On a file and on one ZooKeeper server, each contender a process of its own. Baselines in the same run: `kazoo.recipe.lock.Lock`
+on the same server, which orders nobody, has no fencing token and remembers nothing; a bare create and delete there; an `flock`.
 """
 
 from __future__ import annotations
@@ -8,98 +9,196 @@ from __future__ import annotations
 import fcntl
 import itertools
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
 
 from benchmarks.measure import figures, machine, write
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports
-from headgate.coordinator.machine import MachineClock, Uuids, this_process
-from headgate.core.turns.order import NoRule
-from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import job_token
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing.fakes import FakeTableLog, Recorder
+from headgate.settings import java_sources
+from headgate.testing.contender import coordinator, store_of
+from headgate.testing.servers import zookeeper
 
 TURNS = 500
-CONTENDED_TURNS = 300
+CONTENDED_TURNS = 500
+HOLD_S = 0.02
+"""How long each turn lasts: the next asking is not to fall together with the hand-over, as it does not where turns are work."""
+TAKE_OVERS = 8
+LEASE_S = 4.0
+KAZOO = "kazoo://"
+
+Free = Callable[[], object]
+Take = Callable[[], Free]
+"""Waits for the turn; what gives it back."""
 
 
-def coordinator(path: str, job: str) -> Coordinator:
-    """A job on one lock; its tables are fakes, so that only the coordinator is measured."""
-    ports = Ports(
-        store=SqliteTurnStore(path), log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=Recorder()
-    )
-    order = Order(rule=NoRule(), absent_after_ms=None)
-    return Coordinator(ports, lock="L", job=job, order=order, process=this_process(None), lock_timeout_s=600.0)
+def open_job(url: str, job: str) -> tuple[Take, Callable[[], None]]:
+    """How a job takes its turns, and how it ends. Its tables are fakes, so that only the coordinator is measured."""
+    if not url.startswith(KAZOO):
+        run = coordinator(store_of(url), "L", job, timeout_s=600.0)
+        run.open()
+        return lambda: run.take(token_id=job_token(run.job), query_id=None, batch=0, tables=()).complete, run.close
+    client = KazooClient(url.removeprefix(KAZOO), timeout=LEASE_S)
+    client.start()
+    lock = client.Lock("/kazoo/L", job)
+
+    def take() -> Free:
+        lock.acquire()
+        return lock.release
+
+    return take, client.stop
 
 
-def uncontended(folder: Path) -> dict[str, object]:
-    """Ask, grant and complete, by one job alone."""
-    job = coordinator(str(folder / "turns.db"), "A")
-    samples, locks = [], []
+def timed_ms(action: Callable[[], object], times: int) -> dict[str, float]:
+    """The figures of an action that is done so often, without the first ones."""
+    samples = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        action()
+        samples.append((time.perf_counter() - begun) * 1000)
+    return figures(samples[20:])
+
+
+def alone(urls: dict[str, str], address: str, folder: Path) -> dict[str, Any]:
+    """Taken and given back by one job, and the baselines."""
+    found: dict[str, Any] = {}
+    for name, url in urls.items():
+        take, end = open_job(url, "alone")
+        found[name] = timed_ms(lambda take=take: take()(), TURNS)
+        end()
+    client = KazooClient(address)
+    client.start()
+
+    def bare() -> None:
+        client.delete(client.create("/bare", b"", ephemeral=True))
+
     with (folder / "flock").open("w") as file:
-        for number in range(TURNS):
-            begun = time.perf_counter()
-            job.take(token_id=job_token("A"), query_id=None, batch=number, tables=()).complete()
-            samples.append((time.perf_counter() - begun) * 1000)
-            begun = time.perf_counter()
+
+        def lock() -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
             fcntl.flock(file, fcntl.LOCK_UN)
-            locks.append((time.perf_counter() - begun) * 1000)
-    job.close()
-    return {"turn_ms": figures(samples[20:]), "flock_ms": figures(locks[20:])}
+
+        found["flock"] = timed_ms(lock, TURNS)
+    found["bare create and delete"] = timed_ms(bare, TURNS)
+    client.stop()
+    return found
 
 
-def contender(path: str, name: str, turns: int) -> None:
+def contender(url: str, name: str, turns: int) -> None:
     """One process: takes its turns, and prints when each was granted and given back."""
-    job = coordinator(path, name)
+    take, end = open_job(url, name)
+    say("open")
     sys.stdin.readline()
-    for number in range(turns):
-        turn = job.take(token_id=job_token(name), query_id=None, batch=number, tables=())
-        granted = time.clock_gettime(time.CLOCK_MONOTONIC)
-        freed = time.clock_gettime(time.CLOCK_MONOTONIC)
-        turn.complete()
-        print(json.dumps([turn.epoch, granted, freed]), flush=True)
-    job.close()
+    for _ in range(turns):
+        free = take()
+        granted = now_s()
+        say(json.dumps(["granted", granted]))
+        if turns == 1:
+            sys.stdin.readline()  # holds it until it is killed, or told
+        time.sleep(HOLD_S)
+        freed = now_s()
+        free()
+        say(json.dumps(["held", granted, freed]))
+    end()
 
 
-def handover(folder: Path, contenders: int) -> dict[str, object]:
-    """From one job's completing a turn to the next job's having it, while all of them want it."""
-    path = str(folder / f"turns-{contenders}.db")
-    turns = max(6, CONTENDED_TURNS // contenders)
-    SqliteTurnStore(path).close()
-    command = [sys.executable, "-m", "benchmarks.turns", path]
-    processes = [
-        subprocess.Popen([*command, f"job-{n}", str(turns)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for n in range(contenders)
-    ]
-    time.sleep(1 + contenders * 0.15)
-    for process in processes:
+def now_s() -> float:
+    """The clock that all processes of the machine share."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def say(text: str) -> None:
+    """One line to whoever started this."""
+    print(text, flush=True)
+
+
+class Started:
+    """Contenders in processes of their own, all connected."""
+
+    def __init__(self, url: str, names: list[str], turns: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.turns", url]
+        self.processes = [
+            subprocess.Popen([*command, name, str(turns)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for name in names
+        ]
+        for process in self.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "open\n"
+
+    def go(self, process: subprocess.Popen[str]) -> None:
+        """Lets one begin, or go on."""
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
+
+
+def handover(url: str, contenders: int) -> dict[str, Any]:
+    """From one job's beginning to give its turn back to the next job's having it, while all of them want it."""
+    turns = max(6, CONTENDED_TURNS // contenders)
+    started = Started(url, [f"job-{n}" for n in range(contenders)], turns)
+    for process in started.processes:
+        started.go(process)
     rows = []
-    for process in processes:
+    for process in started.processes:
         output, _ = process.communicate()
-        rows += [json.loads(line) for line in output.splitlines()]
+        rows += [line[1:] for line in map(json.loads, output.splitlines()) if line[0] == "held"]
     rows.sort()
-    assert [row[0] for row in rows] == list(range(rows[0][0], rows[0][0] + len(rows))), "an epoch is missing or doubled"
-    # Beginning and end are not contended by all.
-    inner = rows[len(rows) // 5 : -len(rows) // 5]
-    gaps = [(after[1] - before[2]) * 1000 for before, after in itertools.pairwise(inner)]
-    return {"contenders": contenders, "handover_ms": figures(gaps)}
+    assert len(rows) == contenders * turns, "a turn is missing"
+    assert all(was[1] <= now[0] for was, now in itertools.pairwise(rows)), "two turns overlap"
+    inner = rows[len(rows) // 5 : -len(rows) // 5]  # beginning and end are not contended by all
+    return figures([(after[0] - before[1]) * 1000 for before, after in itertools.pairwise(inner)])
+
+
+def take_over(url: str) -> dict[str, Any]:
+    """From `kill -9` of the holder to the turn of the one that waits."""
+    samples = []
+    for number in range(TAKE_OVERS):
+        started = Started(url, [f"holder-{number}", f"heir-{number}"], 1)
+        holder, heir = started.processes
+        assert holder.stdout is not None
+        assert heir.stdout is not None
+        started.go(holder)
+        holder.stdout.readline()
+        started.go(heir)
+        time.sleep(0.5 + 0.1 * number)  # at another moment between two heartbeats each time
+        killed = now_s()
+        os.kill(holder.pid, signal.SIGKILL)
+        samples.append((json.loads(heir.stdout.readline())[1] - killed) * 1000)
+        heir.communicate("\n")
+        holder.communicate()
+    return figures(samples)
 
 
 def main() -> None:
     """Measures and writes the result."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, zookeeper(Path(name), java=java_sources()) as (node,):
         folder = Path(name)
-        result = {"machine": machine(), **uncontended(folder)}
-        result["handover"] = [handover(folder, contenders) for contenders in (2, 10, 50)]
+
+        def urls(root: str) -> dict[str, str]:
+            return {
+                "sqlite": f"sqlite:{folder}/{root}.db",
+                "zookeeper": f"zookeeper://{node.address}/{root}?session_timeout={LEASE_S:g}s",
+                "kazoo lock": f"{KAZOO}{node.address}",
+            }
+
+        for url in urls("handover").values():
+            take, end = open_job(url, "first")
+            take()()
+            end()
+        result = {"machine": machine(), "lease_s": LEASE_S, "alone_ms": alone(urls("alone"), node.address, folder)}
+        result["handover_ms"] = {
+            contenders: {name: handover(url, contenders) for name, url in urls("handover").items()}
+            for contenders in (2, 10, 50)
+        }
+        result["take_over_ms"] = {name: take_over(url) for name, url in urls("taken").items()}
     write("turns", result)
 
 

@@ -26,6 +26,8 @@ from headgate.testing.databases import lacks_mariadb, lacks_postgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headgate.testing.aws_server import AwsServer
+
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -140,6 +142,26 @@ def kafka_servers(
 
     with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
         yield servers
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
+    """S3 and DynamoDB that live as long as the tests; each takes buckets and tables of its own, and heals what it breaks."""
+    from headgate.testing.aws_server import aws_server
+
+    with aws_server(tmp_path_factory.mktemp("aws")) as server:
+        yield server
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch, aws: AwsServer, tmp_path: Path) -> None:
+    """In the environment, for this process and those that it starts, and nowhere else; and no fault of an earlier test."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testtest")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    aws.heal()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,8 +20,10 @@ from headgate.core.spec import KafkaSource, StreamSpec, TableSpec
 from headgate.core.spec import Pipeline as PipelineSpec
 from headgate.core.spec.build import PipelineBuilder
 from headgate.core.spec.data import Coverage
+from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.kinds import duration_ms
-from headgate.core.spec.zookeeper import BadPlace, read_place
+from headgate.core.spec.options import BadPlace
+from headgate.core.spec.zookeeper import read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
 from headgate.delta.gate import Gate
@@ -41,6 +43,8 @@ from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
 from headgate.streams.steps import StreamContext
 from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
+
+Place = TypeVar("Place")
 
 
 def session(
@@ -93,7 +97,7 @@ def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress 
 
 
 def open_store(url: str) -> TurnStore:
-    """The store that a coordinator URL names: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`.
+    """The store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
 
     Raises:
         InvalidRequest: no store of this version has such a URL.
@@ -110,6 +114,10 @@ def open_store(url: str) -> TurnStore:
             return _memory_store()
         case "zookeeper":
             return _zookeeper_store(url)
+        case "dynamodb":
+            from headgate.stores.dynamodb import DynamodbTurnStore
+
+            return DynamodbTurnStore(_place(read_dynamodb, url))
         case _:
             raise InvalidRequest(f"coordinator {scheme}: is not in this version", advice="Use sqlite:PATH or memory:")
 
@@ -118,12 +126,15 @@ def _zookeeper_store(url: str) -> TurnStore:
     from headgate.stores.zookeeper import ZookeeperTurnStore
     from headgate.stores.zookeeper_client import Secrets
 
+    password, key_password = settings.zookeeper_passwords()
+    return ZookeeperTurnStore(_place(read_place, url), Secrets(password=password, key_password=key_password))
+
+
+def _place(read: Callable[[str], Place], url: str) -> Place:
     try:
-        place = read_place(url)
+        return read(url)
     except BadPlace as bad:
         raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
-    password, key_password = settings.zookeeper_passwords()
-    return ZookeeperTurnStore(place, Secrets(password=password, key_password=key_password))
 
 
 _MEMORY: list[TurnStore] = []
@@ -187,10 +198,6 @@ class Site:
     def say(self, error: HeadgateError) -> None:
         """Tells the watchers of something that went wrong and will be tried again."""
         self.events.emit(Noticed(job=None, text=str(error)))
-
-
-TURN_LIMIT_BATCHES = 10
-"""Micro-batches per turn for jobs without a `turn_limit` of their own."""
 
 
 def _pace_ms(every: str | None) -> int | None:
@@ -292,7 +299,6 @@ class JobCoordinator(Job):
             self._coordinator,
             work,
             self._log,
-            turn_limit_batches=TURN_LIMIT_BATCHES,
             check_query_id=checkpoint_check(
                 read_ledger(self._site.storage),
                 job=self.name,
@@ -452,7 +458,6 @@ class PipelineRun:
             coordinator,
             work,
             site.log,
-            turn_limit_batches=spec.turn_limit_batches,
             check_query_id=checkpoint_check(
                 rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
             ),

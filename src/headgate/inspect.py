@@ -301,11 +301,11 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
 
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
-    """Its target answers, and files of changes are there."""
+    """Its target answers, and its source is there."""
     from headgate.online import Keeper  # brings nothing of Spark
 
     found: list[Finding] = []
-    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.files), ("to", Keeper.standing)]
+    looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]
     for key, look in looks:
         where = places.of(f"sync.{sync.name}.{key}")
         try:

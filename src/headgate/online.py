@@ -1,26 +1,90 @@
-"""Databases that are kept in step: the composition root of `headgate sync`. No Spark."""
+"""Databases that are kept in step: the composition root of `headgate sync`. Spark only where a table is the source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self, assert_never
 
-from headgate.core.keys.apply import DeadLetter
-from headgate.core.spec import Pipeline, SyncSpec
+from headgate.core.keys.apply import DeadLetter, Progress
+from headgate.core.spec import (
+    ChangeFilesSource,
+    EnvelopeFilesSource,
+    EnvelopeTopicsSource,
+    Pipeline,
+    SyncSpec,
+    TableSource,
+)
 from headgate.errors import InvalidRequest
+from headgate.ports import ChangeSource
+from headgate.sources.debezium import DebeziumChanges
+from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.sources.files import ChangeFiles
-from headgate.sync.explain import NextBatch, explain
-from headgate.sync.run import AppliedBatch, SyncSettings, carry
+from headgate.syncs.explain import NextBatch, explain
+from headgate.syncs.resync import replace_all
+from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one, carry
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headgate.targets.target import SqlTarget
 
 
-def open_target(dsn: str) -> SqlTarget:
+class Source(ChangeSource, Protocol):
+    """A source that can be asked again and again."""
+
+    def fingerprint(self) -> object:
+        """Changes when there is something new: cheap to ask for."""
+        ...
+
+    def close(self) -> None:
+        """Gives up connections."""
+        ...
+
+
+def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None = None) -> Source:
+    """The source of a sync.
+
+    Args:
+        pipeline: Of the file.
+        spec: The sync.
+        spark: For a source that is a table; None: one is made as `headgate run` would.
+
+    Raises:
+        MissingExtra: Its client is not installed.
+        InvalidRequest: The catalog has no such table.
+    """
+    match spec.source:
+        case ChangeFilesSource(path=path, format=format, transaction=transaction):
+            return ChangeFiles(files=path, format=format, table=spec.table, tables=spec.tables, transaction=transaction)
+        case EnvelopeFilesSource(path=path, transactions=transactions):
+            return DebeziumChanges(
+                logs=EnvelopeFiles(files=path, transactions=transactions, tables=spec.tables), tables=spec.tables
+            )
+        case EnvelopeTopicsSource() as source:
+            from headgate.sources.debezium_kafka import EnvelopeTopics
+
+            logs = EnvelopeTopics(
+                topics=source.topics, servers=source.servers, transactions=source.transactions,
+                options=source.options, group=f"headgate-{pipeline.name}-{spec.name}",
+            )  # fmt: skip
+            return DebeziumChanges(logs=logs, tables=spec.tables)
+        case TableSource(table=name, start=start):
+            from headgate.api import locate
+            from headgate.delta.feed import TableFeed
+            from headgate.inspect import session_of
+
+            session = spark or session_of(pipeline)
+            location = locate(session, pipeline.tables[name])
+            return TableFeed(spark=session, location=location, table=spec.table or name, start=start)
+        case _:
+            assert_never(spec.source)
+
+
+def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
     """The target database that a DSN names: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
 
-    Nothing is connected yet.
+    Nothing is connected yet. `key`: the columns that tell rows apart, in place of each table's own.
 
     Raises:
         InvalidRequest: No target of this version has such a DSN.
@@ -32,15 +96,15 @@ def open_target(dsn: str) -> SqlTarget:
         case "postgresql" | "postgres":
             from headgate.targets.postgres import PostgresDialect
 
-            return SqlTarget(PostgresDialect(dsn))
+            return SqlTarget(PostgresDialect(dsn), key=key)
         case "mysql" | "mariadb":
             from headgate.targets.mariadb import MariadbDialect
 
-            return SqlTarget(MariadbDialect(dsn))
+            return SqlTarget(MariadbDialect(dsn), key=key)
         case "sqlite":
             from headgate.targets.sqlite import SqliteDialect
 
-            return SqlTarget(SqliteDialect(dsn))
+            return SqlTarget(SqliteDialect(dsn), key=key)
         case scheme:
             raise InvalidRequest(
                 "this kind of target database is not in this version; nothing was done",
@@ -88,22 +152,27 @@ def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...
 class Keeper:
     """One sync of a pipeline: its source, its target, and how changes get from one to the other."""
 
-    def __init__(self, pipeline: Pipeline, spec: SyncSpec) -> None:
+    def __init__(self, pipeline: Pipeline, spec: SyncSpec, *, spark: SparkSession | None = None) -> None:
         """Nothing is opened yet."""
         self.name = spec.name
         # With the pipeline's name: two files may have a sync of one name, and one database.
         self.stream = f"{pipeline.name}/{spec.name}"
-        self._source = ChangeFiles(
-            files=spec.source.path,
-            format=spec.source.format,
-            table=spec.table,
-            tables=spec.tables,
-            transaction=spec.source.transaction,
-        )
-        self._target = open_target(spec.to)
+        self._pipeline, self._spec, self._spark = pipeline, spec, spark
+        self._opened: Source | None = None
+        self._target = open_target(spec.to, key=spec.key)
         self._settings = SyncSettings(
-            mode=spec.mode, plan=spec.plan, parallelism=spec.parallelism, on_violation=spec.on_violation
+            mode=spec.mode,
+            plan=spec.plan,
+            parallelism=spec.parallelism,
+            on_violation=spec.on_violation,
+            on_schema_change=spec.on_schema_change,
         )
+
+    @property
+    def _source(self) -> Source:
+        if self._opened is None:  # what only asks the target needs no source, and no Spark
+            self._opened = open_source(self._pipeline, self._spec, self._spark)
+        return self._opened
 
     def __enter__(self) -> Self:
         return self
@@ -113,7 +182,20 @@ class Keeper:
 
     def close(self) -> None:
         """Gives up the connections."""
+        if self._opened is not None:
+            self._opened.close()
         self._target.close()
+
+    @property
+    def caveat(self) -> str | None:
+        """What the source cannot promise; None: its transactions come whole."""
+        source = self._spec.source
+        if isinstance(source, EnvelopeFilesSource | EnvelopeTopicsSource) and source.transactions is None:
+            return (
+                "without transaction metadata each change stands alone: right for each key and at the end of each batch "
+                "that holds all of a transaction; a swap that a batch cuts in two is refused as a violation"
+            )
+        return None
 
     def plan(self) -> NextBatch | None:
         """The batch that would be applied now. Nothing is written.
@@ -123,11 +205,11 @@ class Keeper:
         """
         return explain(self._source, self._target, stream=self.stream, settings=self._settings)
 
-    def files(self) -> object:
-        """Changes when the files of changes do.
+    def newest(self) -> object:
+        """Changes when the source has something new.
 
         Raises:
-            Unavailable: There is none.
+            Unavailable: It does not answer, or is not there.
         """
         return self._source.fingerprint()
 
@@ -163,17 +245,63 @@ class Keeper:
         Raises:
             HeadgateError: See `run`; within a pass, too.
         """
-        self.files()  # without a source nobody is taken over from
+        self.newest()  # without a source nobody is taken over from
         progress = self._target.open_stream(self.stream)
+        self._refuse_rows(progress)
         seen: object = None
 
         def one() -> Iterator[AppliedBatch]:
             nonlocal progress
             for applied in carry(self._source, self._target, progress, self._settings):
-                progress = replace(progress, last_batch=applied.batch, position=applied.through, pending=None)
+                progress = replace(
+                    progress,
+                    last_batch=applied.batch,
+                    position=applied.through,
+                    place=applied.place,
+                    pending=None,
+                    pending_place=None,
+                )
                 yield applied
 
         while True:
-            now = self.files()
+            now = self.newest()
             yield one() if now != seen else iter(())
             seen = now
+
+    def resync(self) -> AppliedBatch:
+        """Makes the target equal to the source as it is now, in one transaction; changes then go on behind that.
+
+        Rows that the source does not have are deleted, the others written. In place, so that readers see one step.
+
+        Raises:
+            InvalidRequest: The source cannot show all its rows.
+            HeadgateError: See `run`.
+        """
+        source = self._source
+        if not isinstance(self._spec.source, TableSource) or not hasattr(source, "snapshot"):
+            raise InvalidRequest(
+                "only a source that is a table can show all its rows; nothing was done",
+                advice="Let the source send a snapshot, empty the target's tables, and give the sync another name",
+                sync=self.name,
+            )
+        table = self._spec.table or self._spec.source.table
+        progress = self._target.open_stream(self.stream)
+        if table not in self._target.tables([table]):
+            raise InvalidRequest("the target does not have the table; nothing was done", table=table)
+        version, place, rows = source.snapshot()
+        whole = replace_all(table, self._target, version, place, rows)
+        settings = replace(self._settings, mode="atomic")
+        return apply_one(whole, self._target, progress.last_batch + 1, settings)
+
+    def _refuse_rows(self, progress: Progress) -> None:
+        """A first load is for an empty table: what a snapshot lacks is not deleted by it."""
+        source = self._spec.source
+        if not isinstance(source, TableSource) or source.start != "snapshot" or progress.last_batch:
+            return
+        table = self._spec.table or source.table
+        if table in self._target.tables([table]) and self._target.keys(table):
+            raise InvalidRequest(
+                "the target table has rows, and the table was never carried over; nothing was written",
+                advice=f"To make it equal to the source, deleting what the source does not have: headgate sync resync {self.name}",
+                table=table,
+            )

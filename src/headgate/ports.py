@@ -89,15 +89,21 @@ class TurnStore(Protocol):
         ...
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        """Puts `record` in place if the version is still `version`; "unknown" if the outcome cannot be told, never raised."""
+        """Puts `record` in place if the version is still `version`, and counts that up by one.
+
+        "unknown" if the outcome cannot be told, never raised.
+        """
         ...
 
     def live_sessions(self, lock: str) -> Sessions:
         """Who is alive now. May still list a session that has just died; never omits one that its owner may trust."""
         ...
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
-        """Returns when the record may differ from `version`, and after `timeout_s` at the latest. May return early."""
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
+        """Returns when the record may differ from `version`, and after `timeout_s` at the latest. May return early.
+
+        Who only waits for its turn names the job, and need not be woken by changes that leave its ticket waiting.
+        """
         ...
 
     def locks(self) -> tuple[str, ...]:
@@ -196,10 +202,19 @@ class Randomness(Protocol):
 class ChangeSource(Protocol):
     """Changes in source order, each once, in whole source transactions."""
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
         """Transactions whose changes all lie after the place `after` (-1: from the beginning); those known now.
 
+        Args:
+            after: `seq` of the last change that is in the target.
+            place: What the source wrote on that change.
+            until: What the source wrote on another: just the transactions up to there, the same at each call. A source
+                that writes no places is never asked.
+
         Raises:
+            CheckpointMismatch: The place is one of another source, or nothing can be read from there any more.
             Corrupt: What was read is no change, or the order of the source is broken; with file and line.
             Unavailable: The source does not answer.
         """
@@ -329,6 +344,10 @@ class TargetDatabase(Protocol):
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
         """Writes the position, and the rows that are set apart; all `slots` slots have been applied."""
+        ...
+
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        """Adds columns, each of a type that takes a value like this one; one that is there by now is left as it is."""
         ...
 
     def define(self, change: Change) -> None:

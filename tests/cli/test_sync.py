@@ -126,7 +126,7 @@ def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
     bring(tmp_path, "1", SWAP)
     sync(tmp_path, "run", "--once")
     assert sync(tmp_path, "plan").out == "crm: nothing to apply\n"
-    assert sync(tmp_path, "plan", "--output", "json").json["syncs"] == [{"sync": "crm", "batch": None}]
+    assert sync(tmp_path, "plan", "--output", "json").json["syncs"] == [{"sync": "crm", "batch": None, "caveat": None}]
     statement = "ALTER TABLE people ADD COLUMN name text"
     bring(tmp_path, "2", [{"seq": 5, "tx": None, "table": "people", "op": "ddl", "sql": statement}])
     before = state_of(tmp_path)

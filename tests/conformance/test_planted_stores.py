@@ -74,7 +74,7 @@ class StaleRead(Shared):
 class LostWakeUp(Shared):
     """Waits for the next change, and never looks whether there was one already."""
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         with self._changed:
             self._changed.wait(timeout_s)
 
@@ -88,6 +88,20 @@ class DeafWait(Shared):
             if self._records.get(lock, ("", 0))[1] != version:
                 return "stale"
             self._records[lock] = (record.to_json(), version + 1)
+            return "done"
+
+
+@dataclass
+class WrongSignal(Shared):
+    """Wakes the last who waits in place of the one whom the record lets in."""
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        with self._mutex:
+            if self._records.get(lock, ("", 0))[1] != version:
+                return "stale"
+            self._records[lock] = (record.to_json(), version + 1)
+            if record.tickets:
+                self._ticket(lock, record.tickets[-1].job).notify_all()
             return "done"
 
 
@@ -152,6 +166,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
     "not waited for": lambda suite, open_store: suite.test_a_change_made_before_the_wait_begins_is_not_waited_for(
         open_store
     ),
+    "let in": lambda suite, open_store: suite.test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(open_store),
     "contenders": lambda suite, open_store: suite.test_contenders_do_not_overlap(open_store),
 }
 
@@ -167,6 +182,7 @@ CHECKS: dict[str, Callable[[Suite, Callable[[], TurnStore]], None]] = {
         (StaleRead, "acknowledged"),
         (LostWakeUp, "not waited for"),
         (DeafWait, "contenders"),
+        (WrongSignal, "let in"),
         (UnknownRounded, "contenders"),
         (SecondRun, "second run"),
         (ForgottenSession, "acknowledged"),

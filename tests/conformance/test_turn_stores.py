@@ -74,7 +74,7 @@ def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFact
 class TestZookeeper(TurnStoreConformance):
     """The store of several machines, on a server of its own."""
 
-    turns_each = 1
+    turns_each = 4
 
     @pytest.fixture
     def open_store(self, zookeeper_node: ZookeeperNode) -> Iterator[Callable[[], TurnStore]]:

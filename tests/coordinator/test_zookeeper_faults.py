@@ -6,10 +6,7 @@ After each fault: no two turns overlap, epochs rise, and nothing is left that ho
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -25,56 +22,11 @@ from headgate.stores.zookeeper import ZookeeperTurnStore
 from headgate.testing import contender
 from headgate.testing.proxy import Proxy
 from headgate.testing.servers import ZookeeperNode, zookeeper
+from tests.coordinator.contenders import LOCK, World
 
 pytestmark = pytest.mark.zookeeper
 
-LOCK = "L"
 LEASE_S = 4.0
-
-
-class Contender:
-    """A job in a process of its own; what it says is kept."""
-
-    def __init__(self, arguments: list[str], log: Path) -> None:
-        command = [sys.executable, "-m", "headgate.testing.contender", *arguments]
-        self._errors = log.open("ab")
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
-        self.said: list[str] = []
-        self._more = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with self._more:
-                self.said.append(line.rstrip("\n"))
-                self._more.notify_all()
-
-    def waits_for(self, text: str, *, count: int = 1, timeout_s: float = 40.0) -> str:
-        """The line that is the n-th to begin with `text`."""
-        with self._more:
-            found = self._more.wait_for(lambda: len(self.lines(text)) >= count, timeout_s)
-        assert found, f"no {text!r} in {self.said}"
-        return self.lines(text)[count - 1]
-
-    def lines(self, text: str) -> list[str]:
-        return [line for line in self.said if line.startswith(text)]
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self._process.pid, number)
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join(10)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._errors.close()
 
 
 @pytest.fixture(scope="module")
@@ -97,53 +49,14 @@ def world(node: ZookeeperNode, tmp_path: Path) -> Iterator[World]:
     if not node.mode():  # a test that failed may have left it dead
         node.start()
         node.wait()
-    made = World(node, tmp_path)
-    yield made
-    for each in made.started:
-        each.end()
+    root = uuid.uuid4().hex
 
+    def url(network: Proxy | None) -> str:
+        address = node.address if network is None else network.address
+        return f"zookeeper://{address}/{root}?session_timeout=4s&call_timeout=8s"
 
-class World:
-    """Jobs on one lock of one server, and the journal that they all write."""
-
-    def __init__(self, node: ZookeeperNode, folder: Path) -> None:
-        self._node, self._folder, self._root = node, folder, uuid.uuid4().hex
-        self.journal = folder / "journal"
-        self.started: list[Contender] = []
-
-    def url(self, address: str | None = None) -> str:
-        return f"zookeeper://{address or self._node.address}/{self._root}?session_timeout=4s&call_timeout=8s"
-
-    def start(
-        self, job: str, *, turns: int, lines: int = 3, pause_s: float = 0.02, network: Proxy | None = None
-    ) -> Contender:
-        url = self.url(None if network is None else network.address)
-        arguments = [url, LOCK, job, str(self.journal), str(turns), str(lines), str(pause_s)]
-        self.started.append(Contender(arguments, self._folder / f"{job}.log"))
-        return self.started[-1]
-
-    def check(self) -> None:
-        """The promises that hold whatever happened."""
-        assert contender.faults(self.journal) == []
-        assert contender.read(self.journal), "nothing was written at all"
-
-    def check_no_ghost(self) -> None:
-        """A newcomer is served, and afterwards neither a turn nor a ticket nor a session of the others is left."""
-        for each in self.started:
-            each.end()
-        store = ZookeeperTurnStore(read_place(self.url()))
-        newcomer = contender.coordinator(store, LOCK, "newcomer", timeout_s=4 * LEASE_S)
-        contender.take(newcomer).complete()
-        newcomer.close()
-        deadline_s = time.monotonic() + 2 * LEASE_S
-        while store.live_sessions(LOCK).ids and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        record = store.read(LOCK).record
-        assert store.live_sessions(LOCK).ids == frozenset()
-        assert record is not None
-        assert record.holder is None
-        assert [ticket for ticket in record.tickets if ticket.job == "newcomer"] == []
-        store.close()
+    with World(url, tmp_path, lease_s=LEASE_S) as made:
+        yield made
 
 
 def test_a_holder_that_is_killed_is_followed_after_its_lease(world: World) -> None:
@@ -286,7 +199,7 @@ def test_giving_up_while_the_network_breaks_leaves_no_ghost(
     """The one that gave up lives on, and its connection comes back: its ticket must not."""
     holder = world.start("holder", turns=1, lines=60, pause_s=0.05)
     holder.waits_for("wrote 0")
-    store = ZookeeperTurnStore(read_place(world.url(network.address)))
+    store = ZookeeperTurnStore(read_place(world.url(network)))
     giving_up = contender.coordinator(store, LOCK, "giving up", timeout_s=1.0)
     timer = threading.Timer(0.9, network.be, (what,))
     timer.start()
@@ -309,7 +222,7 @@ def test_a_run_that_is_cut_off_while_it_registers_leaves_nothing(
     world: World, node: ZookeeperNode, network: Proxy, at_s: float
 ) -> None:
     """Between the making of its node and the answer, or anywhere near: the job can be started again at once or soon."""
-    store = ZookeeperTurnStore(read_place(world.url(network.address)))
+    store = ZookeeperTurnStore(read_place(world.url(network)))
     timer = threading.Timer(at_s, network.be, ("lose_replies",))
     timer.start()
     heal = threading.Timer(at_s + 1.0, network.be, ("pass",))

@@ -11,6 +11,8 @@ import pytest
 from headgate.core.spec import (
     Append,
     ChangeFilesSource,
+    EnvelopeFilesSource,
+    EnvelopeTopicsSource,
     Erase,
     FilesSource,
     KafkaSource,
@@ -18,6 +20,7 @@ from headgate.core.spec import (
     Mutate,
     Pipeline,
     SyncSpec,
+    TableSource,
     Unmatched,
     parse,
 )
@@ -178,7 +181,7 @@ def test_every_fault_is_told_at_once_with_its_line() -> None:
 name: my pipeline
 storge: x
 storage: s3a://bucket/x
-coordinator: {url: "dynamodb://t", lock_timeout: 60}
+coordinator: {url: "dynamodb://turns", lock_timeout: 60}
 log_store: unsafe
 log_store: auto
 tables:
@@ -207,13 +210,13 @@ streams:
     source: {files: ./d, format: json}
     max_rows_per_batch: "10"
     maintain: {zorder_by: z}
-sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
+sync: {x: {from: nowhere, to: "oracle://u:secret@h", mode: both}}
 """
     expected = [
         (1, "cannot be used here"),
         (2, 'did you mean "storage"?'),
         (3, "s3a: paths are not in this version"),
-        (4, "dynamodb: is not in this version"),
+        (4, "coordinator.url: no region"),
         (4, "coordinator.lock_timeout: '60' is not a duration"),
         (5, "log_store: 'unsafe' is not known"),
         (6, "'log_store' is there twice, first in line 5"),
@@ -240,9 +243,9 @@ sync: {x: {from: a, to: "oracle://u:secret@h", mode: both}}
         (31, "streams.Three.max_rows_per_batch: '10' is not a count"),
         (31, "streams.Three.max_rows_per_batch: a stream that maintains has no source"),
         (32, "streams.Three.maintain.zorder_by: nothing is optimized"),
-        (33, "sync.x.from: a table as the source of changes is not in this version"),
         (33, "sync.x.to: not the address of a database that this version knows"),
         (33, "sync.x.mode: 'both' is not known"),
+        (33, "sync.x.from: there is no table 'nowhere'"),
     ]
     faults = faults_of(text)
     assert [fault.where for fault in faults] == [f"headgate.yml:{line}" for line, _ in expected]
@@ -336,18 +339,13 @@ def test_storage_is_local() -> None:
         ("sqlite:///abs/t.db", "sqlite:/abs/t.db"),
         ("memory:", "memory:"),
         ("zookeeper://h:1,g/x?session_timeout=30s", "zookeeper://h:1,g/x?session_timeout=30s"),
+        ("dynamodb://turns?region=eu-west-1", "dynamodb://turns?region=eu-west-1"),
     ],
 )
 def test_coordinator_urls(url: str, resolved: str) -> None:
-    """sqlite, memory and ZooKeeper, in a section or as a bare text."""
+    """sqlite, memory, ZooKeeper and DynamoDB, in a section or as a bare text."""
     assert read(SMALL + f"coordinator: {{url: '{url}'}}\n").coordinator.url == resolved
     assert read(SMALL + f"coordinator: '{url}'\n").coordinator.url == resolved
-
-
-@pytest.mark.parametrize("url", ["dynamodb://t?region=eu-west-1"])
-def test_coordinators_of_later_versions_are_refused(url: str) -> None:
-    """They are named, and not taken for a mistake."""
-    assert "not in this version" in only_fault(SMALL + f"coordinator: '{url}'\n")
 
 
 @pytest.mark.parametrize(
@@ -669,6 +667,26 @@ sync:
     assert {entry.value for entry in pipeline.entries if entry.key == "sync.crm.to"} == {"${DSN}"}
 
 
+def test_a_sync_takes_envelopes_and_tables() -> None:
+    """Each source has its own keys; a table begins with a snapshot unless it is told otherwise."""
+
+    def source(written: str) -> object:
+        text = SYNC.replace('{files: "changes/*.jsonl"}', written) + "tables: {lake: {path: ./lake}}\n"
+        return parse(text, origin="headgate.yml", base_dir="/base", environ={}).sync("crm").source
+
+    assert source("{files: e, format: debezium, transactions: t}") == EnvelopeFilesSource(
+        path="/base/e", transactions="/base/t"
+    )
+    assert source("{kafka: 'a, b', servers: 'h:1', transactions: t, options: {sasl.password: pa55}}") == (
+        EnvelopeTopicsSource(topics=("a", "b"), servers="h:1", transactions="t", options={"sasl.password": "pa55"})
+    )
+    assert source("lake") == TableSource(table="lake", start="snapshot")
+    assert source("lake, start: latest") == TableSource(table="lake", start="latest")
+    assert source("lake, start: {version: 7}, key: [id], on_schema_change: ignore") == TableSource(
+        table="lake", start=7
+    )
+
+
 def test_the_password_of_a_target_is_masked() -> None:
     """Also where it is written in the file itself, in either place that an address has for it."""
     text = SYNC.replace("sqlite:x.db", "postgresql://me:pa55@h/db?password=pa55")
@@ -680,14 +698,26 @@ def test_the_password_of_a_target_is_masked() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ('{files: "changes/*.jsonl"}', "engagement", "a table as the source of changes is not in this version"),
-        ('{files: "changes/*.jsonl"}', "{kafka: crm}", "sync.crm.from.kafka: not in this version"),
-        ('{files: "changes/*.jsonl"}', "{files: a, format: debezium}", "'debezium' is not in this version"),
+        ('{files: "changes/*.jsonl"}', "lake", "there is no table 'lake'; expected one under tables: none"),
+        ('{files: "changes/*.jsonl"}', "{kafka: crm}", "sync.crm.from.servers: missing"),
+        (
+            '{files: "changes/*.jsonl"}',
+            "{kafka: crm, servers: 'h:1', format: json}",
+            "topics are read in Debezium's format",
+        ),
+        ('{files: "changes/*.jsonl"}', "{kafka: crm, servers: 'h:1', options: {group.id: x}}", "is not for you to set"),
+        (
+            '{files: "changes/*.jsonl"}',
+            "{kafka: crm, servers: 'h:1', transaction: x}",
+            "say their transaction themselves",
+        ),
+        ('{files: "changes/*.jsonl"}', "{files: a, transactions: b}", "only Debezium has transaction metadata apart"),
+        ('{files: "changes/*.jsonl"}', "{files: a, servers: 'h:1'}", "sync.crm.from.servers: it belongs to kafka"),
+        ('{files: "changes/*.jsonl"}', "{files: a, kafka: b, servers: 'h:1'}", "files and kafka together"),
         ('{files: "changes/*.jsonl"}', "{files: 's3://b/c'}", "s3: paths are not in this version"),
-        ('{files: "changes/*.jsonl"}', "{}", "sync.crm.from: none of files"),
-        ("from:", "start: snapshot, from:", "sync.crm.start: not in this version"),
-        ("from:", "key: [id], from:", "sync.crm.key: not in this version"),
-        ("from:", "on_schema_change: add_columns, from:", "'add_columns' is not in this version"),
+        ('{files: "changes/*.jsonl"}', "{}", "sync.crm.from: none of files, kafka"),
+        ("from:", "start: snapshot, from:", "sync.crm.start: only a table has a snapshot and versions"),
+        ("from: {files:", "table: a, from: {format: debezium, files:", "name its target under `tables`"),
         ("from:", "table: a, tables: {b: c}, from:", "table and tables together"),
         ("from:", "parallelism: 0, from:", "sync.crm.parallelism: '0' is not a count"),
         ('"sqlite:x.db"', '"host=h password=pa55"', "not the address of a database"),

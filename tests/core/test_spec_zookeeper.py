@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.spec.zookeeper import OPTIONS, BadPlace, ZookeeperPlace, read_place
+from headgate.core.spec.options import BadPlace
+from headgate.core.spec.zookeeper import OPTIONS, ZookeeperPlace, read_place
 
 
 def test_hosts_alone_are_enough() -> None:

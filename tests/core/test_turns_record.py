@@ -106,6 +106,19 @@ def test_a_record_comes_back_from_its_json_form_as_it_was(record: LockRecord) ->
     assert "\n" not in text
 
 
+@given(RECORDS, st.booleans(), st.sets(st.integers(0, 9)), numbers)
+def test_who_is_woken_is_the_one_whom_the_record_lets_in(
+    record: LockRecord, has_holder: bool, dead: set[int], now_ms: int
+) -> None:
+    """A store wakes `first_to_go` and nobody else, so it has to be whoever finds no reason to wait."""
+    record = record if has_holder else replace(record, holder=None)
+    alive = [ticket for n, ticket in enumerate(record.tickets) if n not in dead]
+    live = Sessions(ids=frozenset(t.session for t in alive), jobs=frozenset(t.job for t in alive))
+    may_go = [t for t in record.tickets if moves.reason_to_wait(record, t.nonce, live, now_ms) is None]
+    first = moves.first_to_go(record, live, now_ms)
+    assert may_go == ([] if first is None else [first])
+
+
 def test_unknown_keys_are_written_back() -> None:
     """A later version's additions survive an earlier version's move."""
     data = {**json.loads(LockRecord(lock="L", epoch=Epoch(1)).to_json()), "later": {"a": [1]}}

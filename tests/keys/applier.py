@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from headgate.sources.files import ChangeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.targets.connections import Connections
 from headgate.testing.databases import Database
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headgate.core.keys.change import Change
-from headgate.sync.run import AppliedBatch, SyncSettings, run
+from headgate.syncs.run import AppliedBatch, SyncSettings, run
 from headgate.testing.changes import Changes, Scenario, table_text
 from headgate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 

@@ -12,7 +12,7 @@ import pytest
 from headgate.core.keys.change import Change
 from headgate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest
 from headgate.sources.files import ChangeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes, table_text
 from headgate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u

@@ -9,7 +9,7 @@ import pytest
 from headgate.core.keys.fold import Net
 from headgate.core.keys.plan import Found
 from headgate.errors import ConstraintViolated
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.targets.target import SqlTarget
 from headgate.testing.changes import Changes, scenarios
 from headgate.testing.databases import Database

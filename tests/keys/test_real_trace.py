@@ -12,7 +12,7 @@ import pytest
 
 from headgate.core.keys.change import Change
 from headgate.sources.files import ChangeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.keys.rooms import fresh

@@ -13,7 +13,7 @@ from headgate.api import open_target
 from headgate.core.keys.change import batches, transactions
 from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, Unavailable
 from headgate.sources.files import ChangeFiles
-from headgate.sync.run import SyncSettings, run
+from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
 
@@ -156,3 +156,26 @@ def test_a_target_is_chosen_by_its_dsn(tmp_path: Path) -> None:
         with pytest.raises(Unavailable, match="does not answer") as gone:
             open_target(dsn).open_stream("s")
         assert "secret" not in str(gone.value)
+
+
+@every
+def test_an_older_control_table_is_extended_and_a_place_stays(kind: str, request: pytest.FixtureRequest) -> None:
+    """What the source wrote on the last change comes back with the position; one of another source is refused."""
+    database = fresh(kind, request)
+    database.execute(T)
+    changes = changes_of(c(0, row(1, "x")), c(1, row(2, "y")))
+    sync(database, changes[:1])
+    for name in ("place", "pending_place"):
+        database.execute(f"ALTER TABLE headgate_stream DROP COLUMN {name}")
+    looking = database.target()
+    progress = looking.progress("s")
+    looking.close()
+    assert progress is not None
+    assert (progress.position, progress.place) == (0, None)
+    sync(database, [changes[0], replace(changes[1], place='{"source":"debezium"}')])
+    target = database.target()
+    progress = target.open_stream("s")
+    target.close()
+    assert (progress.position, progress.place) == (1, '{"source":"debezium"}')
+    with pytest.raises(CheckpointMismatch, match="it is of debezium, and this sync reads change files"):
+        list(ChangeFiles(files="none").transactions(progress.position, progress.place))

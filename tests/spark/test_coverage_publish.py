@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -19,8 +20,9 @@ from headgate.tables.running import finish, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, write_token
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
-from tests.stream_bench import Bench, stream, table
+from tests.stream_bench import Bench, Crash, stream, table
 
+ERASURE = "person string, op string"
 KEEP = Append(columns={"person": "alias"}, key=("id",), on_duplicate="keep_first")
 
 
@@ -111,6 +113,99 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
     finish(publisher(session).stage(dml), later)
     assert finish(twice, token).version is None
     assert persons(b) == {"1": "a!!!", "2": "b"}
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+def ahead(b: Bench, name: str, batch: int, *said: str) -> Callable[..., Any]:
+    """A batch of Mut or TTL that is computed now, and put when it is called."""
+    rows, schema = (requests(*said), REQUEST) if name == "Mut" else ([(one, "erase") for one in said], ERASURE)
+    kind, frame = b.stream(name), b.batch(rows, schema, batch)
+    kind.stage(frame, batch)
+    return lambda **more: kind.run_batch(b.turn(name, batch, **more), frame, batch)
+
+
+def test_requests_meet_what_came_after_they_were_computed(session: SparkSession, tmp_path: Path) -> None:
+    """What was computed is put, not thrown away; it concerns the new rows, too, and what it met is counted with them."""
+    b = bench(session, tmp_path)
+    b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    put = ahead(b, "Mut", 1, "a>p", "c>q", "y>y")
+    computed = files_of(b)
+    foreign(b, ("9", "a", "a"), ("8", "y", "y"), ("7", "u", "u"))
+    result = put()
+    assert (result.rows_in, result.rows_written, result.requests_matched) == (3, 4, 3)
+    assert persons(b) == {"1": "p", "2": "b", "3": "q", "7": "u", "8": "y", "9": "p"}
+    assert {row.source_position: row.matched_rows for row in b.request_rows("Mut") if row.batch == 1} == {
+        "file1#0": 2,
+        "file1#1": 1,
+        "file1#2": 1,
+    }
+    named = {json.loads(line)["add"]["path"] for line in last_lines(b) if '"add"' in line}
+    assert named & computed, "files that were written before the turn are part of its commit"
+
+
+def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_path: Path) -> None:
+    """Nothing was to be changed when they were computed."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    nothing = ahead(b, "Mut", 1, "y>y")
+    assert nothing().requests_matched == 0
+    put = ahead(b, "Mut", 2, "c>q")
+    foreign(b, ("9", "c", "c"))
+    assert put().requests_matched == 1
+    assert persons(b) == {"1": "a", "9": "q"}
+
+
+def test_an_erasure_that_came_meanwhile_is_followed(session: SparkSession, tmp_path: Path) -> None:
+    """A request was to move a row to a person who is erased by the time of its turn."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    put = ahead(b, "Mut", 1, "a>p", "b>q")
+    b.run("TTL", [("p", "erase")], ERASURE, 1)
+    put()
+    assert persons(b) == {"2": "q"}
+
+
+def test_persons_are_erased_from_rows_that_changed_meanwhile(session: SparkSession, tmp_path: Path) -> None:
+    """A row became the person's, and another was the person's no more."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:p", "3:c"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    put = ahead(b, "TTL", 1, "p")
+    b.run("Mut", requests("a>p", "p>q"), REQUEST, 1)
+    assert put().rows_written == 1
+    assert persons(b) == {"2": "q", "3": "c"}
+
+
+@pytest.mark.parametrize("step", ["store", "apply", "settle"])
+def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Path, step: str) -> None:
+    """The next run has computed nothing before, or has computed it anew: the same table, the same counts."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    put = ahead(b, "Mut", 1, "a>p", "c>q")
+    foreign(b, ("9", "a", "a"))
+    with pytest.raises(Crash):
+        put(crash_after=frozenset({step}))
+    ahead(b, "Mut", 1, "a>p", "c>q")()
+    assert persons(b) == {"1": "p", "2": "b", "9": "p"}
+    assert {row.source_position: row.matched_rows for row in b.request_rows("Mut") if row.batch == 1} == {
+        "file1#0": 2,
+        "file1#1": 0,
+    }
+    assert b.states("Mut") == {"file0#0": "applied", "file1#0": "applied", "file1#1": "applied"}
+
+
+def last_lines(b: Bench) -> list[str]:
+    """Of the last commit of the target."""
+    return commit_paths(b.target)[-1].read_text().splitlines()
 
 
 # ------------------------------------------------------------------------------------------------ functions of the user

@@ -73,7 +73,7 @@ class Bench:
             process=Process(host="h", boot_id="b", pid=1, pid_start=1),
             lock_timeout_s=5,
         )
-        self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log, turn_limit_batches=1)
+        self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log)
         self.told: list[HeadgateError] = []
         self.change(lambda record: moves.pause(record, JOB, PAUSE))
 

@@ -22,8 +22,8 @@ from headgate.report import words
 
 if TYPE_CHECKING:
     from headgate.online import Keeper
-    from headgate.sync.explain import NextBatch
-    from headgate.sync.run import AppliedBatch
+    from headgate.syncs.explain import NextBatch
+    from headgate.syncs.run import AppliedBatch
 
 sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")
@@ -44,9 +44,12 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
     for keeper in keepers:
         with _named(keeper, keepers), keeper:
             batch = keeper.plan()
-        rows.append({"sync": keeper.name, "batch": None if batch is None else dataclasses.asdict(batch)})
+        about = None if batch is None else dataclasses.asdict(batch)
+        rows.append({"sync": keeper.name, "batch": about, "caveat": keeper.caveat})
         if output is Output.TEXT:
             _show_plan(keeper.name, batch)
+            if keeper.caveat is not None:
+                typer.echo(f"  source        {keeper.caveat}")
     if output is not Output.TEXT:
         document(output, "syncs", rows)
 
@@ -87,6 +90,23 @@ def run_command(
         _show_counts(counts, output)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
+
+
+@sync.command("resync")
+def resync_command(
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file, whose source is a table."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Make the target equal to the table as it is now, in one transaction, and go on from there.
+
+    Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
+    """
+    (keeper,) = _keepers(spec, name)
+    count = _Count(sync=name)
+    with keeper:
+        _count(keeper.resync(), count)
+    _show_counts({name: count}, output)
 
 
 @sync.command("status")
@@ -210,12 +230,16 @@ def _one_pass(
         applied = next(batches, None)
         if applied is None:
             break
-        complete = applied.complete
-        rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
-        count.batches, count.changes = count.batches + 1, count.changes + applied.changes
-        count.rows, count.set_apart, count.position = count.rows + rows - dead, count.set_apart + dead, applied.through
+        _count(applied, count)
         _show_batch(keeper.name, applied, output)
     return count.batches - before
+
+
+def _count(applied: AppliedBatch, count: _Count) -> None:
+    complete = applied.complete
+    rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
+    count.batches, count.changes = count.batches + 1, count.changes + applied.changes
+    count.rows, count.set_apart, count.position = count.rows + rows - dead, count.set_apart + dead, applied.through
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:

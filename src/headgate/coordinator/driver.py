@@ -17,6 +17,7 @@ from headgate.core.turns.effects import (
     LiveSessions,
     ReadRecord,
     ReadTokens,
+    Stored,
     TableTokens,
     WaitForChange,
     WallClock,
@@ -80,6 +81,10 @@ class Driver:
         """Raises `LostTurn` before a write, if this run may have lost its lease."""
         self.seen: dict[TableLocation, TableTokens] = {}
         """Table → its tokens as read last."""
+        self._just_put: Stored | None = None
+        """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
+        self._live: Sessions | None = None
+        """Who was alive when the record was still the one that this was put in place of."""
         self._deadline_s = 0.0
         self._is_cancelled = False
         self._shown_reason: str | None = None
@@ -96,6 +101,7 @@ class Driver:
     def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
         """Answers the effects of one piece of the protocol until it returns."""
         answer: Any = None
+        self._just_put = self._live = None
         try:
             while True:
                 effect: Any = steps.send(answer)
@@ -106,13 +112,21 @@ class Driver:
 
     def _answer(self, effect: AnyEffect, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> object:
         ports = self.ports
+        just_put, self._just_put = self._just_put, None
         match effect:
             case ReadRecord():
+                if just_put is not None:
+                    return just_put
+                self._live = None
                 return ports.store.read(self.lock)
             case CompareAndSet(record=record, version=version):
-                return ports.store.compare_and_set(self.lock, record, version)
+                reply = ports.store.compare_and_set(self.lock, record, version)
+                self._just_put = Stored(record, version + 1) if reply == "done" else None
+                return reply
             case LiveSessions(holder=holder):
-                return self._with_surviving_jvm(ports.store.live_sessions(self.lock), holder)
+                # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
+                self._live = self._live or ports.store.live_sessions(self.lock)
+                return self._with_surviving_jvm(self._live, holder)
             case WaitForChange(version=version, reason=reason):
                 return self._wait(version, reason)
             case WallClock():
@@ -140,7 +154,7 @@ class Driver:
         left_s = self._deadline_s - self.ports.clock.monotonic_s()
         if left_s <= 0 or self._is_cancelled:
             return "timeout"
-        self.ports.store.wait_for_change(self.lock, version, min(left_s, WAKE_UP_S))
+        self.ports.store.wait_for_change(self.lock, version, min(left_s, WAKE_UP_S), self.job)
         return "changed"
 
     def _with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:

@@ -82,7 +82,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class Run:
     """What is known of a run before its table is read."""
 
     batches: int
@@ -112,13 +112,13 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
     _notice(show, "== 2/4 with turns: three processes, each a Spark driver; Ingestion will be killed in the middle")
     ours, turns, failed = _run_with_turns(lake, show)
     _notice(show, "== 3/4 without turns: the same jobs on the same input, the same kill; each writes when it is ready")
-    bare = _run_without_turns(lake, show)
+    bare, _ = run_without_turns(lake, show)
     _notice(show, "== 4/4 both tables against the true answer, row by row")
     expected = replay(inputs)
     brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
     sides = [
-        _side(run, compare(expected, rows, brought=brought))
-        for run, rows in zip((ours, bare), _read_tables(lake, [lake.table, lake.table_without]), strict=True)
+        side_of(run, compare(expected, rows, brought=brought))
+        for run, rows in zip((ours, bare), read_tables(lake, [lake.table, lake.table_without]), strict=True)
     ]
     comparison = Comparison(
         with_coordinator=sides[0].column,
@@ -130,7 +130,7 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
         made_at_ms=_now_ms(),
         machine=machine(),
         turns=tuple(turns),
-        commits=(*_commits(lake.table, "engagement"), *_commits(lake.table_without, "engagement, without turns")),
+        commits=(*commits_of(lake.table, "engagement"), *commits_of(lake.table_without, "engagement, without turns")),
         comparison=comparison,
     )
     lake.spec.with_name(COMPARISON).write_text(comparison.to_json(), encoding="utf-8")
@@ -141,7 +141,7 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
 # ------------------------------------------------------------------------------------------------- with turns
 
 
-def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[str, int]]:
+def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[str, int]]:
     pipeline = settings.load_pipeline(str(lake.spec))
     store = api.open_store(pipeline.coordinator.url)
     cut_off: list[TurnRow] = []
@@ -194,7 +194,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[_Run, list[TurnRow], dict[s
     # The batch of the turn that was cut off is written, too, in that turn or in the next one.
     has_written = (Outcome.COMPLETED, Outcome.REPLAYED, Outcome.LOST)
     spans = [(turn.job, turn.batches) for turn in turns if turn.batches and turn.outcome in has_written]
-    run = _Run(
+    run = Run(
         batches=len({(job, batch) for job, (first, last) in spans for batch in range(first, last + 1)}),
         conflicts=dict(conflicts),
         overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
@@ -216,8 +216,9 @@ def _command(lake: Lake, job: str) -> list[str]:
 class _PlainJob:
     """One job without turns: its process, started again if it was killed, and what it said."""
 
-    def __init__(self, job: str, lake: Lake, show: Show) -> None:
+    def __init__(self, job: str, lake: Lake, show: Show, servers: str | None) -> None:
         self.job, self._lake, self._show = job, lake, show
+        self._arguments = [job, str(lake.root), *([] if servers is None else [servers])]
         self.lines: list[Line] = []
         self.process: subprocess.Popen[str] | None = None
         self._is_stopping = False
@@ -250,7 +251,7 @@ class _PlainJob:
             self.add(Line(job=self.job, what="gave_up", batch=None, at_ms=_now_ms()))
 
     def _run_once(self) -> int:
-        command = [sys.executable, "-m", "headgate.demo.without", self.job, str(self._lake.root)]
+        command = [sys.executable, "-m", "headgate.demo.without", *self._arguments]
         with (
             (self._lake.logs / f"{self.job}-without.log").open("a", encoding="utf-8") as log,
             # A group of its own: Ctrl-C reaches this process, which then ends the jobs. They read the end of their input
@@ -271,12 +272,22 @@ class _PlainJob:
         return self.process.returncode
 
 
-def _run_without_turns(lake: Lake, show: Show) -> _Run:
-    jobs = {job: _PlainJob(job, lake, show) for job in JOBS}
+def run_without_turns(
+    lake: Lake, show: Show, *, servers: str | None = None, is_killed: bool = True
+) -> tuple[Run, list[Line]]:
+    """The jobs without turns: what they came to, and what they said.
+
+    Args:
+        lake: Where.
+        show: Told of everything that they say.
+        servers: A Kafka broker with the inputs, each in a topic of its folder's name; None: they are read from the folders.
+        is_killed: Whether Ingestion is killed in the middle.
+    """
+    jobs = {job: _PlainJob(job, lake, show, servers) for job in JOBS}
     ingestion = jobs[INGESTION]
 
     def pid() -> int | None:
-        return None if ingestion.process is None else ingestion.process.pid
+        return None if ingestion.process is None or not is_killed else ingestion.process.pid
 
     def told(killed: Killed) -> None:
         ingestion.add(Line(job=INGESTION, what="killed", batch=None, at_ms=killed.at_ms))
@@ -288,7 +299,7 @@ def _run_without_turns(lake: Lake, show: Show) -> _Run:
         for job in jobs.values():
             job.thread.join()
     lines = [line for job in jobs.values() for line in job.lines]
-    return _Run(
+    run = Run(
         batches=journal.batches(lines),
         conflicts=journal.conflicts(lines),
         overlaps=journal.overlaps(lines),
@@ -296,6 +307,7 @@ def _run_without_turns(lake: Lake, show: Show) -> _Run:
         killed=int(killer.killed is not None),
         elapsed_s=time.monotonic() - began_s,
     )
+    return run, lines
 
 
 @contextmanager
@@ -313,7 +325,8 @@ def _ended(jobs: Sequence[_PlainJob]) -> Iterator[None]:
 # -------------------------------------------------------------------------------------------------- afterwards
 
 
-def _side(run: _Run, difference: Difference) -> Side:
+def side_of(run: Run, difference: Difference) -> Side:
+    """The run and what is wrong with its table."""
     column = ComparisonColumn(
         jobs=len(JOBS),
         batches=run.batches,
@@ -330,7 +343,7 @@ def _side(run: _Run, difference: Difference) -> Side:
     return Side(column=column, difference=difference, elapsed_s=run.elapsed_s)
 
 
-def _read_tables(lake: Lake, tables: Sequence[Path]) -> list[list[Row]]:
+def read_tables(lake: Lake, tables: Sequence[Path]) -> list[list[Row]]:
     """The rows of each table as it is now; none of a table that was never made."""
     with _standard_error_in(lake.logs / "comparison.log"):
         spark = api.session("headgate demo", conf=SPARK)
@@ -369,7 +382,8 @@ def _standard_error_in(log: Path) -> Iterator[None]:
         os.close(own)
 
 
-def _commits(table: Path, name: str) -> list[CommitRow]:
+def commits_of(table: Path, name: str) -> list[CommitRow]:
+    """The table's log, for the report."""
     return [
         commit_row(name, parse_commit(Version(int(file.stem)), file.read_text(encoding="utf-8")))
         for file in commit_files(table)

@@ -27,6 +27,8 @@ class Window:
     job: str
     from_ms: int
     until_ms: int
+    error: str | None = None
+    """What it failed with."""
 
 
 def windows(lines: Sequence[Line]) -> list[Window]:
@@ -36,7 +38,7 @@ def windows(lines: Sequence[Line]) -> list[Window]:
     for line in sorted(lines, key=lambda line: line.at_ms):
         since = begun.pop(line.job, None) if line.what in ("began", "ended", "failed", "killed") else None
         if since is not None:
-            found.append(Window(job=line.job, from_ms=since, until_ms=line.at_ms))
+            found.append(Window(job=line.job, from_ms=since, until_ms=line.at_ms, error=line.error))
         if line.what == "began":
             begun[line.job] = line.at_ms
     last_ms = max((line.at_ms for line in lines), default=0)

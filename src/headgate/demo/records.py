@@ -54,6 +54,19 @@ ERASURES = pa.schema(
 FOLDERS = ("ingest", "mutation", "delete")
 """Folders of the three streams' files, in the order of `Inputs`."""
 
+TOPIC_COLUMNS = {
+    "ingest": (
+        "engagement_id STRING, source STRING, org_id STRING, alias_id STRING, role STRING, engagement_type STRING, "
+        "engagement_time TIMESTAMP, arrival_time TIMESTAMP, arrival_seq BIGINT, thread_id STRING, subject STRING, "
+        "payload STRING"
+    ),
+    "mutation": "mutation_id STRING, seq BIGINT, alias_id STRING, new_person_id STRING",
+    "delete": "request_id STRING, person_id STRING",
+}
+"""Topic of Kafka → the columns of its records that are read, where the streams' inputs come from there."""
+BATCH_OFFSETS = {"ingest": 400, "mutation": 8, "delete": 1}
+"""Topic → how many of its records are a micro-batch of the jobs without turns."""
+
 FIRST_FILE_AT_S = 1_700_000_000
 """Time of modification of a stream's first file. Files are read in that order, so each gets a second of its own."""
 

@@ -1,6 +1,6 @@
 """The same three jobs without turns: plain Structured Streaming on stock Delta, as one writes it who knows both well.
 
-    python -m headgate.demo.without JOB FOLDER
+    python -m headgate.demo.without JOB FOLDER [KAFKA_SERVERS]
 
 They are written with care. Mutation and TTL keep every request in a table that they alone write, so that Ingestion writes a
 record that comes later under the right person, or not at all; Mutation deletes what it would move into an erased person;
@@ -27,7 +27,7 @@ from headgate import api
 from headgate.delta.statements import DELTA_CONFLICTS
 from headgate.demo.expected import COLUMNS as NAMES
 from headgate.demo.lake import COLUMNS, INGESTION, JOBS, MUTATION, PROPERTIES, SPARK, TTL, Lake
-from headgate.demo.records import FOLDERS
+from headgate.demo.records import BATCH_OFFSETS, FOLDERS, TOPIC_COLUMNS
 from headgate.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def say(job: str, what: str, batch: int | None = None, **facts: object) -> None:
 class Plain:
     """One job, its tables and its query."""
 
-    def __init__(self, job: str, lake: Lake, spark: SparkSession) -> None:
-        self._job, self._spark = job, spark
+    def __init__(self, job: str, lake: Lake, spark: SparkSession, servers: str | None = None) -> None:
+        self._job, self._spark, self._servers = job, spark, servers
         self._source = lake.inputs / FOLDERS[JOBS.index(job)]
         self._ready = lake.without / "ready"
         self._checkpoint = lake.without / "checkpoints" / job
@@ -88,14 +88,13 @@ class Plain:
 
     def run(self) -> bool:
         """Works off what the source has. False if it failed too often, and gave up."""
-        schema = self._spark.read.parquet(str(self._source)).schema
         for attempt in range(RESTARTS_MAX + 1):
             if attempt:
                 say(self._job, "restarted")
                 time.sleep(RESTART_PAUSE_S)
-            stream = self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self._source))
             query = (
-                stream.writeStream.foreachBatch(self._write)
+                self._records()
+                .writeStream.foreachBatch(self._write)
                 .option("checkpointLocation", str(self._checkpoint))
                 .trigger(availableNow=True)
                 .start()
@@ -108,6 +107,23 @@ class Plain:
                 continue
             return True
         return False
+
+    def _records(self) -> DataFrame:
+        """The source: a folder of files or a topic of JSON records; a file, or so many offsets, is a micro-batch."""
+        if self._servers is None:
+            schema = self._spark.read.parquet(str(self._source)).schema
+            return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self._source))
+        topic = self._source.name
+        options = {
+            "kafka.bootstrap.servers": self._servers,
+            "subscribe": topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(BATCH_OFFSETS[topic]),
+        }
+        records = self._spark.readStream.format("kafka").options(**options).load()
+        return records.selectExpr(f"from_json(CAST(value AS STRING), '{TOPIC_COLUMNS[topic]}') AS record").select(
+            "record.*"
+        )
 
     def _ingest(self, batch: DataFrame, batch_id: int) -> None:
         batch.createOrReplaceTempView("records")
@@ -171,11 +187,12 @@ class Plain:
         say(self._job, "ended", batch_id)
 
 
-def main(job: str, folder: str) -> int:
+def main(job: str, folder: str, servers: str | None = None) -> int:
     """Runs one job to its end; 0 if it worked everything off."""
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
     lake = Lake(Path(folder))
-    plain = Plain(job, lake, api.session(f"{job} without turns", conf=SPARK))
+    spark = api.session(f"{job} without turns", conf=SPARK, kafka=servers is not None)
+    plain = Plain(job, lake, spark, servers)
     plain.prepare()
     return 0 if plain.run() else 1
 

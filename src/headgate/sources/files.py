@@ -11,16 +11,17 @@ import contextlib
 import glob
 import heapq
 import json
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
+from headgate.core.keys import places
 from headgate.core.keys.change import Change, Op
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
 
 Format = Literal["json", "parquet"]
-OPS = frozenset(get_args(Op))
+OPS = frozenset(get_args(Op)) - {"mark"}
 PARQUET_ROWS = 10_000
 """So many rows are decoded at once."""
 
@@ -54,7 +55,11 @@ class ChangeFiles:
     transaction: str = "tx"
     """The column or the key that says the transaction."""
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
+        if after >= 0:
+            places.read(places.FILES, after, place)
         last = after
         for group in self._merged():
             new = tuple(change for change in group.changes if change.seq > last)
@@ -71,17 +76,15 @@ class ChangeFiles:
 
     def fingerprint(self) -> object:
         """Changes when a file comes, goes or is written: cheap to ask for, in place of reading all again."""
-        found = []
-        for path in self._paths():
-            with contextlib.suppress(FileNotFoundError):  # it was moved away just now
-                stat = path.stat()
-                found.append((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns))
-        return tuple(found)
+        return tuple(stat_of(paths_of(self.files)))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
     def _merged(self) -> Iterator[_Group]:
         """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
         waiting = []
-        for number, path in enumerate(self._paths()):
+        for number, path in enumerate(paths_of(self.files)):
             groups = self._groups(path, number)
             first = next(groups, None)
             groups.close()
@@ -99,17 +102,6 @@ class ChangeFiles:
             following = next(rest, None)
             if following is not None:
                 heapq.heappush(heap, (following, rest))
-
-    def _paths(self) -> list[Path]:
-        place = Path(self.files)
-        if place.is_dir():
-            found = sorted(place.iterdir())
-        else:
-            found = [place] if place.is_file() else [Path(one) for one in sorted(glob.glob(self.files))]
-        paths = [path for path in found if path.is_file() and not path.name.startswith((".", "_"))]
-        if not paths and not place.is_dir():
-            raise Unavailable("there is no file of changes", files=self.files)
-        return paths
 
     def _groups(self, path: Path, number: int) -> Generator[_Group, None, None]:
         is_parquet = self.format == "parquet" or (self.format is None and path.suffix == ".parquet")
@@ -200,6 +192,31 @@ class ChangeFiles:
             seq=seq, tx=None if tx is None else str(tx), table=self.tables.get(table, table), op=cast(Op, op),
             before=before, after=after, sql=sql,
         )  # fmt: skip
+
+
+def paths_of(files: str) -> list[Path]:
+    """A folder's files, a file, or those of a glob, by name; hidden ones and those that begin with _ are left out.
+
+    Raises:
+        Unavailable: There is none, and no folder either.
+    """
+    place = Path(files)
+    if place.is_dir():
+        found = sorted(place.iterdir())
+    else:
+        found = [place] if place.is_file() else [Path(one) for one in sorted(glob.glob(files))]
+    paths = [path for path in found if path.is_file() and not path.name.startswith((".", "_"))]
+    if not paths and not place.is_dir():
+        raise Unavailable("there is no file of changes", files=files)
+    return paths
+
+
+def stat_of(paths: Iterable[Path]) -> Iterator[object]:
+    """What differs once a file was written."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # it was moved away just now
+            stat = path.stat()
+            yield (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def _opened(path: Path) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import CasReply, Stored
-from headgate.core.turns.moves import Sessions
+from headgate.core.turns.moves import Sessions, first_to_go
 from headgate.core.turns.record import LockRecord, record_from_json
 from headgate.errors import TurnNotGranted
 from headgate.ports import SessionState
@@ -52,7 +52,13 @@ class MemoryTurnStore:
     _id: str = field(default_factory=lambda: str(uuid.uuid4()))
     _records: dict[str, tuple[str, int]] = field(default_factory=dict)
     _sessions: list[_Session] = field(default_factory=list)
-    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _mutex: threading.RLock = field(default_factory=threading.RLock)
+    _changed: threading.Condition = field(init=False)
+    _let_in: dict[tuple[str, JobName], threading.Condition] = field(default_factory=dict)
+    """For each ticket that waits: told when a change of the record lets it in, so that the others sleep on."""
+
+    def __post_init__(self) -> None:
+        self._changed = threading.Condition(self._mutex)
 
     def coordinator_id(self) -> str:
         return self._id
@@ -77,6 +83,9 @@ class MemoryTurnStore:
                 return "stale"
             self._records[lock] = (record.to_json(), version + 1)
             self._changed.notify_all()
+            first = first_to_go(record, self.live_sessions(lock), now_ms=0)
+            if first is not None:
+                self._ticket(lock, first.job).notify_all()
             return "done"
 
     def live_sessions(self, lock: str) -> Sessions:
@@ -84,10 +93,10 @@ class MemoryTurnStore:
             alive = self._alive(lock)
         return Sessions(ids=frozenset(s.id for s in alive), jobs=frozenset(s.job for s in alive))
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         with self._changed:
             if self._records.get(lock, ("", 0))[1] == version:
-                self._changed.wait(timeout_s)
+                (self._changed if ticket_of is None else self._ticket(lock, ticket_of)).wait(timeout_s)
 
     def locks(self) -> tuple[str, ...]:
         with self._changed:
@@ -97,6 +106,9 @@ class MemoryTurnStore:
         with self._changed:
             self._sessions.clear()
             self._changed.notify_all()
+
+    def _ticket(self, lock: str, job: JobName) -> threading.Condition:
+        return self._let_in.setdefault((lock, job), threading.Condition(self._mutex))
 
     def _alive(self, lock: str) -> list[_Session]:
         now_s = self.monotonic_s()

@@ -197,7 +197,7 @@ class SqliteTurnStore:
                 jobs.append(JobName(unquote(path.name)))
         return Sessions(ids=frozenset(ids), jobs=frozenset(jobs))
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s = time.monotonic() + timeout_s
         while (left_s := deadline_s - time.monotonic()) > 0:
             time.sleep(min(POLL_S, left_s))

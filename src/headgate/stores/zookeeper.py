@@ -8,6 +8,7 @@ docs/decisions/0008-turns-in-zookeeper.md.
     <root>/coordinator_id             a UUID, made with the root
     <root>/locks/<lock>               the record as JSON; its version is the node's, plus one
     <root>/sessions/<lock>/<job>      ephemeral: which run, which process
+    <root>/signals/<lock>/<job>       empty; changed together with a record that lets the job's ticket in
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from urllib.parse import quote, unquote
 from headgate.core.ids import JobName, SessionId
 from headgate.core.spec.zookeeper import ZookeeperPlace
 from headgate.core.turns.effects import CasReply, Stored
-from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
+from headgate.core.turns.moves import Sessions, first_to_go
+from headgate.core.turns.record import LockRecord, NewerFormat, Ticket, record_from_json
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import SessionState
 from headgate.stores.processes import boot_id, is_running, start_of
@@ -115,8 +116,20 @@ class _Both:
         return self.second.get(timeout=max(0.0, deadline_s - time.monotonic()))
 
 
+@dataclass(frozen=True, slots=True)
+class _AllOrNone:
+    """The answer to a transaction; the error of the operation that made it fail is raised."""
+
+    inner: Any
+
+    def get(self, timeout: float) -> None:
+        for result in self.inner.get(timeout=timeout):
+            if isinstance(result, Exception) and not isinstance(result, zk.RolledBackError | zk.RuntimeInconsistency):
+                raise result
+
+
 class _WakeUp:
-    """Counts the changes of a node that were told. One for each lock, so that a watch set twice is one watch."""
+    """Counts the changes of a node that were told. One for each node, so that a watch set twice is one watch."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -257,7 +270,7 @@ class ZookeeperTurnStore:
             )
         try:
             if version:
-                self._connection.ask(lambda client: client.set_async(path, data, version=version - 1), deadline_s)
+                self._put(lock, record, data, version, deadline_s)
                 return "done"
             while True:
                 try:
@@ -269,6 +282,36 @@ class ZookeeperTurnStore:
             return "stale"
         except (NoAnswer, Unavailable):
             return "unknown"
+
+    def _put(self, lock: str, record: LockRecord, data: bytes, version: int, deadline_s: float) -> None:
+        """Changes the record, and in one step with it the signal of the one whom it lets in: whoever waits sleeps on."""
+        path, first = self._lock_path(lock), self._first_to_go(lock, record)
+        signal = None if first is None else self._signal_path(lock, first.job)
+        if signal is not None and first is not None and first.session not in {each.id for each in self._open_sessions}:
+
+            def send(client: Any) -> Any:
+                change = client.transaction()
+                change.set_data(path, data, version=version - 1)
+                change.set_data(signal, b"")
+                return _AllOrNone(change.commit_async())
+
+            try:
+                self._connection.ask(send, deadline_s)
+                return
+            except zk.NoNodeError:
+                pass  # no signal yet: its job is not waiting for it, and looks at the record before it does
+        self._connection.ask(lambda client: client.set_async(path, data, version=version - 1), deadline_s)
+        if signal in self._wake_ups:
+            self._wake_ups[signal].told(None)
+
+    def _first_to_go(self, lock: str, record: LockRecord) -> Ticket | None:
+        if record.holder is not None or not record.tickets:
+            return None
+        known = self._alive.get(lock)
+        # A run that has ended since is still taken for alive; then nobody is told, and the waiters find it out by themselves.
+        if known is None or any(ticket.session not in known[1].ids for ticket in record.tickets):
+            return first_to_go(record, self.live_sessions(lock), _now_ms())
+        return first_to_go(record, known[1], _now_ms())
 
     def live_sessions(self, lock: str) -> Sessions:
         path, deadline_s = self._sessions_path(lock), self._deadline()
@@ -295,12 +338,22 @@ class ZookeeperTurnStore:
         self._alive[lock] = stat.pzxid, alive
         return alive
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s, path = time.monotonic() + timeout_s, self._lock_path(lock)
-        wake_up = self._wake_ups.setdefault(lock, _WakeUp())
-        count = wake_up.count()  # before the watch is set: what it tells from here on is not missed
+        watched = path if ticket_of is None else self._signal_path(lock, ticket_of)
+        wake_up = self._wake_ups.get(watched)
         try:
-            stat = self._connection.insist(lambda client: client.exists_async(path, watch=wake_up.told), deadline_s)
+            if wake_up is None:
+                if ticket_of is not None:
+                    self._make(watched, b"", deadline_s)
+                wake_up = self._wake_ups.setdefault(watched, _WakeUp())
+            count = wake_up.count()  # before the watch is set: what it tells from here on is not missed
+
+            def send(client: Any) -> Any:
+                # In this order: a change after the version was read finds the watch set.
+                return _Both(client.exists_async(watched, watch=wake_up.told), client.exists_async(path))
+
+            stat = self._connection.insist(send, deadline_s)
         except Unavailable:
             return  # its time is over; whether the store is down, the next reading finds out within its own time
         if (0 if stat is None else stat.version + 1) == version:
@@ -342,6 +395,9 @@ class ZookeeperTurnStore:
     def _lock_path(self, lock: str) -> str:
         return f"{self._place.root}/locks/{_quote(lock)}"
 
+    def _signal_path(self, lock: str, job: JobName) -> str:
+        return f"{self._place.root}/signals/{_quote(lock)}/{_quote(job)}"
+
     def _sessions_path(self, lock: str) -> str:
         return f"{self._place.root}/sessions/{_quote(lock)}"
 
@@ -353,6 +409,10 @@ def _quote(name: str) -> str:
 
 def _get(path: str) -> Callable[[Any], Any]:
     return lambda client: client.get_async(path)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _facts(data: bytes) -> dict[str, object]:

@@ -13,7 +13,7 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.dml import Dml
-from headgate.delta.log import LogGone, TableMetadata
+from headgate.delta.log import TableMetadata
 from headgate.delta.publish import Staged
 from headgate.delta.requests import RequestTable, ddl
 from headgate.delta.statements import append, create_table
@@ -21,6 +21,7 @@ from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
+from headgate.streams.ahead import is_unchanged
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
 from headgate.tables.running import finish, publisher
@@ -192,18 +193,11 @@ class AppendStream:
         before, now = staged.metadata, metadata
         if (before.id, before.schema, before.properties) != (now.id, now.schema, now.properties):
             return False
-        for table, version in staged.seen.items():
-            if table == target and self._append.on_duplicate != "keep_first":
-                continue
-            if table == self._context.dead_letters_of(self._spec):
-                continue
-            try:
-                commits = log.commits(table, version, log.head(table)) if version >= 0 or log.head(table) >= 0 else []
-            except LogGone:
-                return False
-            if any(commit.added or commit.removed or commit.is_metadata_change for commit in commits):
-                return False
-        return True
+        # Rows that others append concern only who looks for keys; dead letters concern nobody.
+        passed = {self._context.dead_letters_of(self._spec)}
+        if self._append.on_duplicate != "keep_first":
+            passed.add(target)
+        return is_unchanged(log, {table: version for table, version in staged.seen.items() if table not in passed})
 
     def _drop_staged(self) -> None:
         staged, self._staged = self._staged, None

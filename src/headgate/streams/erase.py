@@ -15,9 +15,10 @@ from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
+from headgate.streams.held import Held
 from headgate.streams.physical import PhysicalErasure
 from headgate.streams.records import quoted
-from headgate.streams.requests import Held, RequestStream
+from headgate.streams.requests import RequestStream
 from headgate.streams.steps import FORGET, BatchResult, BatchTurn, StreamContext
 from headgate.streams.target import locations
 

@@ -91,14 +91,14 @@ class Intake:
         )
 
     def stored(
-        self, good: DataFrame, layout: StructType, *, epoch: int, batch_id: int, now_ms: int, head: int
+        self, good: DataFrame, layout: StructType, *, stamp: str, batch_id: int, now_ms: int, head: int
     ) -> DataFrame:
         """The rows of the request table, in the state `stored`.
 
         Args:
             good: What `prepared` gave, without the bad ones.
             layout: The request table's columns.
-            epoch: The turn's; with the batch and the place in it, it makes an id that is never used twice.
+            stamp: With the batch and the place in it, it makes an id that is never used twice.
             batch_id: The micro-batch.
             now_ms: The wall clock.
             head: The target's version.
@@ -111,7 +111,7 @@ class Intake:
         values = {
             "source_position": F.col(POSITION),
             "batch": F.lit(batch_id),
-            "request_id": F.concat(F.lit(f"{epoch}.{batch_id}."), F.col("ordinal").cast("string")),
+            "request_id": F.concat(F.lit(f"{stamp}.{batch_id}."), F.col("ordinal").cast("string")),
             "applies_to": F.lit(standing),
             "state": F.lit("stored"),
             "first_seen_ms": F.lit(now_ms),

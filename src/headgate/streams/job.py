@@ -29,6 +29,8 @@ from headgate.tables.running import collected, finish
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]
+TURN_LIMIT_BATCHES = 10
+"""Micro-batches per turn of a job's query."""
 IMPLICIT = "write"
 """Name of the one write of a batch that is not wrapped in a step."""
 
@@ -279,6 +281,11 @@ class Job:
         self._function = function
         self._on_batch(batch, batch_id)
 
+    @property
+    def is_computed_ahead(self) -> bool:
+        """Whether the turn covers the commit only."""
+        return self._function is not None and self._function.coverage == "publish"
+
     def stage(self, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function before the turn, if it covers the commit only: its one statement is computed, not put.
 
@@ -286,7 +293,7 @@ class Job:
             InvalidRequest: the function wants to commit something else; nothing was written.
         """
         self._staged = None
-        if self._function is not None and self._function.coverage == "publish":
+        if self._function is not None and self.is_computed_ahead:
             with collected(batch.sparkSession) as collector:
                 self._function.function(batch, batch_id)
             self._staged = (batch_id, collector.staged)
@@ -294,7 +301,7 @@ class Job:
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
         assert self._function is not None
-        if self._function.coverage == "publish" and (self._staged is None or self._staged[0] != batch_id):
+        if self.is_computed_ahead and (self._staged is None or self._staged[0] != batch_id):
             self.stage(batch, batch_id)
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
@@ -339,6 +346,10 @@ class QueryWork:
         if self._writer is None:
             self._writer = self._make_query()
         return location_of(self._writer)
+
+    @property
+    def turn_limit_batches(self) -> int:
+        return 1 if self._job.is_computed_ahead else TURN_LIMIT_BATCHES
 
     def tables(self) -> tuple[TableLocation, ...]:
         return self._job.tables

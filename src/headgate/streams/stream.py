@@ -99,6 +99,11 @@ class StreamWork:
         writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
+    @property
+    def turn_limit_batches(self) -> int:
+        # What is computed before its turn is one batch: a second one would be computed while others wait.
+        return 1 if self._spec.coverage == "publish" else self._spec.turn_limit_batches
+
     def stage(self, batch: DataFrame, batch_id: int) -> None:
         if self._spec.coverage == "publish":
             with self._computing():

@@ -75,7 +75,6 @@ class Supervisor:
         work: Work,
         log: TableLog,
         *,
-        turn_limit_batches: int,
         check_query_id: Callable[[str | None], None] = lambda query_id: None,
     ) -> None:
         """See the class.
@@ -85,13 +84,12 @@ class Supervisor:
             coordinator: This run's side of the lock.
             work: What is done in a turn.
             log: Tokens of tables.
-            turn_limit_batches: After so many micro-batches the turn is given to others before the backlog goes on.
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
         self._gate = Gate(spark)
         _leave_failures_to_us(spark)
-        self._turn_limit_batches, self._check_query_id = turn_limit_batches, check_query_id
+        self._check_query_id = check_query_id
         self.report = RunReport(job=coordinator.job)
         self._turn: HeldTurn | None = None
         self._error: BaseException | None = None
@@ -303,7 +301,7 @@ class Supervisor:
             if self._query_id is None:
                 self._query_id = checkpoint.query_id()
             assert self._query_id is not None, "a query that runs a batch has written its metadata"
-            if self._turn is not None and self._turn.batches_done >= self._turn_limit_batches:
+            if self._turn is not None and self._turn.batches_done >= self._work.turn_limit_batches:
                 raise _TurnLimit
             if self._turn is None:
                 if self.is_stopping:

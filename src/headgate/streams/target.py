@@ -7,20 +7,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import delta.tables as stock
 import pyarrow as pa
 import pyarrow.compute as pc
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import Erase, Mutate
+from headgate.delta.publish import Staged
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
 from headgate.streams.erasures import Erasures
 from headgate.streams.records import column, quoted
 from headgate.streams.steps import StreamContext
+from headgate.tables.running import collected
+from headgate.tables.table import DeltaTable
 
 NO_RULES = pa.schema([("key_hash", pa.string())])
 
@@ -85,7 +88,7 @@ class TargetRows:
         """
         source = self._frame(_of_keys(rules, met.rows["key_hash"]))
         condition = self._sql_same("s.key")
-        if self._others:
+        if not self.is_decided_by_key:
             found = self._frame(met.rows.drop_columns(["count"]))
             ways = self._frame(_of_keys(steps, met.rows["key_hash"])).join(found, "key_hash")
             assert self._erasures is not None
@@ -97,7 +100,19 @@ class TargetRows:
             op = F.when(F.col("_hg_d0").isNotNull(), F.lit("delete")).otherwise(F.col("op"))
             source = source.join(doomed, same, "left").withColumn("op", op)
             condition += "".join(f" AND t.{quoted(name)} <=> s.{quoted(name)}" for name in self._others)
-        self._merge(source, condition, noted(token, tested=met.version))
+        self._commit(source, condition, noted(token, tested=met.version))
+
+    @property
+    def is_decided_by_key(self) -> bool:
+        """Whether what becomes of a row hangs on its key alone."""
+        return not self._others
+
+    def stage(self, rules: pa.Table, met: Met) -> Staged | None:
+        """`change` without its commit, for rows that are decided by their key; None where there was nothing to change."""
+        source = self._frame(_of_keys(rules, met.rows["key_hash"]))
+        with collected(self._context.session) as collector:
+            self._merge(DeltaTable, source, self._sql_same("s.key"))
+        return collector.staged
 
     def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:
         """Apply each rule to the rows of its key in these files only, where other rows of the key are not meant.
@@ -113,7 +128,7 @@ class TargetRows:
             F.struct(*[column(name) for name in plain]).alias("_hg_row"), "_hg_rule.op", "_hg_rule.set"
         )
         condition = " AND ".join(f"t.{quoted(name)} <=> s._hg_row.{quoted(name)}" for name in plain)
-        self._merge(source, condition, noted(token, tested=version))
+        self._commit(source, condition, noted(token, tested=version))
 
     def out_of_line(self, standing: DataFrame, version: Version, paths: Collection[str] | None) -> pa.Table:
         """The standing rules that rows in these files do not follow yet.
@@ -136,16 +151,19 @@ class TargetRows:
         hashes = met.select(F.col("_hg_rule.key_hash").alias("key_hash")).distinct()
         return standing.select("key_hash", "key", "op", "set").join(hashes, "key_hash", "left_semi").toArrow()
 
-    def _merge(self, source: DataFrame, condition: str, token: WriteToken) -> None:
-        session, target = self._context.session, self._context.target
-        merge = DeltaTable.forPath(session, target).alias("t").merge(source.alias("s"), condition)
+    def _commit(self, source: DataFrame, condition: str, token: WriteToken) -> None:
+        with tokened(self._context.session, token), conflicts():
+            self._merge(stock.DeltaTable, source, condition)
+
+    def _merge(self, kind: type[stock.DeltaTable], source: DataFrame, condition: str) -> None:
+        table = kind.forPath(self._context.session, self._context.target)
+        merge: Any = table.alias("t").merge(source.alias("s"), condition)
         merge = merge.whenMatchedDelete("s.op IN ('delete', 'erase')")
         if self._set:
             holds = " AND ".join(f"t.{quoted(name)} <=> s.set.{quoted(name)}" for name in self._set)
             values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
             merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
-        with tokened(session, token), conflicts():
-            merge.execute()
+        merge.execute()
 
     def _same(self, key: str) -> list[Any]:
         return [column(name) == F.col(f"{key}.{quoted(name)}") for name in self._match]

@@ -20,6 +20,11 @@ class Work(Protocol):
         """Location of the query's checkpoint; None for work without a source: it has no query, only sweeps."""
         ...
 
+    @property
+    def turn_limit_batches(self) -> int:
+        """After so many micro-batches the turn is given to others before a backlog goes on."""
+        ...
+
     def tables(self) -> tuple[TableLocation, ...]:
         """Every table that a turn of this job reads or writes."""
         ...

@@ -56,6 +56,8 @@ class Dialect(Protocol):
     """Ends a SELECT that keeps others from reading it with `share`, too."""
     slot_rows_max: int | None
     """How many rows a transaction of mode `parallel` takes at most."""
+    types: Mapping[type, str]
+    """A value's type → the type of a column that is made for such values."""
     writers_max: int | None
     """How many transactions may write side by side."""
     checks_rows_one_by_one: bool

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -56,9 +57,22 @@ VIOLATIONS = frozenset(
 REPEATED = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
 """Of a statement that had been executed before: what it makes is there, what it drops is gone."""
 TABLE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double",
+    Decimal: "decimal(38,10)",
+    str: "longtext",
+    bytes: "longblob",
+    date: "date",
+    datetime: "datetime(6)",
+    dict: "json",
+    list: "json",
+}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream varchar(190) PRIMARY KEY, epoch bigint NOT NULL, "
-    f"last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint) {TABLE}",
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, "
+    f"pending_place text) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream varchar(190), batch bigint, slot int, "
     f"PRIMARY KEY (stream, batch, slot)) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream varchar(190), batch bigint, n bigint, table_name text, "
@@ -109,6 +123,7 @@ class MariadbDialect:
     mark = "%s"
     share = " LOCK IN SHARE MODE"
     update = " FOR UPDATE"
+    types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = SLOT_ROWS_MAX
     writers_max: int | None = None
     checks_rows_one_by_one = True

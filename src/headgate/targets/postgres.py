@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from headgate.core.keys.apply import Violated
@@ -16,6 +19,7 @@ try:
     import psycopg
     import psycopg.conninfo
     from psycopg import errors, sql
+    from psycopg.types.json import JsonDumper
 except ImportError as error:  # pragma: no cover - the extra is there where this is tested
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
 
@@ -23,12 +27,22 @@ LOCK_WAIT_MS = 10_000
 """So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
 ANALYZE_ROWS = 2_000
 """From here on it pays to tell the planner what was staged."""
-NESTED = frozenset({dict, list})
-"""Exact types: this is asked of every value."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
+TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double precision",
+    Decimal: "numeric",
+    str: "text",
+    bytes: "bytea",
+    date: "date",
+    datetime: "timestamptz",
+    dict: "jsonb",
+    list: "jsonb",
+}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
-    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint)",
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, pending_place text)",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch bigint, slot int, PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch bigint, n bigint, table_name text, row_key text, "
     "image text, seq bigint, reason text, PRIMARY KEY (stream, batch, n))",
@@ -42,6 +56,7 @@ class PostgresDialect:
     mark = "%s"
     share = " FOR SHARE"
     update = " FOR UPDATE"
+    types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = None
     writers_max: int | None = None
     checks_rows_one_by_one = False
@@ -108,12 +123,17 @@ class PostgresDialect:
         rows: Iterable[Sequence[Any]],
     ) -> None:
         names = ", ".join(map(self.name, columns))
-        with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
-            for row in rows:
-                copy.write_row([_text(value) if type(value) in NESTED else value for value in row])
+        with connection.cursor() as cursor:
+            for nested in (dict, list):
+                cursor.adapters.register_dumper(nested, _Json)
+            with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+                for row in rows:
+                    copy.write_row(row)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         if rows >= ANALYZE_ROWS:
+            # A small sample: the number of rows is what counts.
+            connection.cursor().execute("SET LOCAL default_statistics_target = 5")
             connection.cursor().execute(f"ANALYZE {table}")
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
@@ -178,8 +198,10 @@ class PostgresDialect:
         return False  # a definition and the position are one transaction here
 
 
-def _text(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+class _Json(JsonDumper):
+    """Objects and lists as JSON with the characters that they have."""
+
+    _dumps = staticmethod(partial(json.dumps, ensure_ascii=False))
 
 
 def _same_as_parameter(name: str, column: Column) -> str:

@@ -18,9 +18,21 @@ from headgate.targets.sqlite_catalogue import quoted, read_tables
 
 BUSY_S = 10.0
 """So long a transaction waits for another process that writes."""
+TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "integer",
+    float: "real",
+    Decimal: "numeric",
+    str: "text",
+    bytes: "blob",
+    date: "text",
+    datetime: "text",
+    dict: "text",
+    list: "text",
+}
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch integer NOT NULL, "
-    "last_batch integer NOT NULL, position integer NOT NULL, pending integer)",
+    "last_batch integer NOT NULL, position integer NOT NULL, pending integer, place text, pending_place text)",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch integer, slot integer, "
     "PRIMARY KEY (stream, batch, slot))",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream text, batch integer, n integer, table_name text, row_key text, "
@@ -41,6 +53,7 @@ class SqliteDialect:
     mark = "?"
     share = ""
     update = ""
+    types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = None
     writers_max: int | None = 1
     checks_rows_one_by_one = False

@@ -18,9 +18,10 @@ from headgate.targets.dialect import Dialect
 GONE, PUT = 0, 1
 VOID = 2
 """Gone, but another staged row is the same row to the target: its last image counts."""
-MARKS = ("hg_n", "hg_op", "hg_slot", "hg_vacate", "hg_mask", "hg_full")
-EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint"})
-"""Kinds of columns whose values differ for the target whenever they differ for us."""
+MARKS = ("hg_n", "hg_op", "hg_mask")
+INT = frozenset({int})
+EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint", "int2", "int4", "int8"})
+"""Kinds of columns in which whole numbers differ for the target whenever they differ for us."""
 
 
 @dataclass(slots=True)
@@ -44,10 +45,14 @@ class StagedTable:
     """Bits of the unique keys that some row has to let go of."""
     is_emptied: bool = False
     """The batch empties the target table first."""
+    has_numbers_only: bool = True
+    """In all keys."""
 
     def add(self, row: NetRow) -> None:
         """Counts the row in."""
         self.rows.append(row)
+        if self.has_numbers_only and not INT.issuperset(map(type, row.key)):
+            self.has_numbers_only = False
         if row.image is None:
             self.gone += 1
             return
@@ -62,26 +67,28 @@ class StagedTable:
     def is_exact(self) -> bool:
         """Whether two keys that differ for us differ for the target, too."""
         kinds = {column.name: column.kind for column in self.schema.columns}
-        return all(kinds[name] in EXACT for name in self.schema.identity)
+        return self.has_numbers_only and all(kinds[name] in EXACT for name in self.schema.identity)
 
-    def stage_columns(self) -> list[str]:
-        """The columns that rows are staged with."""
+    def stage_columns(self, slots: int) -> list[str]:
+        """The columns that rows are staged with; the others have a value of their own accord."""
+        marks = [*MARKS, "hg_slot"] if slots > 1 else list(MARKS)
         origin = [f"hg_o{i}" for i in range(len(self.schema.identity))] if self.moved else []
-        return [*MARKS, *origin, *(column.name for column in self.schema.stored)]
+        return [*marks, *origin, *(column.name for column in self.schema.stored)]
 
-    def stage_rows(self, rows: Sequence[NetRow], slots: int) -> Iterator[list[object]]:
+    def stage_rows(self, rows: Sequence[NetRow], slots: int) -> Iterator[Sequence[object]]:
         """What is staged: values in the order of `stage_columns`."""
-        names = [column.name for column in self.schema.stored]
+        names = tuple(column.name for column in self.schema.stored)
         blank: list[object] = [None] * len(self.schema.identity)
-        for row in rows:
-            origin = [] if not self.moved else list(row.origin) if row.origin is not None else blank
-            if row.image is None:
-                key = dict(zip(self.schema.identity, row.key, strict=True))
-                yield [row.n, GONE, row.n % slots, 0, 0, 0, *origin, *(key.get(name) for name in names)]
-            else:
-                get = row.image.get
-                mask = self.shapes[tuple(row.image)]
-                yield [row.n, PUT, row.n % slots, 0, mask, 0, *origin, *(get(name) for name in names)]
+        for n, _, key, image, origin, _ in rows:
+            mark = (n % slots,) if slots > 1 else ()
+            place = () if not self.moved else blank if origin is None else origin
+            if image is None:
+                values = dict(zip(self.schema.identity, key, strict=True))
+                yield (n, GONE, 0, *mark, *place, *map(values.get, names))
+                continue
+            shape = tuple(image)
+            values_of = image.values() if shape == names else map(image.get, names)
+            yield (n, PUT, self.shapes[shape], *mark, *place, *values_of)
 
 
 class Questions:

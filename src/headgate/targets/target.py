@@ -16,7 +16,7 @@ from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Prog
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
-from headgate.core.keys.schema import TableSchema, parents_first
+from headgate.core.keys.schema import TableSchema, keyed, parents_first
 from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.connections import Connections, ViolatedError
@@ -50,8 +50,9 @@ class _Stream:
 class SqlTarget:
     """The target database of one stream."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, *, key: Sequence[str] = ()) -> None:
+        """Nothing is connected yet; `key`: the columns that tell rows apart in every table, in place of its own."""
+        self._dialect, self._key = dialect, tuple(key)
         self._questions, self._writing = Questions(dialect), Writing(dialect)
         self._connections = Connections(dialect)
         self._stream: _Stream | None = None
@@ -73,6 +74,7 @@ class SqlTarget:
                 cursor.execute(statement)
 
         self._transaction(make, fenced=False)
+        self._extend()
 
         def take(cursor: Any) -> Progress:
             found = self._read(cursor, stream, self._dialect.update)
@@ -87,7 +89,7 @@ class SqlTarget:
                 raise Fenced("a later writer has begun on this stream; nothing was written", stream=stream, epoch=epoch)
             now = found.epoch + 1 if epoch is None else epoch
             self._execute(cursor, "UPDATE headgate_stream SET epoch = {m} WHERE stream = {m}", now, stream)
-            return Progress(epoch=now, last_batch=found.last_batch, position=found.position, pending=found.pending)
+            return replace(found, epoch=now)
 
         progress = self._transaction(take, fenced=False)
         self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position, progress.pending)
@@ -99,7 +101,7 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         missing = [name for name in names if name not in self._tables]
         if missing:
-            self._tables.update(self._catalogue(missing))
+            self._tables.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
         return {name: self._tables[name] for name in names if name in self._tables}
 
     def forget_tables(self) -> None:
@@ -172,8 +174,10 @@ class SqlTarget:
         def note(cursor: Any) -> None:
             self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
             self._execute(
-                cursor, "UPDATE headgate_stream SET pending = {m} WHERE stream = {m}", net.through, stream.name
-            )
+                cursor,
+                "UPDATE headgate_stream SET pending = {m}, pending_place = {m} WHERE stream = {m}",
+                net.through, net.place, stream.name,
+            )  # fmt: skip
 
         self._transaction(note, is_exclusive=True)
 
@@ -225,11 +229,31 @@ class SqlTarget:
         self._transaction(write, is_exclusive=True, is_done=is_done)
         stream.last_batch, stream.position = batch, net.through
 
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        there = {column.name for column in self._catalogue([table])[table].columns}
+        for name in [one for one in values if one not in there]:
+            kind = self._dialect.types.get(type(values[name]), self._dialect.types[str])
+            sql = f"ALTER TABLE {self._dialect.name(table)} ADD COLUMN {self._dialect.name(name)} {kind}"
+            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), is_exclusive=True)  # type: ignore[misc]
+        self.forget_tables()
+
+    def keys(self, table: str) -> Sequence[Sequence[object]]:
+        """The keys of all rows of a table, as the target has them."""
+        schema = self.tables([table])[table]
+        columns = ", ".join(map(self._dialect.name, schema.identity))
+
+        def read(connection: Connection) -> Sequence[Sequence[object]]:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT {columns} FROM {self._dialect.name(table)}")
+            return list(cursor.fetchall())
+
+        return self._connections.read(read)
+
     def define(self, change: Change) -> None:
         """See the port."""
         stream = self._open
         batch = stream.last_batch + 1
-        empty = Net(rows=(), changes=1, through=change.seq)
+        empty = Net(rows=(), changes=1, through=change.seq, place=change.place)
         is_repeated = stream.pending == change.seq
         self.begin(empty)  # where a statement commits by itself, this is what tells a repetition
 
@@ -334,16 +358,24 @@ class SqlTarget:
         cursor.execute(sql.format(m=self._dialect.mark), values)
 
     def _read(self, cursor: Any, stream: str, lock: str) -> Progress | None:
-        self._execute(
-            cursor,
-            "SELECT epoch, last_batch, position, pending FROM headgate_stream WHERE stream = {m}" + lock,
-            stream,
-        )
+        # All columns: who only looks may meet a table that an earlier version made, without the last two.
+        self._execute(cursor, "SELECT * FROM headgate_stream WHERE stream = {m}" + lock, stream)
         row = cursor.fetchone()
         if row is None:
             return None
-        pending = None if row[3] is None else int(row[3])
-        return Progress(epoch=int(row[0]), last_batch=int(row[1]), position=int(row[2]), pending=pending)
+        _, epoch, last_batch, position, pending, *places = row
+        place, pending_place = places or (None, None)
+        return Progress(
+            epoch=int(epoch), last_batch=int(last_batch), position=int(position),
+            pending=None if pending is None else int(pending), place=place, pending_place=pending_place,
+        )  # fmt: skip
+
+    def _extend(self) -> None:
+        """Columns that an earlier version's table lacks."""
+        there = {column.name for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
+        for name in [one for one in ("place", "pending_place") if one not in there]:
+            sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
+            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), fenced=False)  # type: ignore[misc]
 
     def _batch_in_target(self, cursor: Any) -> int:
         found = self._read(cursor, self._open.name, "")
@@ -380,8 +412,9 @@ class SqlTarget:
         self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
         self._execute(
             cursor,
-            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, pending = NULL WHERE stream = {m}",
-            batch, net.through, stream.name,
+            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, place = {m}, pending = NULL, "
+            "pending_place = NULL WHERE stream = {m}",
+            batch, net.through, net.place, stream.name,
         )  # fmt: skip
 
     def _stage_table(self, table: StagedTable) -> str:
@@ -411,7 +444,7 @@ class SqlTarget:
         self, table: StagedTable, rows: Sequence[NetRow], slots: int, *, is_first: bool = False
     ) -> list[Refusal]:
         """Stages rows; of those that do not fit, by halving, says which and why."""
-        columns = table.stage_columns()
+        columns = table.stage_columns(slots)
         types = {column.name: column for column in table.schema.columns}
 
         def write(connection: Connection) -> None:

@@ -37,8 +37,8 @@ class Writing:
         """Statements that make a staging table: the columns of the target, all nullable, generated ones generated."""
         quoted = self._dialect.name
         columns = [
-            "hg_n bigint PRIMARY KEY", "hg_op smallint", "hg_slot bigint", "hg_vacate bigint", "hg_mask int",
-            "hg_full smallint", *origin,
+            "hg_n bigint PRIMARY KEY", "hg_op smallint", "hg_mask int", "hg_slot bigint DEFAULT 0",
+            "hg_vacate bigint DEFAULT 0", "hg_full smallint DEFAULT 0", *origin,
         ]  # fmt: skip
         for column in schema.columns:
             made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -38,13 +38,29 @@ class Cut(Exception):
     """The connection ends without an answer."""
 
 
+@dataclass
+class _Pending:
+    """A fault, how many requests that fit it were met, and how many it befell."""
+
+    fault: Fault
+    met: int = 0
+    befallen: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.fault.times is not None and self.befallen >= self.fault.times
+
+    def fits(self, kind: str, key: str) -> bool:
+        return not self.is_over and bool(re.fullmatch(self.fault.kind, kind) and re.search(self.fault.key, key))
+
+
 class App:
     """The two services, their faults and their log."""
 
     def __init__(self) -> None:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._lock, self._admin = threading.Lock(), threading.Lock()
-        self._faults: list[tuple[Fault, list[int | None]]] = []
+        self._faults: list[_Pending] = []
         self._requests: deque[Request] = deque(maxlen=REQUESTS_MAX)
         self._key_names: dict[str, list[str]] = {}
 
@@ -70,6 +86,7 @@ class App:
                     kind=kind,
                     key=key,
                     is_conditional=is_conditional,
+                    is_consistent="HTTP_X_AMZ_TARGET" not in environ or b'"ConsistentRead": true' in body,
                     status=int(status[:3]),
                     ms=round((time.monotonic() - begun_s) * 1000, 2),
                     size_bytes=len(body),
@@ -140,25 +157,29 @@ class App:
         return "COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else method, key, is_conditional
 
     def _take_faults(self, kind: str, key: str) -> list[Fault]:
-        """Every delay that fits, and the first of the others."""
+        """The first delay that fits, and the first of the others."""
         taken: list[Fault] = []
         with self._admin:
-            for fault, left in self._faults:
-                fits = left[0] != 0 and re.fullmatch(fault.kind, kind) and re.search(fault.key, key)
-                if fits and (fault.what == "delay" or all(other.what == "delay" for other in taken)):
+            for pending in self._faults:
+                fault = pending.fault
+                is_delay = fault.what == "delay"
+                if any((other.what == "delay") == is_delay for other in taken) or not pending.fits(kind, key):
+                    continue
+                pending.met += 1
+                if pending.met % fault.each == 0:
+                    pending.befallen += 1
                     taken.append(fault)
-                    left[0] = None if left[0] is None else left[0] - 1
         return taken
 
     def _administer(self, method: str, what: str, body: bytes) -> tuple[str, bytes]:
         with self._admin:
             match method, what:
                 case "POST", "faults":
-                    self._faults += [(fault, [fault.times]) for fault in (Fault(**each) for each in json.loads(body))]
+                    self._faults += [_Pending(Fault(**each)) for each in json.loads(body)]
                 case "DELETE", "faults":
                     self._faults.clear()
                 case "GET", "faults":
-                    return "200 OK", str(sum(bool(left[0]) for _, left in self._faults)).encode()
+                    return "200 OK", str(sum(not pending.is_over for pending in self._faults)).encode()
                 case "DELETE", "requests":
                     self._requests.clear()
                 case "GET", "requests":

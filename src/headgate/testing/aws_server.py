@@ -43,7 +43,9 @@ class Fault:
     key: str = ""
     """A pattern that is found in its key."""
     times: int | None = 1
-    """How many requests; None: every one until `heal`."""
+    """How many requests; None: until `heal`."""
+    each: int = 1
+    """Of those that it fits, only each n-th."""
     status: int = 503
     code: str = "SlowDown"
     """Of an error: `InternalError` with 500, `ConditionalRequestConflict` with 409, `AccessDeniedException` with 400, …"""
@@ -63,6 +65,8 @@ class Request:
     key: str
     """Of S3: `bucket/key`; of DynamoDB: `table/value of the key`, as far as there is one."""
     is_conditional: bool
+    is_consistent: bool
+    """Of a reading of DynamoDB: it asks for what was written last. S3 always answers so."""
     status: int
     """What was answered, or would have been if the reply had not been lost."""
     ms: float
@@ -76,8 +80,8 @@ class Request:
 class AwsServer:
     """A running server, seen from outside."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, pid: int) -> None:
+        self.port, self.pid = port, pid
         self.endpoint = f"http://127.0.0.1:{port}"
 
     def client_options(self) -> dict[str, Any]:
@@ -90,7 +94,7 @@ class AwsServer:
         }
 
     def fail(self, *faults: Fault) -> None:
-        """From now on these befall requests, beside those that were given before; the earliest that fits comes first."""
+        """From now on these befall requests, after those that were given before: one delay and one other at a time."""
         self._ask("POST", "faults", json.dumps([asdict(fault) for fault in faults]).encode())
 
     def heal(self) -> None:
@@ -127,7 +131,6 @@ def aws_server(directory: Path) -> Iterator[AwsServer]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)
-    with server_process(
-        [sys.executable, "-m", "headgate.testing.aws_app", str(port)], port=port, log=directory / "aws.log"
-    ):
-        yield AwsServer(port)
+    command = [sys.executable, "-m", "headgate.testing.aws_app", str(port)]
+    with server_process(command, port=port, log=directory / "aws.log") as pid:
+        yield AwsServer(port, pid)

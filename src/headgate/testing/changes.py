@@ -64,7 +64,9 @@ class Changes:
 
     changes: Sequence[Change]
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
         """See the port."""
         for group in transactions(self.changes):
             new = tuple(change for change in group if change.seq > after)

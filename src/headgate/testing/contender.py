@@ -22,12 +22,14 @@ from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation
+from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.zookeeper import read_place
 from headgate.core.turns.order import NoRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import job_token
 from headgate.errors import LostTurn, TurnNotGranted, Unavailable
 from headgate.ports import TurnStore
+from headgate.stores.dynamodb import DynamodbTurnStore
 from headgate.stores.sqlite import SqliteTurnStore
 from headgate.stores.zookeeper import ZookeeperTurnStore
 from headgate.testing.fakes import FakeTableLog, Recorder
@@ -74,7 +76,11 @@ def faults(journal: Path) -> list[str]:
 
 def store_of(url: str) -> TurnStore:
     """The store that a URL names."""
-    return ZookeeperTurnStore(read_place(url)) if url.startswith("zookeeper:") else SqliteTurnStore(url[7:])
+    if url.startswith("zookeeper:"):
+        return ZookeeperTurnStore(read_place(url))
+    if url.startswith("dynamodb:"):
+        return DynamodbTurnStore(read_dynamodb(url))
+    return SqliteTurnStore(url[7:])
 
 
 def coordinator(store: TurnStore, lock: str, job: str, *, timeout_s: float) -> Coordinator:

@@ -148,7 +148,7 @@ class MemoryTarget:
     def begin(self, net: Net) -> None:
         self._fence()
         self.storage.slots = set()
-        self.storage.progress = replace(self.storage.progress, pending=net.through)
+        self.storage.progress = replace(self.storage.progress, pending=net.through, pending_place=net.place)
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
@@ -186,6 +186,9 @@ class MemoryTarget:
             raise CommitInDoubt("a slot of the batch is missing")
         self._finish(net, dead)
 
+    def add_columns(self, table: str, values: Mapping[str, object]) -> None:
+        raise NotImplementedError("there is nothing to add here")
+
     def define(self, change: Change) -> None:
         raise NotImplementedError("there is nothing to define here")
 
@@ -203,7 +206,9 @@ class MemoryTarget:
     def _finish(self, net: Net, dead: Sequence[DeadRow]) -> None:
         self._last_batch += 1
         self.storage.dead.extend(dead)
-        self.storage.progress = Progress(epoch=self._epoch, last_batch=self._last_batch, position=net.through)
+        self.storage.progress = Progress(
+            epoch=self._epoch, last_batch=self._last_batch, position=net.through, place=net.place
+        )
 
     def _fence(self) -> None:
         if (self.storage.progress.epoch, self.storage.progress.last_batch) != (self._epoch, self._last_batch):

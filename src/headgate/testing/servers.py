@@ -250,15 +250,15 @@ def _process(command: list[str], *, log: Path) -> Iterator[subprocess.Popen[byte
 
 
 @contextlib.contextmanager
-def server_process(command: list[str], *, port: int, log: Path) -> Iterator[None]:
-    """A server that serves the port from the beginning of the block, and is ended with it.
+def server_process(command: list[str], *, port: int, log: Path) -> Iterator[int]:
+    """The pid of a server that serves the port from the beginning of the block, and is ended with it.
 
     Raises:
         Unavailable: It did not start in time; the end of its log is in the message.
     """
     with _process(command, log=log) as process:
         _wait_for_port(port, process, log)
-        yield
+        yield process.pid
 
 
 def _wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -39,6 +39,10 @@ class Progress:
     """The place in the source up to which the target has everything; -1 at the beginning."""
     pending: int | None = None
     """The place where a batch ends that was begun and is not complete."""
+    place: str | None = None
+    """What the source left there to find `position` again; None: the number is enough."""
+    pending_place: str | None = None
+    """The same for `pending`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

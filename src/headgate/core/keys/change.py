@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Op = Literal["c", "u", "d", "t", "ddl"]
-"""Created, updated, deleted, truncated; and a statement that changes the definition of a table."""
+Op = Literal["c", "u", "d", "t", "ddl", "mark"]
+"""Created, updated, deleted, truncated; a statement that changes the definition of a table; and nothing but a place, so far
+has the source come."""
 Image = Mapping[str, Any]
 """Column → value: a row, or as much of it as the source says."""
 
@@ -21,7 +22,7 @@ class Change:
     """One change, as its source tells it."""
 
     seq: int
-    """Its place in the source: rising, without two changes of one number."""
+    """Its place in the source: rising; only changes of one transaction may share it."""
     tx: str | None
     """Its transaction at the source; None where it stands alone."""
     table: str
@@ -33,6 +34,8 @@ class Change:
     """The row after. Columns that are missing kept their value."""
     sql: str | None = None
     """The statement of a `ddl`."""
+    place: str | None = None
+    """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,11 @@ class Batch:
     def through(self) -> int:
         """The place of its last change."""
         return self.changes[-1].seq
+
+    @property
+    def place(self) -> str | None:
+        """What the source needs to go on behind it; None: `through` is enough."""
+        return self.changes[-1].place
 
     @property
     def ddl(self) -> Change | None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from headgate.core.keys.change import Change, Image
 from headgate.core.keys.schema import TableSchema, refuse_columns
@@ -22,9 +22,8 @@ PLAIN = frozenset({int, str})
 """Types whose values are what they look like."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetRow:
-    """What a batch makes of one row of a table with a key."""
+class NetRow(NamedTuple):
+    """What a batch makes of one row of a table with a key. A tuple, as there are many."""
 
     n: int
     """Its number within the batch, from 0, in the order in which the rows were first touched."""
@@ -32,7 +31,7 @@ class NetRow:
     key: Key
     image: Image | None
     """How it ends, as far as the events say it; None if it is gone."""
-    origin: Key | None = None
+    origin: Key | None
     """The key under which the target has it, if that is another one. What `image` does not say is found there."""
     seq: int
     """The place of the last change to it."""
@@ -62,6 +61,8 @@ class Net:
     changes: int
     through: int
     """The place of the last change of the batch."""
+    place: str | None = None
+    """What the source needs to go on behind it; None: `through` is enough."""
 
 
 @dataclass(slots=True)
@@ -107,6 +108,8 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
                 table.displaced.clear()
             tx = change.tx
         count, through = count + 1, change.seq
+        if change.op == "mark":
+            continue
         if change.op == "t":
             truncated[change.table] = None
             open_tables.pop(change.table, None)
@@ -216,16 +219,16 @@ def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bo
     if here is None:
         return _Row(key, None, key, change.seq), True
     waiting = table.displaced.get(place)
-    if not waiting or here.image is None or _agrees(here.image, change.before):
+    if not waiting or here.image is None or agrees(here.image, change.before):
         return here, True
-    row = next((row for row in waiting if row.image is None or _agrees(row.image, change.before)), None)
+    row = next((row for row in waiting if row.image is None or agrees(row.image, change.before)), None)
     if row is None:
         return here, True
     waiting.remove(row)
     return row, False
 
 
-def _agrees(image: Image, before: Image | None) -> bool:
+def agrees(image: Image, before: Image | None) -> bool:
     """Whether the row may be the one that `before` shows."""
     return before is None or all(image[name] == value for name, value in before.items() if name in image)
 

@@ -109,7 +109,8 @@ def assign(found: Found, *, rows: int, slots: int) -> Assignment:
     vacate: dict[int, int] = {}
     for edge in found.edges:
         vacate[edge.releaser] = vacate.get(edge.releaser, 0) | 1 << edge.key
-    return Assignment(slots=slots, slot_of=spread(groups, rows=rows, slots=slots), vacate=vacate, components=groups)
+    slot_of = spread(groups, rows=rows, slots=slots) if slots > 1 else {}
+    return Assignment(slots=slots, slot_of=slot_of, vacate=vacate, components=groups)
 
 
 def spread(groups: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> dict[int, int]:

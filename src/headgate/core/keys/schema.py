@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 
 from headgate.core.keys.change import Image
@@ -85,6 +85,25 @@ class TableSchema:
             return tuple([image[name] for name in self.identity])
         except KeyError:
             return None
+
+
+def keyed(table: TableSchema, key: tuple[str, ...]) -> TableSchema:
+    """The table with rows told apart by these columns; as it is if there are none.
+
+    Raises:
+        InvalidRequest: It has no such column.
+    """
+    if not key:
+        return table
+    missing = set(key) - {column.name for column in table.stored}
+    if missing:
+        raise InvalidRequest(
+            "the target table does not have a column of `key`; nothing was written",
+            table=table.name, missing=",".join(sorted(missing)),
+        )  # fmt: skip
+    # A primary key of other columns is one more key that rows may be in each other's way with.
+    keys = tuple(replace(one, is_primary=one.is_primary and one.columns == set(key)) for one in table.unique_keys)
+    return replace(table, identity=key, unique_keys=keys)
 
 
 def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from typing import cast
+from typing import Literal, cast
 
 from headgate.core.spec import keys
 from headgate.core.spec.data import (
     Append,
     ChangeFilesSource,
     CoordinatorSpec,
+    EnvelopeFilesSource,
+    EnvelopeTopicsSource,
     Erase,
     FilesSource,
     KafkaSource,
@@ -21,6 +23,7 @@ from headgate.core.spec.data import (
     StreamKind,
     StreamSpec,
     SyncSpec,
+    TableSource,
     TableSpec,
     Transform,
     Unmatched,
@@ -42,7 +45,7 @@ def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms
         _stream(name, fields, storage, reader, transforms.get(name))
         for name, fields in (file.get(keys.STREAMS) or {}).items()
     )
-    syncs = tuple(_sync(name, fields) for name, fields in (file.get(keys.SYNC) or {}).items())
+    syncs = tuple(_sync(name, fields, reader) for name, fields in (file.get(keys.SYNC) or {}).items())
     return Pipeline(
         name=file[keys.NAME],
         storage=storage,
@@ -113,22 +116,50 @@ def _stream(name: str, fields: Fields, storage: str, reader: Reader, transform: 
     )
 
 
-def _sync(name: str, fields: Fields) -> SyncSpec:
-    source = cast("Fields", fields[keys.SYNC_FROM])  # the other value that it may have is refused
+def _sync(name: str, fields: Fields, reader: Reader) -> SyncSpec:
     return SyncSpec(
         name=name,
-        source=ChangeFilesSource(
-            path=source[keys.SYNC_FILES],
-            format=source.get(keys.SYNC_FORMAT),
-            transaction=source[keys.SYNC_TRANSACTION],
-        ),
+        source=_changes(fields, reader),
         to=fields[keys.SYNC_TO],
         table=fields.get(keys.SYNC_TABLE),
         tables=fields.get(keys.SYNC_TABLES) or {},
+        key=fields.get(keys.SYNC_KEY) or (),
         plan=fields[keys.SYNC_PLAN],
         mode=fields[keys.SYNC_MODE],
         parallelism=fields[keys.SYNC_PARALLELISM],
         on_violation=fields[keys.SYNC_ON_VIOLATION],
+        on_schema_change=fields[keys.SYNC_ON_SCHEMA_CHANGE],
+    )
+
+
+def _changes(
+    fields: Fields, reader: Reader
+) -> ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource:
+    source = fields[keys.SYNC_FROM]
+    if isinstance(source, str):
+        start = fields.get(keys.SYNC_START)
+        if start is None:
+            reader.record_default(fields.path_of(keys.SYNC_START), "snapshot")
+        number = start[keys.START_VERSION] if isinstance(start, Fields) else None
+        return TableSource(table=source, start=number or ("latest" if start == "latest" else "snapshot"))
+    among = cast("Fields", source)  # all that it may be besides a name
+    transactions = among.get(keys.SYNC_TRANSACTIONS)
+    topics = among.get(keys.SYNC_KAFKA)
+    if topics is not None:
+        return EnvelopeTopicsSource(
+            topics=topics,
+            servers=among[keys.SERVERS],
+            transactions=transactions,
+            options=among.get(keys.SYNC_OPTIONS) or {},
+        )
+    path = among[keys.SYNC_FILES]
+    if among.get(keys.SYNC_FORMAT) == "debezium":
+        beside = None if transactions is None else posixpath.join(reader.base_dir, transactions)
+        return EnvelopeFilesSource(path=path, transactions=beside)
+    return ChangeFilesSource(
+        path=path,
+        format=cast("Literal['json', 'parquet'] | None", among.get(keys.SYNC_FORMAT)),
+        transaction=among[keys.SYNC_TRANSACTION],
     )
 
 

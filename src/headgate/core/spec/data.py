@@ -24,7 +24,8 @@ LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
 """What a turn covers: the whole micro-batch, or only its commits."""
 OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
-ChangeFormat = Literal["json", "parquet"]
+ChangeFormat = Literal["json", "parquet", "debezium"]
+OnSchemaChange = Literal["stop", "ignore", "add_columns"]
 SyncPlan = Literal["staged", "conflict_queue"]
 
 
@@ -179,10 +180,40 @@ class ChangeFilesSource:
     """Files of changes: a folder, a file or a glob."""
 
     path: str
-    format: ChangeFormat | None
+    format: Literal["json", "parquet"] | None
     """None: by a file's ending."""
     transaction: str
     """The column or key that says the source's transaction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeFilesSource:
+    """Files of Debezium's envelopes: a folder, a file or a glob."""
+
+    path: str
+    transactions: str | None
+    """The same for transaction metadata."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeTopicsSource:
+    """Kafka topics of Debezium's envelopes."""
+
+    topics: tuple[str, ...]
+    servers: str
+    transactions: str | None
+    """The topic of transaction metadata."""
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """The change data feed of a table of the file."""
+
+    table: str
+    """Key of `Pipeline.tables`."""
+    start: Literal["snapshot", "latest"] | int
+    """A version: the first whose changes are carried over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,17 +221,20 @@ class SyncSpec:
     """A database that is kept in step with a source of changes."""
 
     name: str
-    source: ChangeFilesSource
+    source: ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
     to: str = field(repr=False)
     """Its DSN; may hold a password."""
     table: str | None
-    """The target table of changes that do not say theirs."""
+    """The target table of changes that do not say theirs, or of a source that is a table."""
     tables: Mapping[str, str]
     """Source table → target table; others keep their name."""
+    key: tuple[str, ...] = ()
+    """The columns that tell rows apart; empty: as the target has it."""
     plan: SyncPlan
     mode: Mode
     parallelism: int
     on_violation: OnViolation
+    on_schema_change: OnSchemaChange = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

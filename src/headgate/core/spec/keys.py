@@ -18,6 +18,7 @@ from headgate.core.spec.data import (
     OnBadRecord,
     OnDuplicate,
     OnNewColumn,
+    OnSchemaChange,
     SyncPlan,
 )
 from headgate.core.spec.kinds import (
@@ -27,7 +28,6 @@ from headgate.core.spec.kinds import (
     Count,
     Duration,
     Flag,
-    Later,
     Text,
     TextMap,
     Texts,
@@ -49,7 +49,7 @@ URL = Key(
     name="url",
     kind=CoordinatorUrl(),
     meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process, "
-    "`zookeeper://host:port,…/chroot` several machines. Not in this version: `dynamodb://…`.",
+    "`zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines.",
     default_text="`sqlite:<storage>/turns.db`",
     example='"sqlite:./lake/_headgate/turns.db"',
 )
@@ -370,7 +370,8 @@ MAX_ROWS_PER_BATCH = Key(
 BATCHES = Key(
     name="batches",
     kind=Count(),
-    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours.",
+    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours. "
+    "With `coverage: publish` it has one.",
     default=10,
     example="10",
 )
@@ -406,8 +407,8 @@ CHECKPOINT = Key(
 COVERAGE: Key[Coverage] = Key(
     name="coverage",
     kind=Choice[Coverage](words=("exclusive", "publish")),
-    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: the batch is read, and an "
-    "append computed, before the turn.",
+    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: what "
+    "a batch comes to is computed before, beside the turns of others; what does not hold any more is computed anew.",
     default="exclusive",
     example="exclusive",
 )
@@ -439,55 +440,72 @@ STREAM_SECTION = Section(
 SYNC_FILES = Key(
     name="files",
     kind=Location(schemes=()),
-    meaning="Files of changes: a folder, a file or a glob. They are merged by the changes' `seq`, whatever they are called.",
+    meaning="Files of changes: a folder, a file or a glob. They are merged by the changes' places in the source, whatever "
+    "they are called. Either this or `kafka`.",
     example='"changes/*.jsonl"',
 )
 SYNC_KAFKA = Key(
     name="kafka",
-    kind=Text(word="topic"),
-    meaning="A topic of changes.",
-    example="crm.changes",
-    is_later=True,
+    kind=KAFKA.kind,
+    meaning="The topic or topics of changes, as Debezium writes them. Either this or `files`.",
+    example="crm.public.people",
+)
+SYNC_TRANSACTIONS = Key(
+    name="transactions",
+    kind=Text(expected="a topic, or files"),
+    meaning="Debezium's transaction metadata: the topic, with `files` a folder, a file or a glob. With it transactions come "
+    "whole; without, each change stands alone.",
+    example="crm.transaction",
+)
+SYNC_OPTIONS = Key(
+    name="options",
+    kind=TextMap(of="an option of librdkafka and its value"),
+    meaning="More options of the Kafka client, as librdkafka calls them; only with `kafka`.",
+    example="{security.protocol: SASL_SSL}",
 )
 SYNC_FORMAT: Key[ChangeFormat] = Key(
     name="format",
-    kind=Choice[ChangeFormat](words=("json", "parquet"), later=("debezium",)),
-    meaning="How the files are written; `json` is one change per line.",
-    default_text="by a file's ending: `.parquet`, or `json`",
+    kind=Choice[ChangeFormat](words=("json", "parquet", "debezium")),
+    meaning="How changes are written: `json` is one change per line, `debezium` one of Debezium's JSON envelopes per line or "
+    "message.",
+    default_text="by a file's ending: `.parquet`, or `json`; with `kafka`: `debezium`",
     example="parquet",
 )
 SYNC_TRANSACTION = Key(
     name="transaction",
     kind=Text(expected="a column's name", word="column"),
-    meaning="The column, or the key of a line, that says the source's transaction.",
+    meaning="The column, or the key of a line, that says the source's transaction; not with `debezium`.",
     default="tx",
     example="commit_id",
 )
-SYNC_FROM_SECTION = Section(title="from", keys=(SYNC_FILES, SYNC_KAFKA, SYNC_FORMAT, SYNC_TRANSACTION))
+SYNC_FROM_SECTION = Section(
+    title="from",
+    keys=(SYNC_FILES, SYNC_KAFKA, SERVERS, SYNC_FORMAT, SYNC_TRANSACTION, SYNC_TRANSACTIONS, SYNC_OPTIONS),
+)
 
 # sync
-_START = Section(
-    title="start",
-    keys=(Key(name="version", kind=Count(), meaning="The first version of the table to carry over.", example="17"),),
+START_VERSION = Key(
+    name="version",
+    kind=Count(),
+    meaning="The first version of the table to carry over.",
+    example="17",
+    is_required=True,
 )
+_START = Section(title="start", keys=(START_VERSION,))
 SYNC_FROM = Key(
     name="from",
-    kind=Either(
-        value=Later(
-            of=name_kind("a name under tables"), thing="a table as the source of changes", expected="{files: …}"
-        ),
-        section=SYNC_FROM_SECTION,
-    ),
-    meaning="Where changes come from: `{files: …}`. Not in this version: a table of this file, by its name.",
+    kind=Either(value=name_kind("a name under tables"), section=SYNC_FROM_SECTION),
+    meaning="Where changes come from: `{files: …}`, `{kafka: …}`, or a table of this file by its name: its change data feed.",
     example='{files: "changes/*.jsonl"}',
     is_required=True,
 )
 SYNC_START = Key(
     name="start",
     kind=Either(value=Choice(words=("snapshot", "latest")), section=_START),
-    meaning="`snapshot`, `latest` or `{version: n}`, for a source that is a table.",
+    meaning="Of a source that is a table: `snapshot`, all its rows, then its changes; `latest`, changes from now on; "
+    "`{version: n}`, changes from that version on.",
+    default_text="snapshot",
     example="snapshot",
-    is_later=True,
 )
 SYNC_TO = Key(
     name="to",
@@ -499,7 +517,8 @@ SYNC_TO = Key(
 SYNC_TABLE = Key(
     name="table",
     kind=Text(expected="a table's name"),
-    meaning="The target table of changes that do not say theirs.",
+    meaning="The target table of changes that do not say theirs, and of a source that is a table.",
+    default_text="with a table as the source: its name",
     example="engagement",
 )
 SYNC_TABLES = Key(
@@ -511,9 +530,10 @@ SYNC_TABLES = Key(
 SYNC_KEY = Key(
     name="key",
     kind=_COLUMN_NAMES,
-    meaning="The columns that tell rows apart, in place of the target's primary key.",
+    meaning="The columns that tell rows apart in every table of this sync, in place of its primary key. They should have "
+    "an index in the target, and no NULL.",
+    default_text="the target's primary key, else a unique key without NULLs",
     example="[engagement_id]",
-    is_later=True,
 )
 SYNC_PLAN: Key[SyncPlan] = Key(
     name="plan",
@@ -547,10 +567,11 @@ SYNC_ON_VIOLATION: Key[OnViolation] = Key(
     default="stop",
     example="quarantine",
 )
-SYNC_ON_SCHEMA_CHANGE = Key(
+SYNC_ON_SCHEMA_CHANGE: Key[OnSchemaChange] = Key(
     name="on_schema_change",
-    kind=Choice(words=("stop",), later=("add_columns",)),
-    meaning="What happens when a change has a column that the target lacks.",
+    kind=Choice[OnSchemaChange](words=("stop", "ignore", "add_columns")),
+    meaning="What happens when a change has a column that the target lacks: `stop`; `ignore`, its values are left out; "
+    "`add_columns`, it is added to the target once it has a value, as a type that fits the values.",
     default="stop",
     example="stop",
 )

@@ -272,26 +272,6 @@ class Choice(Generic[C]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
-    """A value of the design that this version does not take, where it takes others: refused, never ignored."""
-
-    of: Kind[object]
-    thing: str
-    """What such a value is, in words."""
-    expected: str
-
-    @property
-    def word(self) -> str:
-        return self.of.word
-
-    def read(self, node: Node, at: str, reader: Reader) -> None:
-        reader.fault(node, at, f"{self.thing} is {NOT_IN_THIS_VERSION}", self.expected)
-
-    def schema(self) -> JsonSchema:
-        return self.of.schema()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """A list of texts, none twice; one text stands for a list of one."""
 

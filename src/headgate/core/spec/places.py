@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from headgate.core.spec.document import Node, Scalar, shown
+from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.kinds import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
-from headgate.core.spec.zookeeper import BadPlace, read_place
+from headgate.core.spec.options import BadPlace
+from headgate.core.spec.zookeeper import read_place
 
 _LATER_SCHEMES: Final = frozenset(
     ("gs", "abfs", "abfss", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "dbfs", "http", "https")
@@ -66,22 +68,20 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorUrl:
-    """Where the turns are kept: `sqlite:PATH`, `memory:` or `zookeeper://host:port,…/chroot`."""
+    """Where the turns are kept: `sqlite:PATH`, `memory:`, `zookeeper://host:port,…/chroot` or `dynamodb://TABLE?region=…`."""
 
     word: str = "URL"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
-        expected = "sqlite:PATH, memory: or zookeeper://host:port,…/chroot"
+        expected = "sqlite:PATH, memory:, zookeeper://host:port,…/chroot or dynamodb://TABLE?region=…"
         scalar = text_of(node, at, reader, expected)
         if scalar is None:
             return None
         scheme, colon, rest = scalar.text.partition(":")
         value = None
-        if colon and scheme == "dynamodb":
-            reader.fault(node, at, f"{scheme}: is {NOT_IN_THIS_VERSION}", expected)
-        elif colon and scheme == "zookeeper":
+        if colon and scheme in ("zookeeper", "dynamodb"):
             try:
-                read_place(scalar.text)
+                _ = read_place(scalar.text) if scheme == "zookeeper" else read_dynamodb(scalar.text)
                 value = scalar.text
             except BadPlace as bad:
                 reader.fault(node, at, str(bad), expected)

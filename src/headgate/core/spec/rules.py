@@ -28,6 +28,10 @@ _FILES_OPTIONS_TAKEN: Final[Mapping[str, str]] = {
     "mode": "on_bad_record",
     "columnnameofcorruptrecord": "on_bad_record",
 }
+_CLIENT_OPTIONS_TAKEN: Final = frozenset(
+    {"bootstrap.servers", "group.id", "auto.offset.reset", "enable.auto.commit", "enable.auto.offset.store"}
+)
+"""Of the client of a sync: where it reads is told by the target alone."""
 _PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
 """Forgetting transaction ids would forget which batches were written (rule 7 of turns)."""
 
@@ -53,7 +57,7 @@ def check(file: Fields, faults: Faults) -> tuple[str, ...]:
             _check_stream(stream, tables, faults, notes)
     for sync in (file.get(keys.SYNC) or {}).values():
         if sync.is_readable:
-            _check_sync(sync, faults)
+            _check_sync(sync, tables, faults)
     notes += _check_order(streams, tables, faults)
     return tuple(notes)
 
@@ -211,12 +215,46 @@ def _check_mutate(mutate: Fields, faults: Faults, notes: list[str]) -> None:
         notes.append(f"{mutate.at}: unmatched ends arrived requests only; these stand whether they match or not")
 
 
-def _check_sync(sync: Fields, faults: Faults) -> None:
+def _check_sync(sync: Fields, tables: Mapping[str, Fields], faults: Faults) -> None:
+    def refuse(fields: Fields, unwanted: tuple[Key[object], ...], what: str) -> None:
+        for key in unwanted:
+            if fields.has(key):
+                faults.add(fields.mark_of(key), fields.path_of(key), what, "it to be left out")
+
     source = sync.get(keys.SYNC_FROM)
-    if isinstance(source, Fields) and not source.has(keys.SYNC_KAFKA):  # which is refused
-        _exactly_one(source, (keys.SYNC_FILES,), faults)
+    if isinstance(source, str):
+        if source not in tables:
+            known = ", ".join(tables) or "none"
+            what = f"there is no table {shown_key(source)}"
+            faults.add(sync.mark_of(keys.SYNC_FROM), sync.path_of(keys.SYNC_FROM), what, f"one under tables: {known}")
+        refuse(sync, (keys.SYNC_TABLES,), "the source is one table: its target is named by `table`")
+    elif isinstance(source, Fields):
+        refuse(sync, (keys.SYNC_START,), "only a table has a snapshot and versions")
+        _exactly_one(source, (keys.SYNC_FILES, keys.SYNC_KAFKA), faults)
+        is_kafka, is_files = source.has(keys.SYNC_KAFKA), source.has(keys.SYNC_FILES)
+        if is_kafka and not is_files:
+            if not source.has(keys.SERVERS):
+                faults.add(source.mark, source.path_of(keys.SERVERS), "missing", "host:port of the brokers")
+            if source.get(keys.SYNC_FORMAT) in ("json", "parquet"):
+                what = "topics are read in Debezium's format"
+                faults.add(source.mark_of(keys.SYNC_FORMAT), source.path_of(keys.SYNC_FORMAT), what, "debezium")
+        elif is_files and not is_kafka:
+            refuse(source, (keys.SERVERS, keys.SYNC_OPTIONS), "it belongs to kafka")
+        if is_kafka or source.get(keys.SYNC_FORMAT) == "debezium":
+            refuse(source, (keys.SYNC_TRANSACTION,), "envelopes say their transaction themselves")
+            refuse(sync, (keys.SYNC_TABLE,), "envelopes say their table: name its target under `tables`")
+        else:
+            refuse(source, (keys.SYNC_TRANSACTIONS,), "only Debezium has transaction metadata apart")
+        _check_client(source, faults)
     if sync.has(keys.SYNC_TABLE) and sync.has(keys.SYNC_TABLES):
         faults.add(sync.mark_of(keys.SYNC_TABLE), sync.at, "table and tables together", "one of them")
+
+
+def _check_client(source: Fields, faults: Faults) -> None:
+    for name in source.get(keys.SYNC_OPTIONS) or {}:
+        if name in _CLIENT_OPTIONS_TAKEN:
+            what = f"{shown_key(name)} is not for you to set"
+            faults.add(source.mark_of(keys.SYNC_OPTIONS), source.path_of(keys.SYNC_OPTIONS), what, "it to be left out")
 
 
 def order_of(stream: Fields) -> OrderRule:

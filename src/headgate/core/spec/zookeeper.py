@@ -6,9 +6,9 @@ import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeVar, get_args
+from typing import Final, Literal, get_args
 
-from headgate.core.spec.kinds import duration_ms, suggestion
+from headgate.core.spec.options import BadPlace, choice, duration, options_of
 
 DEFAULT_PORT: Final = 2181
 DEFAULT_ROOT: Final = "/headgate"
@@ -18,7 +18,6 @@ CALL_MS: Final = 10_000
 
 Auth = Literal["none", "digest", "sasl"]
 Acl = Literal["open", "creator"]
-Word = TypeVar("Word", bound=str)
 
 OPTIONS: Final = ("session_timeout", "call_timeout", "auth", "user", "acl", "tls", "ca", "certificate", "key")
 """Every option, in the order of the reference."""
@@ -46,10 +45,6 @@ class ZookeeperPlace:
     key: str | None = None
 
 
-class BadPlace(ValueError):
-    """The URL cannot be read; the text says what is wrong with it and repeats no value that may be a secret."""
-
-
 def read_place(url: str) -> ZookeeperPlace:
     """The place that a URL names.
 
@@ -64,16 +59,16 @@ def read_place(url: str) -> ZookeeperPlace:
         raise BadPlace(
             "a user or a password before the hosts: the user is ?user=…, the password an environment variable"
         )
-    options = _options(query)
-    auth: Auth = _choice(options, "auth", get_args(Auth), "none")
+    options = options_of(query, OPTIONS)
+    auth: Auth = choice(options, "auth", get_args(Auth), "none")
     # With an identity, what is written is the identity's own unless one says otherwise.
-    acl: Acl = _choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
-    tls = _choice(options, "tls", ("true", "false"), "false") == "true"
+    acl: Acl = choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
+    tls = choice(options, "tls", ("true", "false"), "false") == "true"
     place = ZookeeperPlace(
         hosts=_hosts(netloc),
         root=_root(path or ""),
-        session_timeout_ms=_duration(options, "session_timeout", SESSION_MS),
-        call_timeout_ms=_duration(options, "call_timeout", CALL_MS),
+        session_timeout_ms=duration(options, "session_timeout", SESSION_MS),
+        call_timeout_ms=duration(options, "call_timeout", CALL_MS),
         auth=auth,
         user=options.get("user"),
         acl=acl,
@@ -91,22 +86,6 @@ def read_place(url: str) -> ZookeeperPlace:
     if (place.certificate is None) != (place.key is None):
         raise BadPlace("certificate and key belong together")
     return place
-
-
-def _options(query: str | None) -> Mapping[str, str]:
-    options: dict[str, str] = {}
-    for pair in query.split("&") if query is not None else ():
-        name, equals, value = pair.partition("=")
-        if not equals or not value:
-            raise BadPlace("options that are not name=value&name=value")
-        if name in ("password", "key_password"):
-            raise BadPlace("a password: it is taken from an environment variable only")
-        if name not in OPTIONS:
-            raise BadPlace(f"an option that is not known{suggestion(name, OPTIONS)}; there are {', '.join(OPTIONS)}")
-        if name in options:
-            raise BadPlace(f"the option {name} twice")
-        options[name] = value
-    return options
 
 
 def _hosts(netloc: str) -> tuple[str, ...]:
@@ -128,23 +107,6 @@ def _root(path: str) -> str:
     if posixpath.normpath(root) != root or names[0] == "zookeeper" or any(ord(c) < 32 or ord(c) > 126 for c in root):
         raise BadPlace("a chroot that is not a path of plain names")
     return root
-
-
-def _duration(options: Mapping[str, str], name: str, default_ms: int) -> int:
-    if name not in options:
-        return default_ms
-    value_ms = duration_ms(options[name])
-    if value_ms is None or not 100 <= value_ms <= 3_600_000:
-        raise BadPlace(f"{name} that is not a duration from 100ms to 1h")
-    return value_ms
-
-
-def _choice(options: Mapping[str, str], name: str, choices: tuple[Word, ...], default: Word) -> Word:
-    given = options.get(name, default)
-    for word in choices:
-        if word == given:
-            return word
-    raise BadPlace(f"{name} that is not {' or '.join(choices)}")
 
 
 def _file(options: Mapping[str, str], name: str) -> str | None:

@@ -63,17 +63,9 @@ def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int
     if record.holder is not None:
         held = record.holder
         return Waits(f"{held.job} has the turn (epoch {record.epoch}, pid {held.pid} on {held.host})")
-    views = record.views(live.jobs)
-    let_in: list[Ticket] = []
-    for ticket in record.tickets:
-        if ticket.session not in live.ids or ticket.job in record.paused:
-            continue
-        rule, absent_after_ms = record.rule(ticket.job)
-        reason = waits_for(rule, ticket.job, views, now_ms=now_ms, absent_after_ms=absent_after_ms)
-        if reason is None:
-            let_in.append(ticket)
-        elif ticket.nonce == nonce:
-            return Waits(reason)
+    let_in, kept_out = _sorted_out(record, live, now_ms)
+    if nonce in kept_out:
+        return Waits(kept_out[nonce])
     ranks = ranked(let_in, _last_change_ms(record))
     mine = next((rank for rank, ticket in ranks if ticket.nonce == nonce), None)
     if mine is None:
@@ -84,6 +76,31 @@ def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int
     return Waits(
         f"{first.job} asked earlier" if rank == mine else f"{first.job} goes first: rank {rank:.1f} over {mine:.1f}"
     )
+
+
+def first_to_go(record: LockRecord, live: Sessions, now_ms: int) -> Ticket | None:
+    """The one ticket for which `reason_to_wait` finds no reason; None while somebody has the turn, or all have to wait."""
+    if record.holder is not None:
+        return None
+    let_in, _ = _sorted_out(record, live, now_ms)
+    return ranked(let_in, _last_change_ms(record))[0][1] if let_in else None
+
+
+def _sorted_out(record: LockRecord, live: Sessions, now_ms: int) -> tuple[list[Ticket], dict[Nonce, str]]:
+    """The live tickets that their rules let in, as asked; and why the others are kept out."""
+    views = record.views(live.jobs)
+    let_in: list[Ticket] = []
+    kept_out: dict[Nonce, str] = {}
+    for ticket in record.tickets:
+        if ticket.session not in live.ids or ticket.job in record.paused:
+            continue
+        rule, absent_after_ms = record.rule(ticket.job)
+        reason = waits_for(rule, ticket.job, views, now_ms=now_ms, absent_after_ms=absent_after_ms)
+        if reason is None:
+            let_in.append(ticket)
+        else:
+            kept_out[ticket.nonce] = reason
+    return let_in, kept_out
 
 
 def _last_change_ms(record: LockRecord) -> int:

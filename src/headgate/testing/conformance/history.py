@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from headgate.core.ids import Nonce
+from headgate.core.ids import JobName, Nonce
 from headgate.core.turns.effects import CasReply
+from headgate.core.turns.moves import first_to_go
 from headgate.core.turns.record import LockRecord
 from headgate.ports import TurnStore
 
@@ -83,8 +84,14 @@ class _Watched:
             self._history.note(version + 1, record)
         return reply
 
-    def wait_for_change(self, lock: str, version: int, timeout_s: float) -> None:
+    def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         begun_s = time.monotonic()
-        self._inner.wait_for_change(lock, version, WAIT_S)
-        if time.monotonic() - begun_s >= WAIT_S - 0.5 and self._inner.read(lock).version != version:
-            self._history.slept_through.append(f"nobody was told that version {version} had passed")
+        self._inner.wait_for_change(lock, version, WAIT_S, ticket_of)
+        if time.monotonic() - begun_s < WAIT_S - 0.5:
+            return
+        stored = self._inner.read(lock)
+        if stored.version == version or stored.record is None:
+            return
+        first = first_to_go(stored.record, self._inner.live_sessions(lock), now_ms=0)
+        if ticket_of is None or (first is not None and first.job == ticket_of):
+            self._history.slept_through.append(f"{ticket_of} was not told that version {version} had passed")

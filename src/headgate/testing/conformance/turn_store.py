@@ -16,15 +16,17 @@ from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.machine import MachineClock, Uuids
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import Epoch, JobName, Nonce, TableLocation
+from headgate.core.turns import moves
 from headgate.core.turns.effects import CasReply
 from headgate.core.turns.moves import begin_record
-from headgate.core.turns.order import NoRule
+from headgate.core.turns.order import After, NoRule
 from headgate.core.turns.protocol import Order
-from headgate.core.turns.record import LockRecord, Ticket
+from headgate.core.turns.record import Holder, LockRecord, Ticket
 from headgate.core.turns.tokens import job_token
 from headgate.errors import TurnNotGranted
 from headgate.events import TurnGranted
 from headgate.ports import TurnStore
+from headgate.testing.conformance import history
 from headgate.testing.conformance.history import History
 from headgate.testing.fakes import FakeTableLog, Recorder
 
@@ -135,6 +137,40 @@ class TurnStoreConformance:
         other.wait_for_change(LOCK, other.read(LOCK).version, 0.2)
         assert time.monotonic() - begun_s < 5.0
 
+    def test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
+        """Whatever it is, and whether it comes just before the wait begins or in the middle of it."""
+        one, other = open_store(), open_store()
+        first, waits, behind = JobName("first"), JobName("waits"), JobName("behind")
+        tickets = [
+            Ticket(job=job, session=store.open_session(LOCK, job).id, nonce=Nonce(job), asked_at_ms=at)
+            for at, (store, job) in enumerate(((one, first), (other, waits), (one, behind)))
+        ]
+        asked = moves.ask(begin_record(LOCK, Epoch(0)), tickets[1], After((first,)), None)
+        after = replace(asked, tickets=tuple(tickets[1:]))
+        all_three = replace(begin_record(LOCK, Epoch(0)), tickets=tuple(tickets))
+        held = moves.grant(all_three, _holder(tickets[0]), Epoch(0))
+        changes = [
+            (all_three, moves.give_up(all_three, tickets[0].nonce)),
+            (held, moves.complete(held, now_ms=1)),
+            (held, moves.close(held)),
+            (after, moves.go_idle(after, first, {}, NoRule(), None, now_ms=1)),
+        ]
+        for was, now in changes:
+            for is_before in (True, False):
+                version = one.read(LOCK).version
+                assert one.compare_and_set(LOCK, was, version) == "done"
+                begun_s, version = time.monotonic(), other.read(LOCK).version
+                change = threading.Timer(0.0 if is_before else 0.1, one.compare_and_set, (LOCK, now, version))
+                change.start()
+                if is_before:
+                    change.join()
+                while other.read(LOCK).version == version:
+                    other.wait_for_change(LOCK, version, history.WAIT_S, waits)
+                if is_before:
+                    other.wait_for_change(LOCK, version, history.WAIT_S, waits)
+                change.join()
+                assert time.monotonic() - begun_s < history.WAIT_S - 0.5, f"not woken when {was} became {now}"
+
     def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
         """No handle reads what was before a change that another was told of, nor misses a run that was told that it is alive."""
         one, other = open_store(), open_store()
@@ -221,9 +257,29 @@ class TurnStoreConformance:
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         assert not [thread.name for thread in threads if thread.is_alive()], "left waiting"
-        assert not faults + history.faults()
+        assert (faults + history.faults()) == []
         granted = [record.holder.nonce for _, record in history.changes if record.holder is not None]
         assert len(set(granted)) == self.contenders * self.turns_each
+
+
+def _holder(ticket: Ticket) -> Holder:
+    """Its holder, once it is granted."""
+    return Holder(
+        nonce=ticket.nonce,
+        session=ticket.session,
+        job=ticket.job,
+        run=ticket.session,
+        host="h",
+        boot_id="b",
+        pid=1,
+        pid_start=1,
+        jvm_pid=None,
+        jvm_start=None,
+        token_ids=(),
+        batch=None,
+        tables=(),
+        since_ms=0,
+    )
 
 
 class Losing:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, assert_never
+import contextlib
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, assert_never
 
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
-from headgate.core.keys.change import Batch, batches
-from headgate.core.keys.fold import Net, fold
+from headgate.core.keys.change import Batch, Change, batches
+from headgate.core.keys.fold import Net
+from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
+from headgate.core.keys.schema import TableSchema
+from headgate.core.spec.data import OnSchemaChange
 from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
-from headgate.sync.apply import Seen, drive
+from headgate.syncs.apply import Seen, drive
+from headgate.syncs.schema import fitted
 
+T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
 NAMED_MAX = 5
 """So many rows are named in a message; the rest are counted."""
@@ -27,6 +34,7 @@ class SyncSettings:
     plan: Plan = "staged"
     parallelism: int = 8
     on_violation: OnViolation = "stop"
+    on_schema_change: OnSchemaChange = "stop"
     changes_max: int = 50_000
     """Per batch; a larger source transaction is a batch of its own."""
     epoch: int | None = None
@@ -41,6 +49,8 @@ class AppliedBatch:
     changes: int
     through: int
     """Its position: the place of its last change."""
+    place: str | None
+    """What the source needs to go on behind it."""
     complete: Complete | None
     """None for a statement that changes a definition."""
 
@@ -80,17 +90,49 @@ def carry(
 ) -> Iterator[AppliedBatch]:
     """What `run` does on a stream that is open, from `progress` on."""
     number = progress.last_batch
-    for batch in pending_batches(source, progress, how):
-        number += 1
-        if batch.ddl is not None:
-            target.define(batch.ddl)
-            yield AppliedBatch(batch=number, changes=1, through=batch.through, complete=None)
-        else:
-            try:
-                complete = _apply(batch, target, how, seen)
-            except DefinitionChanged:
-                complete = _apply(batch, target, how, seen)
-            yield AppliedBatch(batch=number, changes=len(batch.changes), through=batch.through, complete=complete)
+
+    def tried(batch: Batch) -> Prepared | None:
+        if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
+            return None
+        try:
+            return prepared(batch, target, how)
+        except InvalidRequest:  # a definition that is still to change may be why: it is refused when its turn comes
+            return None
+
+    batches_ahead = ((batch, tried(batch)) for batch in pending_batches(source, progress, how))
+    with contextlib.closing(ahead(batches_ahead)) as following:
+        for batch, ready in following:
+            number += 1
+            yield apply_one(batch, target, number, how, seen, ready)
+
+
+def apply_one(
+    batch: Batch,
+    target: TargetDatabase,
+    number: int,
+    how: SyncSettings,
+    seen: Seen = lambda effect: None,
+    ready: Prepared | None = None,
+) -> AppliedBatch:
+    """Applies one batch, whose number is one more than the last; `ready` is what it was prepared to before, if it was."""
+    if batch.ddl is not None:
+        target.define(batch.ddl)
+        return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
+    try:
+        complete = _apply(batch, target, how, seen, ready)
+    except DefinitionChanged:
+        complete = _apply(batch, target, how, seen, None)
+    changes = sum(change.op != "mark" for change in batch.changes)
+    return AppliedBatch(batch=number, changes=changes, through=batch.through, place=batch.place, complete=complete)
+
+
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """The same, each made in a thread of its own while the one before it is worked on; that thread ends with the iterator."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headgate-ahead") as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item
 
 
 def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[Batch]:
@@ -100,7 +142,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         CheckpointMismatch: A batch was begun that cannot be read again as it was.
     """
     pending = progress.pending
-    for batch in batches(source.transactions(progress.position), changes_max=how.changes_max, through=pending):
+    for batch in batches(_groups(source, progress), changes_max=how.changes_max, through=pending):
         if pending is not None and batch.through != pending:
             raise CheckpointMismatch(
                 "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
@@ -111,25 +153,46 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         yield batch
 
 
+def _groups(source: ChangeSource, progress: Progress) -> Iterator[tuple[Change, ...]]:
+    """The transactions behind `progress`; first, where a place says so, just those of the batch that was begun."""
+    after, place = progress.position, progress.place
+    if progress.pending_place is not None:
+        for group in source.transactions(after, place, until=progress.pending_place):
+            yield group
+            after = group[-1].seq
+        place = progress.pending_place
+    yield from source.transactions(after, place)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A batch, as it meets the target's tables."""
 
     net: Net
+    tables: Mapping[str, TableSchema]
+    """As they were when it was prepared."""
     slots: int
     """How many transactions it may be spread over."""
     queues: tuple[tuple[int, ...], ...] | None
 
 
-def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings) -> Prepared:
+def prepared(
+    batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings, extended: TargetDatabase | None = None
+) -> Prepared:
     """The net effect of a batch.
+
+    Args:
+        batch: Of changes of rows.
+        target: Whose tables it meets.
+        how: The settings.
+        extended: The same, if columns may be added to its tables.
 
     Raises:
         InvalidRequest: A change has no key, no table or a column that the target lacks.
     """
-    names = list(dict.fromkeys(change.table for change in batch.changes))
-    tables = target.tables(names)
-    net = fold(batch.changes, tables)
+    names = list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
+    changes, tables = fitted(batch.changes, target.tables(names), how.on_schema_change, extended)
+    net = replace(net_effect(changes, tables), place=batch.place)
     slots = how.parallelism
     if target.slot_rows_max is not None:
         slots = max(slots, -(-len(net.rows) // target.slot_rows_max))
@@ -137,18 +200,19 @@ def prepared(batch: Batch, target: TargetDatabase | TargetView, how: SyncSetting
         slots = 1
     queues = None
     if how.plan == "conflict_queue":
-        queues = conflict_queue(batch.changes, net, tables)
+        queues = conflict_queue([change for change in changes if change.op != "mark"], net, tables)
     if net.copies and how.mode == "parallel" and target.writers_max != 1:
         raise InvalidRequest(
             "a table without any key cannot be written by several transactions; nothing was written",
             advice="Give the table a key, or use mode: atomic",
             table=net.copies[0].table,
         )
-    return Prepared(net=net, slots=slots, queues=queues)
+    return Prepared(net=net, tables=tables, slots=slots, queues=queues)
 
 
-def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
-    ready = prepared(batch, target, how)
+def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:
+    if ready is None or target.tables(list(ready.tables)) != ready.tables:
+        ready = prepared(batch, target, how, extended=target)
     protocol = apply_batch(
         ready.net, mode=how.mode, slots=ready.slots, on_violation=how.on_violation, queues=ready.queues
     )

@@ -10,7 +10,7 @@ from headgate.core.keys.apply import Progress, whole_because
 from headgate.core.keys.change import Batch
 from headgate.core.keys.plan import assign, with_queues
 from headgate.ports import ChangeSource, DefinitionChanged, TargetView
-from headgate.sync.run import SyncSettings, pending_batches, prepared
+from headgate.syncs.run import SyncSettings, pending_batches, prepared
 
 TOGETHER = "one takes a value that another lets go of, or a foreign key leads from one to the other"
 

@@ -1,0 +1,160 @@
+"""Three streams from three Kafka topics into one Delta table: with a coordinator in ZooKeeper, then without one.
+
+    python examples/engagement-kafka/experiment.py FOLDER
+
+Starts a Kafka broker and a ZooKeeper server on this machine, fills the topics, and runs `headgate.yml` beside this file; then
+the same streams as plain Structured Streaming, each of which writes when it is ready. Compares both tables with the true
+answer, and draws both timelines in FOLDER/report.html. Exit status 1 if the run with turns is not what it promises.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from headgate import inspect, settings
+from headgate.core.spec.data import Pipeline
+from headgate.demo import journal
+from headgate.demo.expected import compare, replay
+from headgate.demo.experiment import CONFLICT, Run, commits_of, machine, read_tables, run_without_turns, side_of
+from headgate.demo.generator import generate
+from headgate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
+from headgate.demo.records import FOLDERS, Inputs
+from headgate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
+from headgate.testing.servers import kafka_broker, zookeeper
+
+ROWS = 2000
+AFTER = {MUTATION: INGESTION, TTL: MUTATION}
+"""The order of `headgate.yml`."""
+NO_COORDINATOR = "no coordinator"
+
+
+def main(folder: Path, seed: int = 7) -> int:
+    """Runs both, and prints what they came to."""
+    lake, inputs = Lake(folder.absolute()), generate(seed, ROWS)
+    lake.logs.mkdir(parents=True)
+    java = settings.java_sources()
+    with (
+        zookeeper(lake.root / "zookeeper", java=java) as (node,),
+        kafka_broker(lake.root / "kafka", jars=settings.jar_sources(), java=java) as servers,
+    ):
+        fill_topics(servers, inputs)
+        text = Path(__file__).with_name("headgate.yml").read_text(encoding="utf-8")
+        text = text.replace("127.0.0.1:2181", node.address).replace("127.0.0.1:9092", servers)
+        lake.spec.write_text(text, encoding="utf-8")
+        ours, pipeline = run_with_turns(lake)
+        bare, lines = run_without_turns(lake, print_line, servers=servers, is_killed=False)
+    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
+    with_turns, without = (
+        side_of(run, compare(replay(inputs), rows, brought=brought))
+        for run, rows in zip((ours, bare), read_tables(lake, [lake.table, lake.table_without]), strict=True)
+    )
+    comparison = Comparison(with_coordinator=with_turns.column, without_coordinator=without.column)
+    data = ReportData(
+        pipeline=pipeline.name,
+        made_at_ms=time.time_ns() // 1_000_000,
+        machine=machine(),
+        turns=(*turns, *(as_turn(window) for window in journal.windows(lines))),
+        commits=(*commits_of(lake.table, "engagement"), *commits_of(lake.table_without, NO_COORDINATOR)),
+        comparison=comparison,
+    )
+    lake.report.write_text(render(data), encoding="utf-8")
+    wrong = faults(turns, ours, pipeline)
+    if not with_turns.difference.is_none:
+        wrong.append(f"the table is not as it should be: {with_turns.difference}")
+    said = {"wrong": wrong, "report": str(lake.report), **json.loads(comparison.to_json())}
+    print(json.dumps(said, indent=2), flush=True)
+    return 1 if wrong else 0
+
+
+def fill_topics(servers: str, inputs: Inputs) -> None:
+    """Each stream's records as JSON, in one partition of its topic: there is an order among requests."""
+    producer = Producer({"bootstrap.servers": servers})
+    for topic, table in zip(FOLDERS, (inputs.engagements, inputs.mutations, inputs.erasures), strict=True):
+        for row in table.to_pylist():
+            producer.produce(topic, value=json.dumps(row, default=lambda instant: instant.isoformat()), partition=0)
+    if producer.flush(60):
+        raise SystemExit("the broker did not take the records")
+
+
+def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
+    """`headgate run --until-idle`: a process with a Spark driver for each stream."""
+    began_s = time.monotonic()
+    command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=(lake.logs / "streams.log").open("wb"), check=False)
+    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
+    (lake.logs / "events.jsonl").write_bytes(done.stdout)
+    if done.returncode:
+        raise SystemExit(f"the streams ended with exit status {done.returncode}; see {lake.logs}")
+    conflicts = Counter[str]()
+    for event in events:
+        conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
+    pipeline = settings.load_pipeline(str(lake.spec))
+    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    run = Run(
+        batches=sum(last - first + 1 for first, last in (turn.batches for turn in turns if turn.batches)),
+        conflicts=dict(conflicts),
+        overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
+        restarts=0,
+        killed=0,
+        elapsed_s=time.monotonic() - began_s,
+    )
+    return run, pipeline
+
+
+def faults(turns: list[TurnRow], run: Run, pipeline: Pipeline) -> list[str]:
+    """What the run with turns promised and did not keep."""
+    wrong = [str(violation) for violation in inspect.verify_pipeline(pipeline).violations]
+    if run.overlaps or run.conflicts:
+        wrong.append(f"{run.overlaps} overlaps, conflicts: {run.conflicts}")
+    locks = {turn.lock for turn in turns}
+    if len(locks) != 2:
+        wrong.append(f"turns on {sorted(locks)}: two locks were expected")
+    done = [turn for turn in turns if turn.lock == LOCK and turn.outcome is Outcome.COMPLETED and turn.epoch]
+    return wrong + out_of_order([turn.job for turn in sorted(done, key=lambda turn: turn.epoch or 0)])
+
+
+def out_of_order(jobs: list[str]) -> list[str]:
+    """Turns that came although the stream before had not had one since, and had more to do.
+
+    Args:
+        jobs: Whose turns they were, one after another.
+    """
+    wrong = []
+    for place, job in enumerate(jobs):
+        before = AFTER.get(job)
+        since = max((n for n in range(place) if jobs[n] == job), default=-1)
+        if before is not None and before in jobs[place:] and before not in jobs[since + 1 : place]:
+            wrong.append(f"turn {place + 1} was of {job}, and {before} had had none since the last")
+    return wrong
+
+
+def as_turn(window: journal.Window) -> TurnRow:
+    """A write without a turn, as the report draws it."""
+    return TurnRow(
+        lock=NO_COORDINATOR,
+        job=window.job,
+        asked_at_ms=window.from_ms,
+        granted_at_ms=window.from_ms,
+        released_at_ms=window.until_ms,
+        outcome=Outcome.FAILED if window.error else Outcome.COMPLETED,
+        reason=window.error,
+    )
+
+
+def print_line(event: dict[str, Any]) -> None:
+    """What happens, for who looks on."""
+    print(f"{event.get('job') or '':10} {event['text']}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="engagement-kafka-"))))

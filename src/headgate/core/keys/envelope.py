@@ -1,0 +1,266 @@
+"""Debezium's JSON envelopes: what one message says, with or without its schema.
+
+Rules for editors: a message that is not understood is an error, never skipped; what is skipped is listed here. Whether two
+positions of a source can be compared is said here, and nowhere else.
+
+Source: Debezium's documentation of its connectors, "Data change events" and "Transaction metadata".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, cast
+
+from headgate.core.keys.change import Image, Op
+
+UNAVAILABLE = "__debezium_unavailable_value"
+"""In place of a large value that did not change and that the source did not send."""
+UNAVAILABLE_VALUES = (
+    UNAVAILABLE,
+    base64.b64encode(UNAVAILABLE.encode()).decode(),
+    [UNAVAILABLE],
+    {UNAVAILABLE: UNAVAILABLE},
+)
+EPOCH = datetime(1970, 1, 1)
+Order = tuple[int, ...]
+
+
+class NotAnEnvelope(ValueError):
+    """What is wrong with a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChanged:
+    """One row, or all rows of a table (`t`)."""
+
+    op: Op
+    table: str
+    """As the source calls it, without database and schema."""
+    collection: str
+    """With them, as transaction metadata and topics name it."""
+    before: Image | None
+    after: Image | None
+    tx: str | None
+    """Its transaction, if the source sends transaction metadata."""
+    total_order: int | None
+    """Its place within the transaction, from 1."""
+    order: Order | None
+    """Its place in the source, never falling within a log; several rows may have one. None: not told, or a snapshot."""
+    ts_ms: int
+    """When it was made at the source; 0: not told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionEnded:
+    """A transaction is complete."""
+
+    id: str
+    counts: Mapping[str, int]
+    """Collection → how many events."""
+
+
+Envelope = RowChanged | TransactionEnded | None
+"""None: nothing to do (a tombstone, a heartbeat, a begin, a message of the application, a definition)."""
+
+
+def read(value: object, key: object = None) -> Envelope:
+    """What a message says.
+
+    Args:
+        value: Its decoded JSON; None for a tombstone.
+        key: The decoded JSON of its key, where it has one.
+
+    Raises:
+        NotAnEnvelope: It is none of Debezium's messages.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise NotAnEnvelope("not an object")
+    schema: object = None
+    if value.keys() == {"schema", "payload"}:
+        schema, value = value["schema"], value["payload"]
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise NotAnEnvelope("its payload is not an object")
+    if "status" in value and "id" in value:
+        return _transaction(value)
+    if "op" not in value:
+        if "ddl" in value or "tableChanges" in value or value.keys() <= {"ts_ms", "ts_us", "ts_ns"}:
+            return None
+        raise NotAnEnvelope("it has no op (the message is unwrapped, or not Debezium's)")
+    return _row(value, schema, key)
+
+
+def _transaction(value: Mapping[str, Any]) -> TransactionEnded | None:
+    if value["status"] == "BEGIN":
+        return None
+    counts: dict[str, int] = {}
+    try:
+        for one in value["data_collections"] or ():
+            counts[one["data_collection"]] = counts.get(one["data_collection"], 0) + int(one["event_count"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotAnEnvelope("the end of a transaction does not say how many events it has") from error
+    return TransactionEnded(id=str(value["id"]), counts=counts)
+
+
+def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | None:
+    op, source = value["op"], value.get("source") or {}
+    if op == "m":
+        return None
+    if op not in ("c", "r", "u", "d", "t"):
+        raise NotAnEnvelope(f"op {op!r} is not known")
+    if not isinstance(source, dict) or not source.get("table"):
+        raise NotAnEnvelope("its source names no table")
+    decoders = _decoders(schema)
+    before, after = (_image(value.get(name), name, decoders.get(name, {})) for name in ("before", "after"))
+    if op in ("c", "r", "u") and after is None:
+        raise NotAnEnvelope("after is missing")
+    if op == "d" and before is None:
+        before = _key(key)
+        if before is None:
+            raise NotAnEnvelope("a deleted row has neither a before-image nor a key")
+    try:
+        transaction = value.get("transaction") or {}
+        total_order = int(transaction["total_order"]) if transaction else None
+        is_snapshot = op == "r" or str(source.get("snapshot") or "false").lower() != "false"
+        order = None if is_snapshot else _order(source)
+        ts_ms = int(source.get("ts_ms") or 0)
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
+    names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
+    if source.get("connector") == "postgresql":
+        names = names[-2:]
+    return RowChanged(
+        # A row that a snapshot read may be there already: it is written over.
+        op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=".".join(names),
+        before=None if op == "t" else before, after=None if op in ("d", "t") else after,
+        tx=str(transaction["id"]) if transaction else None, total_order=total_order,
+        order=order, ts_ms=ts_ms,
+    )  # fmt: skip
+
+
+def _key(key: object) -> Image | None:
+    schema: object = None
+    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
+        schema, key = key["schema"], key["payload"]
+    return _image(key, "key", _columns(schema)) if isinstance(key, dict) and key else None
+
+
+def _image(value: object, name: str, decoders: Mapping[str, Callable[[Any], Any]]) -> Image | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise NotAnEnvelope(f"{name} is not an object")
+    image = {}
+    for column, one in value.items():
+        if isinstance(one, str | list | dict) and one in UNAVAILABLE_VALUES:
+            continue
+        decode = decoders.get(column)
+        try:
+            image[column] = one if decode is None or one is None else decode(one)
+        except (TypeError, ValueError, KeyError, OverflowError, binascii.Error) as error:
+            raise NotAnEnvelope(f"{name}.{column} is not what its schema says ({error})") from error
+    return image
+
+
+# ------------------------------------------------------------------------------------------------ places in the source
+
+
+def _order(source: Mapping[str, Any]) -> Order | None:
+    """The place of an event. Coarse where a finer number may fall: a change that looks old is dropped, so it must be."""
+    if source.get("commit_lsn"):  # SQL Server, Db2, Informix
+        return tuple(int(str(source.get(name) or "0").replace(":", ""), 16) for name in ("commit_lsn", "change_lsn"))
+    if source.get("commit_scn"):  # Oracle; transactions may share it
+        return (int(source["commit_scn"]),)
+    if source.get("lsn") is not None and isinstance(source.get("sequence"), str):
+        # PostgreSQL: transactions overlap in the log, so that the record alone may fall. The commit before does not.
+        before = source["sequence"].strip("[] ").split(",")[0].strip(' "')
+        return (int(before) if before.isdigit() else 0, int(source["lsn"]))
+    if source.get("file") and source.get("pos") is not None:  # MySQL, MariaDB
+        number = str(source["file"]).rpartition(".")[2]
+        return (int(number), int(source["pos"])) if number.isdigit() else None
+    return None
+
+
+# ------------------------------------------------------------------------------------------------ values with a schema
+
+
+def _decoders(schema: object) -> Mapping[str, Mapping[str, Callable[[Any], Any]]]:
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    return {one["field"]: _columns(one) for one in fields or () if isinstance(one, dict) and "field" in one}
+
+
+def _columns(schema: object) -> Mapping[str, Callable[[Any], Any]]:
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    found = {}
+    for one in fields or ():
+        if isinstance(one, dict) and "field" in one:
+            decode = _decoder(one)
+            if decode is not None:
+                found[one["field"]] = decode
+    return found
+
+
+def _decoder(schema: Mapping[str, Any]) -> Callable[[Any], Any] | None:
+    name = str(schema.get("name") or "")
+    if name == "org.apache.kafka.connect.data.Decimal":
+        scale = int((schema.get("parameters") or {}).get("scale", 0))
+        return lambda value: _decimal(value, scale)
+    if name == "io.debezium.data.VariableScaleDecimal":
+        return lambda value: _decimal(value["value"], int(value["scale"]))
+    if name == "io.debezium.data.Bits":
+        length = int((schema.get("parameters") or {}).get("length", 1))
+        return lambda value: f"{int.from_bytes(base64.b64decode(value), 'little'):0{length}b}"
+    if name in LOGICAL:
+        return LOGICAL[name]
+    if schema.get("type") == "bytes":
+        return lambda value: base64.b64decode(value, validate=True)
+    if schema.get("type") == "array":
+        of = schema.get("items")
+        decode = _decoder(of) if isinstance(of, dict) else None
+        if decode is not None:
+            return lambda values: [None if one is None else decode(one) for one in values]
+    return None
+
+
+def _decimal(value: str | float, scale: int) -> Decimal:
+    if isinstance(value, int | float):  # of a converter with decimal.format=NUMERIC
+        return Decimal(str(value))
+    number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+    return Decimal(f"{number}e{-scale}")  # as text it is exact, whatever the precision of this thread
+
+
+def _date(days: int) -> date:
+    return (EPOCH + timedelta(days=days)).date()
+
+
+def _moment(per_second: int) -> Callable[[int], datetime]:
+    # Without a zone: what the source keeps without one, Debezium counts as if it were UTC.
+    return lambda value: EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
+
+
+def _time(per_second: int) -> Callable[[int], str]:
+    return lambda value: (EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)).time().isoformat()
+
+
+LOGICAL: Mapping[str, Callable[[Any], Any]] = {
+    "io.debezium.time.Date": _date,
+    "org.apache.kafka.connect.data.Date": _date,
+    "io.debezium.time.Timestamp": _moment(1_000),
+    "org.apache.kafka.connect.data.Timestamp": _moment(1_000),
+    "io.debezium.time.MicroTimestamp": _moment(1_000_000),
+    "io.debezium.time.NanoTimestamp": _moment(1_000_000_000),
+    "io.debezium.time.ZonedTimestamp": lambda text: datetime.fromisoformat(text).astimezone(UTC),
+    "io.debezium.time.Time": _time(1_000),
+    "org.apache.kafka.connect.data.Time": _time(1_000),
+    "io.debezium.time.MicroTime": _time(1_000_000),
+    "io.debezium.time.NanoTime": _time(1_000_000_000),
+}
+"""A schema's name → its value, as Python has it."""

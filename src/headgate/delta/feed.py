@@ -1,0 +1,195 @@
+"""A Delta table as a source of changes: its commits are the transactions, and a version is a place.
+
+Rules for editors: rows come whole, so that nothing is said about which row was which before: in a commit all that went goes
+first, then all that came comes. What cannot be read any more is an error that says how to begin again, never a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, TimestampType
+
+from headgate.core.ids import TableLocation
+from headgate.core.keys import places
+from headgate.core.keys.change import Change
+from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.log import DeltaTableLog
+from headgate.errors import CheckpointMismatch, HeadgateError, InvalidRequest, Unavailable
+
+LOAD_ROWS = 10_000
+"""So many rows of a snapshot come together at most; several such groups make a batch."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+RESYNC = "Make the target equal to the table again with: headgate sync resync"
+GONE = (
+    "FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFound", "VERSION_NOT_FOUND", "VersionNotFound", "VERSIONS_NOT_CONTIGUOUS",
+    "does not exist", "CANNOT_RECONSTRUCT", "INCOMPATIBLE_DATA_SCHEMA", "INCOMPATIBLE_SCHEMA_CHANGE",
+)  # fmt: skip
+"""In what Spark says when files, commits or a definition that is needed is no longer there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFeed:
+    """See `ChangeSource`. `seq` is the version of the commit."""
+
+    spark: SparkSession
+    location: TableLocation
+    table: str
+    """The target table."""
+    start: Literal["snapshot", "latest"] | int
+    """Where to begin: with all rows, after the newest version, or at a version."""
+
+    def fingerprint(self) -> object:
+        """Changes with each commit."""
+        return DeltaTableLog(self.spark).head(self.location)
+
+    def close(self) -> None:
+        """The session is its owner's."""
+
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
+        facts = places.read(places.DELTA, after, place)
+        now = DeltaTableLog(self.spark).metadata(self.location)
+        known = facts.get("table", now.id)
+        if known != now.id or after > now.version:
+            raise CheckpointMismatch(
+                "the table is not the one that the target has: it was made anew; nothing was written",
+                advice=RESYNC,
+                table=self.location, position=after, newest=now.version,
+            )  # fmt: skip
+        here, last = places.written(places.DELTA, {"table": now.id}), int(now.version)
+        if after < 0 and "loading" not in facts and self.start != "snapshot":
+            # Noted at once: without a change, a later run must not begin at a later version.
+            after = last if self.start == "latest" else self.start - 1
+            yield (self._mark(after, here),)
+        elif after < 0:
+            after = facts.get("loading", last)
+            yield from self._load(after, now.id, here)
+        yield from self._commits(after, last, here)
+
+    def snapshot(self) -> tuple[int, str, Iterator[Change]]:
+        """All rows as of now: their version, its place, and the rows, all of that version."""
+        now = DeltaTableLog(self.spark).metadata(self.location)
+        version, here = int(now.version), places.written(places.DELTA, {"table": now.id})
+        return version, here, (self._row("c", row, version) for row in self._rows(version))
+
+    def _load(self, version: int, id: str, here: str) -> Iterator[tuple[Change, ...]]:
+        """A snapshot in groups; only with the last of them the position is its version."""
+        loading = places.written(places.DELTA, {"table": id, "loading": version})
+        held: list[Change] = []
+        for row in self._rows(version):
+            if len(held) == LOAD_ROWS:
+                yield _placed(held, loading)
+                held = []
+            held.append(self._row("c", row, -1))
+        held = [*held[:-1], self._row("c", held[-1].after, version)] if held else [self._mark(version, here)]
+        yield _placed(held, here)
+
+    def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
+        if last <= after:
+            return
+        held: list[Change] = []
+        for row in self._changed(after + 1, last):
+            version, has_come = row.pop("_commit_version"), row.pop("_headgate_come")
+            if held and held[-1].seq != version:
+                yield _placed(held, here)
+                held = []
+            held.append(self._row("c" if has_come else "d", row, version))
+        if held:
+            yield _placed(held, here)
+        if not held or held[-1].seq < last:
+            yield (self._mark(last, here),)  # commits without rows: the feed need not reach back to them
+
+    def _rows(self, version: int) -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[dict[str, Any]]:
+            frame = self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
+            yield from _read(frame, ())
+
+        return self._told(rows, version, version)
+
+    def _changed(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[dict[str, Any]]:
+            feed = self.spark.read.format("delta").option("readChangeFeed", "true")
+            frame = feed.option("startingVersion", first).option("endingVersion", last).load(self.location)
+            come = F.col("_change_type").isin("insert", "update_postimage").alias("_headgate_come")
+            frame = frame.withColumn("_headgate_come", come).drop("_change_type", "_commit_timestamp")
+            yield from _read(frame, ("_commit_version", "_headgate_come"))
+
+        return self._told(rows, first, last)
+
+    def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
+        """The rows, with Spark's errors as ours."""
+        try:
+            yield from rows()
+        except (PySparkException, *JVM_ERRORS) as error:
+            raise self._error(str(error), first, last) from error
+
+    def _error(self, said: str, first: int, last: int) -> HeadgateError:
+        if "MISSING_CHANGE_DATA" in said or "change data was not recorded" in said:
+            return InvalidRequest(
+                "the table does not record its changes for all versions that are wanted; nothing more was written",
+                advice=f"Turn it on: ALTER TABLE delta.`{self.location}` SET TBLPROPERTIES "
+                f"('delta.enableChangeDataFeed' = 'true'). {RESYNC}",
+                table=self.location, first=first, last=last,
+            )  # fmt: skip
+        if any(word in said for word in GONE):
+            return CheckpointMismatch(
+                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, or of another "
+                "definition); nothing more was written",
+                advice=RESYNC,
+                table=self.location, first=first, last=last,
+            )  # fmt: skip
+        return Unavailable(f"the table cannot be read: {said.strip().splitlines()[0]}", table=self.location)
+
+    def _row(self, op: Literal["c", "d"], row: Any, seq: int) -> Change:
+        before, after = (row, None) if op == "d" else (None, row)
+        return Change(seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after)
+
+    def _mark(self, seq: int, place: str) -> Change:
+        return Change(seq=seq, tx=None, table=self.table, op="mark", place=place)
+
+
+def _placed(changes: Sequence[Change], place: str) -> tuple[Change, ...]:
+    last = changes[-1]
+    end = Change(
+        seq=last.seq, tx=last.tx, table=last.table, op=last.op, before=last.before, after=last.after, place=place
+    )
+    return (*changes[:-1], end)
+
+
+def _read(frame: DataFrame, order: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Rows as a target takes them: moments are of UTC, nested values JSON."""
+    fields = frame.schema.fields
+    frame = frame.sort(*order) if order else frame
+    frame = frame.select(*(_column(one.name, one.dataType).alias(one.name) for one in fields))
+    decoders = [(one.name, _decoder(one.dataType)) for one in fields]
+    to_decode = [(name, decode) for name, decode in decoders if decode is not None]
+    names = [one.name for one in fields]
+    for row in frame.toLocalIterator(prefetchPartitions=True):
+        values = dict(zip(names, row, strict=True))
+        for name, decode in to_decode:
+            if values[name] is not None:
+                values[name] = decode(values[name])
+        yield values
+
+
+def _column(name: str, kind: DataType) -> Column:
+    column = F.col(f"`{name.replace('`', '``')}`")
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(column)  # as a number: Python's own reading would take the machine's time zone
+    if isinstance(kind, StructType | ArrayType | MapType) or kind.typeName() == "variant":
+        return F.to_json(column)
+    return column
+
+
+def _decoder(kind: DataType) -> Callable[[Any], Any] | None:
+    if isinstance(kind, TimestampType):
+        return lambda micros: EPOCH + timedelta(microseconds=micros)
+    return bytes if isinstance(kind, BinaryType) else None

@@ -1,0 +1,306 @@
+"""Debezium's changes from several logs (a topic's partitions, or files), in the order of their source.
+
+With transaction metadata, transactions come whole, in the order of their ends: what lies behind the last complete one is
+held back. Without, each change stands alone: changes of one log stay in order, those of several are merged by their place
+in the source as far as they are known.
+
+Rules for editors: only what can be told to be old is dropped, and only by its place in the source. A log's offset moves
+with what is delivered, never with what is skipped: old messages are met again after a restart, and the transactions that
+they belong to are recognized again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from headgate.core.keys import envelope, places
+from headgate.core.keys.change import Change
+from headgate.core.keys.envelope import NotAnEnvelope, Order, RowChanged, TransactionEnded
+from headgate.errors import Corrupt
+
+ANEW = "Let Debezium send a new snapshot, empty the target's tables, and give the sync another name"
+
+
+class Message(NamedTuple):
+    """One message of a log."""
+
+    offset: int
+    """From 0, rising; there may be gaps."""
+    value: bytes | None
+    key: bytes | None
+
+
+class Logs(Protocol):
+    """Logs that grow at their ends."""
+
+    @property
+    def transactions(self) -> str | None:
+        """The name of those that hold transaction metadata; None: there is none."""
+        ...
+
+    @property
+    def is_one(self) -> bool:
+        """Whether they are pieces of one log: the same change may be in two of them."""
+        ...
+
+    def fingerprint(self) -> object:
+        """Changes when a log grows: cheap to ask for."""
+        ...
+
+    def read(
+        self, starts: Mapping[str, int], ends: Mapping[str, int] | None
+    ) -> Sequence[tuple[str, Iterator[Message]]]:
+        """Each log's name and messages, as far as they are known now.
+
+        Args:
+            starts: Name → the offset to begin with; others from their beginning.
+            ends: Name → the offset to end before; others not at all. None: what there is.
+
+        Raises:
+            CheckpointMismatch: A log does not reach back to where it was to begin.
+            Unavailable: They do not answer.
+        """
+        ...
+
+    def is_transactions(self, name: str) -> bool:
+        """Whether this log holds transaction metadata."""
+        ...
+
+    def has(self, collection: str) -> bool:
+        """Whether changes of this table are expected in them."""
+        ...
+
+    def where(self, name: str, offset: int) -> Mapping[str, Any]:
+        """The place of a message, for an error."""
+        ...
+
+    def close(self) -> None:
+        """Gives up connections."""
+        ...
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last change that was delivered: what lies before it is delivered already."""
+
+    order: Order | None = None
+    tx: str | None = None
+    total_order: int = 0
+    ts_ms: int = 0
+
+    def is_old(self, row: RowChanged) -> bool:
+        """Whether it was delivered before.
+
+        Raises:
+            ValueError: Its place lies before what was delivered, and yet it is younger.
+        """
+        if row.order is None or self.order is None or row.order > self.order:
+            return False
+        if row.order == self.order:
+            return row.total_order is not None and row.tx == self.tx and row.total_order <= self.total_order
+        if row.ts_ms > self.ts_ms:
+            raise ValueError
+        return True
+
+    def take(self, row: RowChanged) -> None:
+        """It is delivered."""
+        if row.order is not None:
+            self.order, self.tx, self.total_order = row.order, row.tx, row.total_order or 0
+            self.ts_ms = max(self.ts_ms, row.ts_ms)
+
+
+@dataclass(slots=True)
+class _Log:
+    name: str
+    messages: Iterator[Message]
+    offset: int
+    """Behind the last message that was delivered."""
+    seen: _Seen
+    head: RowChanged | TransactionEnded | None = None
+    head_offset: int = -1
+    old: dict[str, set[int]] = field(default_factory=dict)
+    """Transaction → places within it of changes that were delivered before."""
+    text: str = ""
+    """Of its part of a place."""
+
+    def pop(self) -> None:
+        """The head is taken."""
+        if isinstance(self.head, RowChanged):
+            self.seen.take(self.head)
+        self.offset, self.head = self.head_offset + 1, None
+        self.note()
+
+    def note(self) -> None:
+        """Its part of a place."""
+        seen = self.seen
+        state = [self.offset, seen.order, seen.tx, seen.total_order, seen.ts_ms]
+        self.text = f"{json.dumps(self.name)}:{json.dumps(state, separators=(',', ':'))}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebeziumChanges:
+    """See `ChangeSource`. `seq` counts changes; the place says each log's offset."""
+
+    logs: Logs
+    tables: Mapping[str, str] = field(default_factory=dict)
+    """Source table, with or without its schema → target table; others keep their name."""
+
+    def fingerprint(self) -> object:
+        return self.logs.fingerprint()
+
+    def close(self) -> None:
+        self.logs.close()
+
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
+        state = places.read(places.DEBEZIUM, after, place).get("logs", {})
+        end = None if until is None else places.read(places.DEBEZIUM, after, until).get("logs", {})
+        shared = _Seen()
+        logs: dict[str, _Log] = {}
+        starts = {name: one[0] for name, one in state.items()}
+        ends = None if end is None else {name: one[0] for name, one in end.items()}
+        for name, messages in self.logs.read(starts, ends):
+            offset, *seen = state.get(name, [0])
+            log = _Log(name, messages, offset, shared if self.logs.is_one else _Seen())
+            if seen and seen[0] is not None:
+                last = _Seen(tuple(seen[0]), *seen[1:])
+                if log.seen.order is None or (last.order or ()) > log.seen.order:
+                    log.seen.order, log.seen.tx, log.seen.total_order = last.order, last.tx, last.total_order
+                log.seen.ts_ms = max(log.seen.ts_ms, last.ts_ms)
+            logs[name] = log
+        for log in logs.values():
+            log.note()
+        data = [log for name, log in logs.items() if not self.logs.is_transactions(name)]
+        if self.logs.transactions is None:
+            groups = self._merged(data)
+        else:
+            groups = self._whole(data, [log for name, log in logs.items() if self.logs.is_transactions(name)])
+        for rows in groups:
+            head = f'{{"source":"{places.DEBEZIUM}","logs":{{'
+            text = head + ",".join([log.text for log in logs.values()]) + "}}"
+            changes: list[Change] = []
+            for row in rows:
+                after += 1
+                changes.append(
+                    Change(
+                        seq=after, tx=row.tx if len(rows) > 1 else None, table=self._table(row), op=row.op,
+                        before=row.before, after=row.after, place=text if len(changes) + 1 == len(rows) else None,
+                    )
+                )  # fmt: skip
+            yield tuple(changes)
+
+    def _table(self, row: RowChanged) -> str:
+        return self.tables.get(row.collection) or self.tables.get(row.table) or row.table
+
+    def _merged(self, logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
+        """Change by change; first what has no place, log by log."""
+        heap: list[tuple[bool, Order, int]] = []
+
+        def push(number: int) -> None:
+            head = self._row(logs[number])
+            if head is not None:
+                heapq.heappush(heap, (head.order is not None, head.order or (), number))
+
+        for number in range(len(logs)):
+            push(number)
+        while heap:
+            _, order, number = heapq.heappop(heap)
+            row = self._row(logs[number])
+            # If another piece of the log had what was pushed, it is old by now, and this is the next.
+            if row is not None and (row.order or ()) == order:
+                logs[number].pop()
+                yield (row,)
+            push(number)
+
+    def _whole(self, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
+        """Transactions in the order of their ends, as far as they are complete."""
+        while True:
+            for log in logs:
+                while (row := self._row(log)) is not None and row.tx is None:
+                    log.pop()
+                    yield (row,)
+            last = next((log for log in ends if self._head(log) is not None), None)
+            if last is None or not isinstance(last.head, TransactionEnded):
+                return
+            end, wanted = last.head, sum(n for name, n in last.head.counts.items() if self.logs.has(name))
+            rows, is_all_known = self._of_transaction(logs, end.id)
+            known = {row.total_order for _, row in rows if row.tx is not None}
+            known.update(*(log.old.get(end.id, ()) for log in logs))
+            if len(known) < wanted and not is_all_known:
+                return
+            if len(known) != wanted:
+                raise Corrupt(
+                    "a transaction does not have as many changes as its end says; nothing of it was written",
+                    advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {ANEW}",
+                    transaction=end.id, expected=wanted, found=len(known), **self.logs.where(last.name, last.head_offset),
+                )  # fmt: skip
+            last.pop()
+            if rows:
+                yield [row for _, row in sorted(rows, key=lambda one: one[0])]
+            else:  # its end was sent again, too; what was met again on the way to it has served
+                for log in logs:
+                    log.old.pop(end.id, None)
+
+    def _of_transaction(self, logs: Sequence[_Log], id: str) -> tuple[list[tuple[int, RowChanged]], bool]:
+        """Its changes, with what they are sorted by; and whether no log can have more of them."""
+        rows: list[tuple[int, RowChanged]] = []
+        seen: set[int] = set()
+        is_all_known = True
+        for log in logs:
+            place = 0
+            while (row := self._row(log)) is not None and row.tx in (id, None):
+                log.pop()
+                place = row.total_order or place  # one that stands alone stays behind its neighbour
+                if row.total_order is None or row.total_order not in seen:
+                    rows.append((place, row))
+                    seen.add(place)
+            is_all_known &= row is not None
+        return rows, is_all_known
+
+    def _row(self, log: _Log) -> RowChanged | None:
+        """The next change of a log of changes."""
+        while isinstance(head := self._head(log), TransactionEnded):
+            log.head = None
+        return head
+
+    def _head(self, log: _Log) -> RowChanged | TransactionEnded | None:
+        """The next of what a log says that was not delivered before; None: no more is known."""
+        while True:
+            if log.head is None:
+                message = next(log.messages, None)
+                if message is None:
+                    return None
+                log.head, log.head_offset = self._read(log, message), message.offset
+            if not isinstance(log.head, RowChanged) or not self._is_old(log, log.head):
+                if log.head is not None:
+                    return log.head
+            log.head = None
+
+    def _is_old(self, log: _Log, row: RowChanged) -> bool:
+        try:
+            is_old = log.seen.is_old(row)
+        except ValueError as error:
+            raise Corrupt(
+                "the source's positions went back: its log was begun anew; nothing more was written",
+                advice=ANEW,
+                table=row.collection, last=log.seen.order, now=row.order, **self.logs.where(log.name, log.head_offset),
+            ) from error  # fmt: skip
+        if is_old:
+            log.old.setdefault(row.tx or "", set()).add(row.total_order or 0)
+        return is_old
+
+    def _read(self, log: _Log, message: Message) -> envelope.Envelope:
+        try:
+            value, key = (None if one is None else json.loads(one) for one in (message.value, message.key))
+            return envelope.read(value, key)
+        except ValueError as error:  # of which NotAnEnvelope, and what is not JSON or not UTF-8
+            what = str(error) if isinstance(error, NotAnEnvelope) else f"it is not JSON ({error})"
+            raise Corrupt(
+                f"not a Debezium envelope: {what}; nothing of it was written",
+                **self.logs.where(log.name, message.offset),
+            ) from error

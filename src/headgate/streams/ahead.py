@@ -1,0 +1,72 @@
+"""What was computed before its turn: whether it still holds when the turn has come, and how it gets into the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from headgate.core.ids import TableLocation, Version
+from headgate.delta.log import DeltaTableLog, LogGone
+from headgate.delta.publish import Staged
+from headgate.ports import WriteToken
+from headgate.streams.held import Decided
+from headgate.streams.target import Met, TargetRows
+from headgate.tables.running import finish
+
+
+def is_unchanged(log: DeltaTableLog, seen: Mapping[TableLocation, Version]) -> bool:
+    """Whether no rows and no definitions of these tables have changed since these versions; entries of turns do not count."""
+    for table, version in seen.items():
+        try:
+            commits = log.commits(table, version, log.head(table)) if version >= 0 or log.head(table) >= 0 else []
+        except LogGone:
+            return False
+        if any(commit.added or commit.removed or commit.is_metadata_change for commit in commits):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a batch of requests does to the target, computed on one version of it."""
+
+    rules: pa.Table
+    met: Met
+    staged: Staged | None
+    """None where no row was met."""
+
+    @staticmethod
+    def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
+        """Meets the rows and changes them, without a commit."""
+        met = rows.meet(decided.rules, version)
+        staged = rows.stage(decided.rules, met) if met.rows.num_rows > 0 else None
+        return Change(rules=decided.rules, met=met, staged=staged)
+
+    def put(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken) -> Met | None:
+        """Puts it on top of what was committed meanwhile; what was met in the end.
+
+        None where it met nothing before and may meet something now: it has to be computed anew. Nothing was written then.
+        """
+        if self.staged is None:
+            met = self._met_at(log, target, rows, log.head(target))
+            return met if met.rows.num_rows == 0 else None
+        version = finish(self.staged, token).version
+        return self._met_at(log, target, rows, log.head(target) if version is None else Version(version - 1))
+
+    def _met_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Met:
+        """What the rules meet at a later version. Of files that only came, those alone are looked at."""
+        try:
+            commits = log.commits(target, self.met.version, version)
+        except LogGone:
+            return rows.meet(self.rules, version)
+        came = [file.path for commit in commits for file in commit.added if file.is_data_change]
+        if any(file.is_data_change for commit in commits for file in commit.removed):
+            return rows.meet(self.rules, version)
+        if not came:
+            return replace(self.met, version=version)
+        if any(commit.removed for commit in commits):
+            return rows.meet(self.rules, version)  # files that came may have been made into others already
+        more = rows.meet(self.rules, version, came)
+        return Met(version=version, rows=pa.concat_tables([self.met.rows, more.rows.cast(self.met.rows.schema)]))

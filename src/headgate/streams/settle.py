@@ -1,0 +1,90 @@
+"""Writes down what became of requests: one commit, which also says how far the stream has been tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from headgate.core.requests.fold import Path, Settled
+from headgate.delta.requests import RequestTable
+from headgate.delta.statements import append, conflicts, tokened
+from headgate.ports import WriteToken
+from headgate.streams.held import Held
+from headgate.streams.steps import SETTLE, BatchTurn, StreamContext
+from headgate.streams.target import Met, noted
+from headgate.streams.tested import Tested
+
+
+class Settling:
+    """The step `settle` of one stream."""
+
+    def __init__(self, context: StreamContext, requests: RequestTable) -> None:
+        self._context, self._requests = context, requests
+
+    def write(
+        self,
+        turn: BatchTurn,
+        held: Held,
+        settled: Mapping[str, Settled],
+        replaced: Mapping[str, Settled],
+        effects: Mapping[str, Path],
+        tested: Tested,
+        met: Met | None,
+    ) -> None:
+        """Writes down what became of the requests, in one commit that also says how far the stream has been tested."""
+        version = met.version if met else tested.tested
+        outcomes = {**settled, **replaced}
+        ids = list(dict.fromkeys([*outcomes, *effects]))
+        changes = pa.table(
+            {
+                "request_id": pa.array(ids, pa.string()),
+                "state": pa.array([outcomes[i].state if i in outcomes else None for i in ids], pa.string()),
+                "reason": pa.array([outcomes[i].reason if i in outcomes else None for i in ids], pa.string()),
+                "matched_rows": pa.array([settled[i].matched_rows if i in settled else None for i in ids], pa.int64()),
+            }
+        )
+        session, location = self._context.session, self._requests.location
+        # States that these requests can be in now: the rest of the table is not looked at.
+        of_held = held.rows["state"].to_pylist() if held.requests else []
+        states = sorted({*of_held, *(["applied"] if replaced or effects else [])})
+
+        def statement(token: WriteToken) -> None:
+            token = noted(token, **tested.facts())
+            if not ids:
+                empty = self._requests.rows(["stored"])
+                assert empty is not None
+                append(empty.limit(0), location, token)
+                return
+            source = session.createDataFrame(changes)
+            values = {
+                "state": "coalesce(s.state, t.state)",
+                "reason": "CASE WHEN s.state IS NULL THEN t.reason ELSE s.reason END",
+                "matched_rows": "coalesce(s.matched_rows, t.matched_rows)",
+                "tested_version": f"{version}",
+            }
+            if effects:
+                source = source.join(self._effect_rows(held, effects), "request_id", "left")
+                values["effect"] = "coalesce(s.effect, t.effect)"
+            listed = ", ".join(f"'{state}'" for state in states)
+            table = DeltaTable.forPath(session, location).alias("t")
+            condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
+            with tokened(session, token), conflicts():
+                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=values)  # type: ignore[arg-type]
+                merge.execute()
+
+        turn.write(location, step=SETTLE, name="settle", statement=statement)
+
+    def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
+        """`request_id` and `effect`."""
+        lasts = [path.last for path in effects.values()]
+        ends = [None if last.op == "delete" else last.moves_to for last in lasts]
+        rows = held.taken([last.id for last in lasts]).select(["op", "set"])
+        rows = rows.append_column("request_id", pa.array(list(effects), pa.string()))
+        rows = rows.append_column("ends_at", pa.array(ends, pa.string()))
+        frame = self._context.session.createDataFrame(rows)
+        return frame.select("request_id", F.struct("op", "set", "ends_at").alias("effect"))

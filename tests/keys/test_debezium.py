@@ -1,0 +1,268 @@
+"""Debezium's envelopes: what each says, in which order they are applied, and that none is lost, doubled or torn."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.core.keys import envelope
+from headgate.core.keys.change import Change
+from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
+from headgate.errors import CheckpointMismatch, Corrupt
+from headgate.sources.debezium import DebeziumChanges
+from headgate.sources.debezium_files import EnvelopeFiles
+from headgate.syncs.run import SyncSettings, run
+from headgate.testing.changes import Scenario, scenarios
+from headgate.testing.databases import fresh_sqlite
+from tests.keys.rooms import SQLITE_LACKS, begin, expected, state
+
+pytestmark = pytest.mark.data
+
+
+def source(lsn: int, before: int = 0, table: str = "t", **more: Any) -> dict[str, Any]:
+    """A `source` of PostgreSQL."""
+    return {
+        "connector": "postgresql", "db": "d", "schema": "s", "table": table, "lsn": lsn,
+        "sequence": json.dumps([str(before), str(lsn)]), "ts_ms": lsn, "snapshot": "false", **more,
+    }  # fmt: skip
+
+
+def message(
+    op: str, lsn: int, before: Any = None, after: Any = None, tx: str | None = None, n: int = 1
+) -> dict[str, Any]:
+    """An envelope of `s.t`."""
+    transaction = None if tx is None else {"id": tx, "total_order": n, "data_collection_order": n}
+    return {"op": op, "before": before, "after": after, "source": source(lsn), "transaction": transaction}
+
+
+def ended(tx: str, **counts: int) -> dict[str, Any]:
+    """The end of a transaction."""
+    collections = [{"data_collection": f"s.{name}", "event_count": n} for name, n in counts.items()]
+    return {"status": "END", "id": tx, "event_count": sum(counts.values()), "data_collections": collections}
+
+
+def write(path: Path, *messages: Any) -> Path:
+    """A file of them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in messages))
+    return path
+
+
+def changes(folder: Path, place: str | None = None, after: int = -1, *, whole: bool = True) -> list[tuple[Change, ...]]:
+    """What is read from `data/` and `ends/` of the folder."""
+    return list(reader(folder, whole=whole).transactions(after, place))
+
+
+def reader(folder: Path, *, whole: bool = True) -> DebeziumChanges:
+    """The source over the folder."""
+    transactions = str(folder / "ends") if whole else None
+    return DebeziumChanges(logs=EnvelopeFiles(files=str(folder / "data"), transactions=transactions))
+
+
+def ids(groups: list[tuple[Change, ...]]) -> list[list[int]]:
+    """The id of each change, by transaction."""
+    return [[(one.after or one.before or {})["id"] for one in group] for group in groups]
+
+
+# ------------------------------------------------------------------------------------------------------ one envelope
+
+
+def test_real_envelopes_are_read_or_named(cdc_data: Path) -> None:
+    """Of 456 messages of many tools: what is Debezium's is read as a row, an end or nothing; all else is refused."""
+    found: dict[str, int] = defaultdict(int)
+    rows = []
+    for path in sorted((cdc_data / "samples").glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            value = json.loads(line)["message"]
+            try:
+                read = envelope.read(value)
+            except NotAnEnvelope:
+                read = "refused"  # type: ignore[assignment]
+            found[f"{path.stem}: {type(read).__name__}"] += 1
+            if isinstance(read, RowChanged):
+                rows.append(read)
+    assert sum(found.values()) == 456
+    assert {one.op for one in rows} == {"c", "u", "d", "t"}
+    by_name = {name: n for name, n in found.items() if "RowChanged" in name and not name.startswith("debezium")}
+    assert by_name == {}  # Canal's, Maxwell's and the others are not taken for Debezium's
+    assert found["debezium: RowChanged"] == 48
+    told = {one: found[f"debezium-docs-{one}: RowChanged"] for one in ("postgresql", "mysql", "sqlserver", "db2")}
+    assert told == {"postgresql": 4, "mysql": 4, "sqlserver": 2, "db2": 2}
+    postgres = [one for one in rows if one.collection == "public.customers"]
+    assert [(one.op, one.order) for one in postgres][:1] == [("c", None)]  # of a snapshot
+    assert next(one for one in postgres if one.op == "u").before == {"id": 1}
+    server = [one.order for one in rows if one.collection == "testDB.dbo.customers"]
+    assert server == sorted(server)
+    assert (0x27 << 48 | 0x758 << 16 | 5, 0x27 << 48 | 0x758 << 16 | 3) in server
+
+
+def test_values_are_decoded_by_their_schema() -> None:
+    """Numbers that stand for moments and amounts become those; a value that was not sent is left out."""
+
+    def field(name: str, type: str, logical: str | None = None, **parameters: str) -> dict[str, Any]:
+        return {"field": name, "type": type, "name": logical, "parameters": parameters}
+
+    fields = [
+        field("id", "int32"), field("d", "int32", "io.debezium.time.Date"),
+        field("m", "int64", "io.debezium.time.MicroTimestamp"), field("z", "string", "io.debezium.time.ZonedTimestamp"),
+        field("n", "bytes", "org.apache.kafka.connect.data.Decimal", scale="3"), field("b", "bytes"),
+        field("toast", "string"), field("null", "int32", "io.debezium.time.Date"),
+    ]  # fmt: skip
+    amount = -(10**37) - 1
+    after = {
+        "id": 7, "d": 20_000, "m": 1_700_000_000_123_456, "z": "2026-01-02T03:04:05.678+02:00",
+        "n": base64.b64encode(amount.to_bytes(16, "big", signed=True)).decode(), "b": "AAEC",
+        "toast": envelope.UNAVAILABLE, "null": None,
+    }  # fmt: skip
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    read = envelope.read({"schema": schema, "payload": {**message("r", 1), "after": after}})
+    assert isinstance(read, RowChanged)
+    assert read.after == {
+        "id": 7, "d": date(2024, 10, 4), "m": datetime(2023, 11, 14, 22, 13, 20, 123456), "b": b"\x00\x01\x02",
+        "z": datetime(2026, 1, 2, 1, 4, 5, 678000, tzinfo=UTC), "n": Decimal("-10000000000000000000000000000000000.001"),
+        "null": None,
+    }  # fmt: skip
+    with pytest.raises(NotAnEnvelope, match=r"after\.d is not what its schema says"):
+        envelope.read({"schema": schema, "payload": {**message("c", 1), "after": {"d": "x"}}})
+
+
+def test_what_a_message_may_be() -> None:
+    """Tombstones, heartbeats, begins and messages say nothing; a deleted row may be known by its key alone."""
+    nothing = [None, {"ts_ms": 1}, {"status": "BEGIN", "id": "1"}, {**message("m", 1)}, {"schema": {}, "payload": None}]
+    assert [envelope.read(one) for one in nothing] == [None] * len(nothing)
+    assert envelope.read(ended("7", t=2)) == TransactionEnded(id="7", counts={"s.t": 2})
+    gone = envelope.read(message("d", 1), {"schema": {}, "payload": {"id": 3}})
+    assert isinstance(gone, RowChanged)
+    assert gone.before == {"id": 3}
+    for bad, says in [
+        ({"id": 1}, "has no op"), ([1], "not an object"), (message("x", 1), "op 'x' is not known"),
+        (message("c", 1), "after is missing"), (message("d", 1), "neither a before-image nor a key"),
+        ({**message("c", 1, after={"id": 1}), "source": {}}, "names no table"),
+        ({**message("c", 1, after={"id": 1}), "transaction": {"id": "1"}}, "its position or its transaction"),
+        ({"schema": {}, "payload": 1}, "payload is not an object"), ({"status": "END", "id": "1"}, "how many events"),
+    ]:  # fmt: skip
+        with pytest.raises(NotAnEnvelope, match=says):
+            envelope.read(bad)
+
+
+# -------------------------------------------------------------------------------------------------- their transactions
+
+
+def test_a_transaction_is_held_back_until_it_is_whole(tmp_path: Path) -> None:
+    """And then it comes in the order in which transactions ended, its rows in their order, wherever they lie."""
+    row = [{"id": n} for n in range(9)]
+    of_b = [message("c", 20, after=row[2], tx="B")]
+    of_a = [message("c", 21, after=row[n], tx="A", n=n + 1) for n in (0, 1, 3)]
+    of_a[2]["transaction"]["total_order"] = 3
+    write(tmp_path / "data" / "a", *of_b, of_a[0])
+    write(tmp_path / "data" / "b", None, of_a[1])
+    write(tmp_path / "ends" / "t", {"status": "BEGIN", "id": "B"}, ended("B", t=1), ended("A", t=3))
+    first = changes(tmp_path)
+    assert ids(first) == [[2]]
+    write(tmp_path / "data" / "c", of_a[2], message("c", 30, after=row[4], tx="C"))
+    assert ids(changes(tmp_path, first[0][-1].place, first[0][-1].seq)) == [[0, 1, 3]]
+    both = changes(tmp_path)
+    assert ids(both) == [[2], [0, 1, 3]]
+    assert [one.seq for group in both for one in group] == [0, 1, 2, 3]
+    assert ids(list(reader(tmp_path).transactions(-1, None, until=both[0][-1].place))) == [[2]]
+
+
+def test_what_the_connector_sends_again_is_dropped(tmp_path: Path) -> None:
+    """Half a transaction and then the whole, a whole one twice, and all of it behind a restart; the number stays right."""
+    one = [message("c", 10, after={"id": n}, tx="A", n=n) for n in (1, 2)]
+    two = [message("c", 20 + n, after={"id": n}, tx="B", n=n - 2) for n in (3, 4)]
+    three = [message("c", 30, after={"id": 5}, tx="C")]
+    write(tmp_path / "data" / "t", one[0], *one, *two, *one, *two, *three)
+    write(tmp_path / "ends" / "t", ended("A", t=2), ended("B", t=2), ended("A", t=2), ended("B", t=2), ended("C", t=1))
+    whole = changes(tmp_path)
+    assert ids(whole) == [[1, 2], [3, 4], [5]]
+    for n, group in enumerate(whole):
+        assert ids(changes(tmp_path, group[-1].place, group[-1].seq)) == ids(whole[n + 1 :])
+    alone = changes(tmp_path, whole=False)
+    assert ids(alone) == [[1], [2], [3], [4], [5]]
+
+
+def test_a_transaction_that_can_never_be_whole_is_an_error(tmp_path: Path) -> None:
+    """Not silence: a change of it is missing where others come behind it, or the source's log was begun anew."""
+    write(tmp_path / "data" / "t", message("c", 10, after={"id": 1}, tx="A"), message("c", 30, after={"id": 3}, tx="C"))
+    write(tmp_path / "ends" / "t", ended("A", t=2), ended("C", t=1))
+    with pytest.raises(
+        Corrupt, match=r"does not have as many changes as its end says.*transaction=A expected=2 found=1"
+    ):
+        changes(tmp_path)
+    back = message("c", 5, after={"id": 9})
+    back["source"]["ts_ms"] = 1_000
+    write(tmp_path / "data" / "t", message("c", 10, after={"id": 1}), back)
+    with pytest.raises(Corrupt, match=r"positions went back.*file=.*t line=2"):
+        changes(tmp_path, whole=False)
+
+
+def test_a_bad_message_is_named_and_what_is_before_it_is_applied(tmp_path: Path) -> None:
+    """File and line; and a position of another source is refused."""
+    write(tmp_path / "data" / "t", message("c", 1, after={"id": 1}), {"key": {"id": 2}, "value": {"op": "?"}})
+    going = reader(tmp_path, whole=False).transactions(-1)
+    assert ids([next(going)]) == [[1]]
+    with pytest.raises(Corrupt, match=r"not a Debezium envelope: op '\?' is not known.*file=.*t line=2"):
+        next(going)
+    (tmp_path / "data" / "t").write_text("{")
+    with pytest.raises(Corrupt, match=r"it is not JSON.*line=1"):
+        changes(tmp_path, whole=False)
+    with pytest.raises(CheckpointMismatch, match="it is of change files, and this sync reads debezium"):
+        changes(tmp_path, after=7)
+    with pytest.raises(CheckpointMismatch, match="it is of delta, and this sync reads debezium"):
+        changes(tmp_path, '{"source":"delta"}', 7)
+
+
+# ------------------------------------------------------------------------------------------------------------ the ends
+
+
+def envelopes(scenario: Scenario, keys: dict[str, tuple[str, ...]], images: str) -> tuple[list[Any], list[Any]]:
+    """The scenario's changes as PostgreSQL's connector sends them, and its transaction metadata."""
+    data = []
+    counts: dict[str, dict[str, int]] = {}
+    for change in scenario.changes:
+        count = counts.setdefault(str(change.tx), {})
+        before, after, key = change.before, change.after, keys[change.table]
+        parts = [(change.op, before if images == "full" or change.op == "d" else None, after)]
+        if images == "none" and before and after and any(before[one] != after[one] for one in key):
+            parts = [("d", {one: before[one] for one in key}, None), ("c", None, after)]  # so a moved key is sent
+        for op, old, new in parts:
+            count[change.table] = count.get(change.table, 0) + 1
+            transaction = {"id": str(change.tx), "total_order": sum(count.values())}
+            where = source(1000 + len(data), before=len(counts), table=change.table)
+            data.append({"op": op, "before": old, "after": new, "source": where, "transaction": transaction})
+    return data, [one for tx, count in counts.items() for one in ({"status": "BEGIN", "id": tx}, ended(tx, **count))]
+
+
+@pytest.mark.parametrize("images", ["full", "none"])
+def test_recorded_scenarios_end_as_at_the_source(cdc_data: Path, tmp_path: Path, images: str) -> None:
+    """Each table's changes in a file of its own, read in pieces of any size, with the connector's repetitions."""
+    done = 0
+    for scenario in scenarios(cdc_data / "scenarios.json"):
+        if scenario.id in SQLITE_LACKS or any(change.op == "ddl" for change in scenario.changes):
+            continue
+        folder = tmp_path / f"{done}"
+        folder.mkdir()
+        database = fresh_sqlite(folder)
+        begin(database, scenario)
+        target = database.target()
+        keys = {name: table.identity for name, table in target.tables(scenario.tables).items()}
+        if images == "full" or all(keys.values()):  # a row without a key is known by its values alone
+            data, ends = envelopes(scenario, keys, images)
+            for cut in (len(data) // 3, len(data)):
+                for table in {one["source"]["table"] for one in data}:
+                    mine = [one for one in data[:cut] if one["source"]["table"] == table]
+                    write(folder / "data" / table, *mine, *mine[-2:])
+                write(folder / "ends" / "t", *ends)
+                list(run(reader(folder), target, stream="s", settings=SyncSettings(changes_max=7)))
+            assert state(database, list(scenario.final)) == expected(scenario), scenario.id
+            done += 1
+        target.close()
+    assert done >= 25

@@ -1,0 +1,120 @@
+"""Debezium's envelopes from a real broker: partitions, transactions that lie across them, and what cannot be read."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headgate.errors import CheckpointMismatch, Corrupt, Unavailable
+from headgate.sources.debezium import DebeziumChanges
+from headgate.sources.debezium_kafka import EnvelopeTopics
+from headgate.syncs.run import SyncSettings, run
+from headgate.testing.changes import scenarios
+from headgate.testing.databases import fresh_sqlite
+from tests.cli.command import headgate
+from tests.keys.rooms import begin, expected, state
+from tests.keys.test_debezium import envelopes
+
+PARTITIONS = 3
+
+
+def make(servers: str, *topics: str) -> AdminClient:
+    """Topics with several partitions, but for that of transactions."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    wanted = [NewTopic(one, 1 if one.endswith("transaction") else PARTITIONS) for one in topics]
+    for made in admin.create_topics(wanted).values():
+        made.result(20)
+    return admin
+
+
+def send(servers: str, topic: str, messages: list[Any]) -> None:
+    """Messages to the partitions of their keys."""
+    producer = Producer({"bootstrap.servers": servers})
+    for one in messages:
+        image = one.get("after") or one.get("before") if one else None
+        place = hash(str(image.get("id"))) % PARTITIONS if image else 0
+        producer.produce(topic, key=json.dumps(image), value=None if one is None else json.dumps(one), partition=place)
+    assert producer.flush(30) == 0
+
+
+def reader(servers: str, prefix: str, *, transactions: bool = True) -> DebeziumChanges:
+    """The source."""
+    logs = EnvelopeTopics(
+        topics=[f"{prefix}.s.t"], servers=servers, transactions=f"{prefix}.transaction" if transactions else None,
+        options={}, group=prefix,
+    )  # fmt: skip
+    return DebeziumChanges(logs=logs)
+
+
+@pytest.mark.kafka
+def test_a_recorded_history_ends_as_at_the_source(kafka_servers: str, cdc_data: Path, tmp_path: Path) -> None:
+    """Its rows in three partitions, its transactions whole, killed and gone on; the file's command does the same."""
+    prefix = f"p{uuid.uuid4().hex}"
+    scenario = next(one for one in scenarios(cdc_data / "scenarios.json") if one.id == "mix-2")
+    database = fresh_sqlite(tmp_path)
+    begin(database, scenario)
+    make(kafka_servers, f"{prefix}.s.t", f"{prefix}.transaction")
+    target = database.target()
+    keys = {name: table.identity for name, table in target.tables(scenario.tables).items()}
+    data, ends = envelopes(scenario, keys, "none")
+    send(kafka_servers, f"{prefix}.s.t", [None, *data[:100], *data[80:200]])
+    producer = Producer({"bootstrap.servers": kafka_servers})
+    for end in ends:
+        producer.produce(f"{prefix}.transaction", value=json.dumps(end))
+    assert producer.flush(30) == 0
+    source = reader(kafka_servers, prefix)
+    assert source.fingerprint() == source.fingerprint()
+    going = run(source, target, stream="p/crm", settings=SyncSettings(changes_max=20))
+    first = next(going)
+    going.close()  # as if it had been killed: batches that were read and not applied are read again
+    more = list(run(source, target, stream="p/crm", settings=SyncSettings(changes_max=20)))
+    assert more[-1].through < 200
+    assert more[0].batch == first.batch + 1
+    send(kafka_servers, f"{prefix}.s.t", data[200:])
+    source.close()
+    target.close()
+    (tmp_path / "headgate.yml").write_text(
+        f"name: p\nsync:\n  crm:\n    from: {{kafka: {prefix}.s.t, servers: '{kafka_servers}', "
+        f"transactions: {prefix}.transaction}}\n    to: 'sqlite:{next(tmp_path.glob('*.db'))}'\n"
+    )
+    ran = headgate("sync", "run", "--once", "--spec", tmp_path, "--output", "json")
+    assert ran.code == 0, ran.err
+    assert ran.json["syncs"][0]["position"] == len(data) - 1
+    assert state(database, list(scenario.final)) == expected(scenario)
+
+
+@pytest.mark.kafka
+def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> None:
+    """A bad message by topic, partition and offset; messages that were deleted before they were read; no broker."""
+    prefix = f"p{uuid.uuid4().hex}"
+    topic = f"{prefix}.s.t"
+    admin = make(kafka_servers, topic)
+    row = {"op": "c", "after": {"id": 1}, "source": {"table": "t", "schema": "s"}}
+    producer = Producer({"bootstrap.servers": kafka_servers})
+    for value in (json.dumps(row), json.dumps(row), "{not json"):
+        producer.produce(topic, value=value, partition=1)
+    assert producer.flush(30) == 0
+    source = reader(kafka_servers, prefix, transactions=False)
+    going = source.transactions(-1)
+    ((first,), (_,)) = next(going), next(going)
+    with pytest.raises(Corrupt, match=rf"it is not JSON.*topic={topic} partition=1 offset=2"):
+        next(going)
+
+    for deleted in admin.delete_records([TopicPartition(topic, 1, 2)]).values():
+        deleted.result(20)
+    with pytest.raises(
+        CheckpointMismatch, match=rf"deleted before they were read.*topic={topic} partition=1 next=1 first=2"
+    ):
+        next(source.transactions(first.seq, first.place))
+    source.close()
+    absent, silent = reader(kafka_servers, "absent", transactions=False), reader("127.0.0.1:1", "x")
+    for wrong, says in ((absent, "no such topic"), (silent, "does not answer")):
+        with pytest.raises(Unavailable, match=says):
+            wrong.fingerprint()
+        wrong.close()
