@@ -15,6 +15,7 @@ help:
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
+	@echo 'make bench-sync       ways to carry changes to a database with unique keys; about half an hour'
 	@echo 'make bench-rows       statements of several writers beside stock delta-spark; about half an hour'
 	@echo 'make simulate         the turn protocol explored in full'
 	@echo 'make soak             turns under random faults: three Spark drivers, one ZooKeeper; 10 minutes and what is left'
@@ -67,6 +68,9 @@ bench: env
 
 bench-turns: env
 	$(BIN)/python -m benchmarks turns
+
+bench-sync: env
+	$(BIN)/python -m benchmarks sync
 
 bench-rows: env
 	$(BIN)/python -m benchmarks rows coverage

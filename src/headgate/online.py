@@ -23,6 +23,7 @@ from headgate.sources.files import ChangeFiles
 from headgate.syncs.explain import NextBatch, explain
 from headgate.syncs.resync import replace_all
 from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one, carry
+from headgate.syncs.verify import Verified, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -212,6 +213,14 @@ class Keeper:
             Unavailable: It does not answer, or is not there.
         """
         return self._source.fingerprint()
+
+    def verify(self, listed_max: int) -> Verified:
+        """The target, compared with the source as of the target's position. Nothing is written but temporary tables.
+
+        Raises:
+            HeadgateError: See `verify`.
+        """
+        return verify(self._source, self._target, stream=self.stream, listed_max=listed_max)
 
     def standing(self) -> Standing:
         """How far the target is. Nothing is written.

@@ -433,3 +433,27 @@ def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
         )
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert ran.stderr.splitlines()[-1] == "False", command
+
+
+def test_verify_finds_what_was_planted_and_ends_with_4(tmp_path: Path) -> None:
+    """Clean after a run; then a value, a row too many and a row too few; for people and for machines, without row values."""
+    pipeline(tmp_path)
+    execute(tmp_path, "DELETE FROM people")
+    bring(tmp_path, "1", [change(n, "0", "c", None, person(n + 1, "abc"[n])) for n in range(3)])
+    assert sync(tmp_path, "run", "--once").code == 0
+    clean = sync(tmp_path, "verify", "--output", "json")
+    assert (clean.code, clean.json["syncs"][0]["differences"], clean.json["syncs"][0]["position"]) == (0, 0, 2)
+    execute(
+        tmp_path, "DELETE FROM people WHERE id = 3", "UPDATE people SET email = 'secret' WHERE id = 1",
+        "INSERT INTO people VALUES (9, 'i')",
+    )  # fmt: skip
+    before = state_of(tmp_path)
+    found = sync(tmp_path, "verify")
+    assert found.code == 4
+    assert "crm: 3 differences as of position 2 (batch 1)" in found.out
+    for line in ("different  people [1]: email", "missing  people [3]", "extra  people [9]"):
+        assert line in found.out
+    assert "secret" not in found.out + found.err
+    (table,) = sync(tmp_path, "verify", "--output", "json").json["syncs"][0]["tables"]
+    assert [one["kind"] for one in table["listed"]] == ["different", "missing", "extra"]
+    assert state_of(tmp_path) == before

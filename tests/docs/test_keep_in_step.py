@@ -32,7 +32,7 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
             ran = headgate(*shlex.split(command))
             assert (ran.code, ran.out.splitlines()) == (0, shown), command
             seen += 1
-    assert seen == 5
+    assert seen == 6
     rows = database.execute("SELECT id, email FROM people ORDER BY id").fetchall()
     database.close()
     assert rows == [(1, "b@x"), (2, "a@x")]

@@ -45,6 +45,7 @@ COMMANDS = (
     "metrics",
     "requests",
     "sync",
+    "sync_verify",
     "adopt",
     "verify",
     "explain",

@@ -40,9 +40,9 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
     Nothing is written to the target but temporary tables, which end with the command.
     """
     rows = []
-    keepers = _keepers(spec, name)
+    keepers = keepers_of(spec, name)
     for keeper in keepers:
-        with _named(keeper, keepers), keeper:
+        with named(keeper, keepers), keeper:
             batch = keeper.plan()
         about = None if batch is None else dataclasses.asdict(batch)
         rows.append({"sync": keeper.name, "batch": about, "caveat": keeper.caveat})
@@ -70,7 +70,7 @@ def run_command(
         raise InvalidRequest(
             "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
         )
-    keepers = _keepers(spec, name)
+    keepers = keepers_of(spec, name)
     stop, signals = threading.Event(), list[int]()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -102,7 +102,7 @@ def resync_command(
 
     Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
     """
-    (keeper,) = _keepers(spec, name)
+    (keeper,) = keepers_of(spec, name)
     count = _Count(sync=name)
     with keeper:
         _count(keeper.resync(), count)
@@ -114,7 +114,7 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     """Show how far each database is: position, last batch, epoch of the writer, rows set apart."""
     rows: list[dict[str, Any]] = []
     errors: dict[str, HeadgateError] = {}
-    for keeper in _keepers(spec, None):
+    for keeper in keepers_of(spec, None):
         try:
             with keeper:
                 rows.append({**dataclasses.asdict(keeper.standing()), "error": None})
@@ -155,7 +155,7 @@ def dead_letters_command(
     output: Output = OUTPUT,
 ) -> None:
     """Show rows that were set apart, latest first, with the reason. Their images are in the target's table headgate_dead."""
-    (keeper,) = _keepers(spec, name)
+    (keeper,) = keepers_of(spec, name)
     with keeper:
         letters = keeper.dead_letters(limit)
     if output is not Output.TEXT:
@@ -183,7 +183,7 @@ class _Count:
     """None: nothing was applied."""
 
 
-def _keepers(spec: str | None, name: str | None) -> list[Keeper]:
+def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
     from headgate.online import Keeper, syncs_of
 
     pipeline = settings.load_pipeline(spec)
@@ -191,7 +191,7 @@ def _keepers(spec: str | None, name: str | None) -> list[Keeper]:
 
 
 @contextlib.contextmanager
-def _named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
+def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
     """Says whose error it is, where it could be that of several."""
     try:
         yield
@@ -214,7 +214,7 @@ def _carry(
     while not stop.is_set():
         applied = 0
         for keeper, each in passes:
-            with _named(keeper, keepers):
+            with named(keeper, keepers):
                 applied += _one_pass(keeper, next(each), counts[keeper.name], stop, output)
         if once or (until_idle and not applied):
             return

@@ -80,6 +80,10 @@ class TableFeed:
         version, here = int(now.version), places.written(places.DELTA, {"table": now.id})
         return version, here, (self._row("c", row, version) for row in self._rows(version))
 
+    def rows_at(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All rows of a version. See `headgate.syncs.verify.KnowsItsRows`."""
+        return ((self.table, row) for row in self._rows(position))
+
     def _load(self, version: int, id: str, here: str) -> Iterator[tuple[Change, ...]]:
         """A snapshot in groups; only with the last of them the position is its version."""
         loading = places.written(places.DELTA, {"table": id, "loading": version})

@@ -75,6 +75,10 @@ class Dialect(Protocol):
         """Begins a transaction in which constraints that may be deferred are."""
         ...
 
+    def snapshot(self, connection: Connection) -> None:
+        """Begins a transaction that sees one state of the target tables to its end, and writes to temporary tables only."""
+        ...
+
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
         """These tables and those that their foreign keys lead to or come from; names that do not exist are left out."""
         ...
@@ -129,6 +133,10 @@ class Dialect(Protocol):
 
     def same(self, left: str, right: str) -> str:
         """Equality under which NULL equals NULL."""
+        ...
+
+    def stored_same(self, column: Column, left: str, right: str) -> str:
+        """Whether two values of a column are the same as stored: NULL is like NULL, and texts are by their characters."""
         ...
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:

@@ -148,6 +148,10 @@ class MariadbDialect:
     def begin(self, connection: Any) -> None:
         connection.begin()
 
+    def snapshot(self, connection: Connection) -> None:
+        connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.cursor().execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
         return read_tables(connection, names, self.name)
 
@@ -202,6 +206,11 @@ class MariadbDialect:
 
     def same(self, left: str, right: str) -> str:
         return f"{left} <=> {right}"
+
+    def stored_same(self, column: Column, left: str, right: str) -> str:
+        if column.kind in TEXTS:
+            left, right = f"CAST({left} AS BINARY)", f"CAST({right} AS BINARY)"
+        return self.same(left, right)
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
         same = " AND ".join(f"{self.name(column.name)} <=> %s" for column in columns)

@@ -88,6 +88,9 @@ class PostgresDialect:
     def begin(self, connection: Connection) -> None:
         connection.cursor().execute("SET CONSTRAINTS ALL DEFERRED")
 
+    def snapshot(self, connection: Connection) -> None:
+        connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
         return read_tables(connection, names, self.name)
 
@@ -146,6 +149,13 @@ class PostgresDialect:
 
     def same(self, left: str, right: str) -> str:
         return f"{left} IS NOT DISTINCT FROM {right}"
+
+    def stored_same(self, column: Column, left: str, right: str) -> str:
+        if column.kind == "json":  # as a value, not as it is written
+            left, right = f"{left}::jsonb", f"{right}::jsonb"
+        elif column.kind in ("text", "varchar", "bpchar", "citext", "name", "xml", "point"):
+            left, right = (f'{one}::text COLLATE "C"' for one in (left, right))
+        return self.same(left, right)
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
         same = " AND ".join(_same_as_parameter(self.name(column.name), column) for column in columns)

@@ -81,6 +81,9 @@ class SqliteDialect:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("PRAGMA defer_foreign_keys = ON")
 
+    def snapshot(self, connection: Any) -> None:
+        connection.execute("BEGIN")
+
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
         return read_tables(connection, names)
 
@@ -130,6 +133,9 @@ class SqliteDialect:
 
     def same(self, left: str, right: str) -> str:
         return f"{left} IS {right}"
+
+    def stored_same(self, column: Column, left: str, right: str) -> str:
+        return f"({left} IS {right} COLLATE BINARY)"
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
         same = " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)

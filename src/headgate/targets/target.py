@@ -19,6 +19,7 @@ from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
 from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
 from headgate.ports import DefinitionChanged
+from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
@@ -283,12 +284,7 @@ class SqlTarget:
     def dead_count(self, stream: str) -> int:
         if not self._has_table("headgate_dead"):
             return 0
-
-        def count(cursor: Any) -> int:
-            self._execute(cursor, "SELECT count(*) FROM headgate_dead WHERE stream = {m}", stream)
-            return int(cursor.fetchone()[0])
-
-        return self._transaction(count, fenced=False)
+        return self._transaction(lambda cursor: self._count_dead(cursor, stream), fenced=False)
 
     def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
         if not self._has_table("headgate_dead"):
@@ -321,6 +317,23 @@ class SqlTarget:
             self.close()  # and the temporary tables with it
         return refused, replace(edges, clashes=clashes)
 
+    def compare(self, stream: str, work: Callable[[SqlComparison], R]) -> R:
+        """See `headgate.syncs.verify`."""
+        has_stream, has_dead = self._has_table("headgate_stream"), self._has_table("headgate_dead")
+
+        def look(connection: Connection) -> R:
+            connection.rollback()
+            self._dialect.snapshot(connection)
+            cursor = connection.cursor()
+            progress = self._read(cursor, stream, "") if has_stream else None
+            set_apart = self._count_dead(cursor, stream) if has_dead else 0
+            return work(SqlComparison(self._dialect, connection, progress, set_apart))
+
+        try:
+            return self._connections.read(look)
+        finally:
+            self.close()  # and the temporary tables with it
+
     def close(self) -> None:
         self._connections.close()
 
@@ -342,6 +355,10 @@ class SqlTarget:
                 self._fence(cursor, is_exclusive=is_exclusive)
 
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
+
+    def _count_dead(self, cursor: Any, stream: str) -> int:
+        self._execute(cursor, "SELECT count(*) FROM headgate_dead WHERE stream = {m}", stream)
+        return int(cursor.fetchone()[0])
 
     def _has_table(self, name: str) -> bool:
         return name in self._catalogue([name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Literal, Self
 
 Mode = Literal["pass", "blackhole", "lose_replies", "refuse", "delay"]
@@ -14,10 +15,10 @@ CHUNK_BYTES = 65_536
 
 
 class Proxy:
-    """Listens on a free port of 127.0.0.1 and talks to `port` there. Use as a context manager."""
+    """Listens on a free port of 127.0.0.1 and talks to a port there, or to a Unix socket. Use as a context manager."""
 
-    def __init__(self, port: int, *, delay_s: float = 0.0) -> None:
-        self._upstream, self._delay_s = port, delay_s
+    def __init__(self, upstream: int | Path, *, delay_s: float = 0.0) -> None:
+        self._upstream, self._delay_s = upstream, delay_s
         self._mode: Mode = "pass"
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
         self._loop = asyncio.new_event_loop()
@@ -79,7 +80,10 @@ class Proxy:
             writer.transport.abort()
             return
         try:
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
+            if isinstance(self._upstream, Path):
+                up_reader, up_writer = await asyncio.open_unix_connection(self._upstream)
+            else:
+                up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream)
         except OSError:
             writer.transport.abort()
             return
