@@ -11,7 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import psycopg
@@ -116,9 +116,7 @@ def by_component(dsn: str, changes: Sequence[Change]) -> Counter[str]:
     for begin in range(0, len(changes), WINDOW):
         window = changes[begin : begin + WINDOW]
         number = {one: n for n, one in enumerate(dict.fromkeys(map(row, window)))}
-        pairs = [
-            (number[a], number[b]) for holders in _holders(window) for a, b in zip(holders, holders[1:], strict=False)
-        ]
+        pairs = [(number[a], number[b]) for holders in _holders(window) for a, b in pairwise(holders)]
         lane_of: dict[int, int] = {}
         load = [0] * LANES
         for group in components(pairs):

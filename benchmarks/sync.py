@@ -238,7 +238,9 @@ class Live:
         """When a change was committed at the source."""
         return self.begun + seq / self._rate
 
-    def transactions(self, after: int) -> Iterator[tuple[Change, ...]]:
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
         """See `ChangeSource`; asked in order."""
         while (
             self._next < len(self._groups) and self.appeared_at(self._groups[self._next][-1].seq) <= time.perf_counter()
