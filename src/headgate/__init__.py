@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.api import JobCoordinator, Pipeline, coordinated, session, supervise
+    from headgate.api import JobCoordinator, Pipeline, coordinated, session, start, supervise
     from headgate.core.spec.build import files, files_json, kafka
     from headgate.streams.supervisor import RunReport
     from headgate.tables.running import on_statement
@@ -32,6 +32,7 @@ _HOMES = {
     "on_statement": "headgate.tables.running",
     "session": "headgate.api",
     "sql": "headgate.tables.sql",
+    "start": "headgate.api",
     "supervise": "headgate.api",
 }
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "on_statement",
     "session",
     "sql",
+    "start",
     "supervise",
 ]
 

@@ -38,6 +38,8 @@ from headgate.sinks.logs import LogSink
 from headgate.sinks.tee import Tee
 from headgate.spark import jars
 from headgate.spark import session as spark_session
+from headgate.spark.checkpoint import location_of
+from headgate.streams.always_on import RunningQuery
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
 from headgate.streams.steps import StreamContext
@@ -217,6 +219,7 @@ class JobCoordinator(Job):
         name: str,
         lock: str,
         predecessor: str | None = None,
+        priority: int | None = None,
         url: str | None = None,
         storage: str | None = None,
         lock_timeout: str | None = None,
@@ -229,6 +232,7 @@ class JobCoordinator(Job):
             name: The job's name, unique on its lock.
             lock: Names what the jobs share.
             predecessor: The strict rule of the article: whose turn must have been the last; a comma list means any of them.
+            priority: Among those whose rule lets them in, the highest goes; 0 by default.
             url: Where turns are kept; `sqlite:<storage>/turns.db` by default.
             storage: Folder of the ledger; `./_headgate` by default.
             lock_timeout: How long to wait for a turn, as `60s`.
@@ -241,6 +245,7 @@ class JobCoordinator(Job):
             "name": name,
             "lock.name": lock,
             "predecessor": predecessor,
+            "priority": None if priority is None else str(priority),
             "url": url,
             "storage": storage,
             "lock.timeout": lock_timeout,
@@ -268,11 +273,11 @@ class JobCoordinator(Job):
         self._site = Site.open(spark, url=resolved.coordinator.url, storage=resolved.storage)
         for note in resolved.notes:
             self._site.events.emit(Noticed(job=resolved.job, text=note))
-        self._supervisor: Supervisor | None = None
+        self._running: Supervisor | RunningQuery | None = None
         coordinator = self._site.coordinator(
             lock=resolved.lock,
             job=resolved.job,
-            order=Order(rule=resolved.order, absent_after_ms=resolved.absent_after_ms),
+            order=Order(rule=resolved.order, absent_after_ms=resolved.absent_after_ms, priority=resolved.priority),
             lock_timeout_s=resolved.coordinator.lock_timeout_ms / 1000,
             on_lost=self._lost,
         )
@@ -280,8 +285,8 @@ class JobCoordinator(Job):
         super().__init__(spark, coordinator, self._site.log, tables=tables)
 
     def _lost(self, reason: str) -> None:
-        if self._supervisor is not None:
-            self._supervisor.turn_lost(reason)
+        if self._running is not None:
+            self._running.turn_lost(reason)
 
     def supervise(
         self,
@@ -293,20 +298,16 @@ class JobCoordinator(Job):
         new_checkpoint: bool,
     ) -> RunReport:
         """See `headgate.supervise`."""
-        work = QueryWork(make_query, self, self._log)
+        self._need_rest()
+        work = QueryWork(make_query, self)
         supervisor = Supervisor(
             self._spark,
             self._coordinator,
             work,
             self._log,
-            check_query_id=checkpoint_check(
-                read_ledger(self._site.storage),
-                job=self.name,
-                location=work.checkpoint,
-                is_new_allowed=new_checkpoint,
-            ),
+            check_query_id=self._checkpoint_check(work.checkpoint, new_checkpoint),
         )
-        self._supervisor = supervisor
+        self._running = supervisor
         try:
             if once:
                 supervisor.run_once()
@@ -315,9 +316,40 @@ class JobCoordinator(Job):
             else:
                 supervisor.run_paced(_pace_ms(every), on_waiting=self._site.say)
         finally:
-            self._supervisor = None
+            self._running = None
             self.attach(None)
         return supervisor.report
+
+    def start(self, writer: DataStreamWriter, *, new_checkpoint: bool) -> RunningQuery:
+        """See `headgate.start`."""
+        self._need_rest()
+        self.need_tables()
+        running = RunningQuery(
+            self._spark,
+            self._coordinator,
+            self,
+            check_query_id=self._checkpoint_check(location_of(writer), new_checkpoint),
+            on_end=self._at_rest,
+        )
+        self._running = running
+        try:
+            running.start(writer)
+        except BaseException:
+            self._at_rest()
+            raise
+        return running
+
+    def _at_rest(self) -> None:
+        self._running = None
+
+    def _need_rest(self) -> None:
+        if self._running is not None:
+            raise InvalidRequest(f"a query of {self.name} is running already; a second one was not started")
+
+    def _checkpoint_check(self, location: str, is_new_allowed: bool) -> Callable[[str | None], None]:
+        return checkpoint_check(
+            read_ledger(self._site.storage), job=self.name, location=location, is_new_allowed=is_new_allowed
+        )
 
     def _is_idle(self, work: QueryWork) -> bool:
         record = self._coordinator.record()
@@ -330,7 +362,7 @@ def coordinated(
     """`function(batch, batch_id)` for `foreachBatch`, so that it runs in the job's turn, each batch exactly once.
 
     Write with `batch.sparkSession`: the turn's token is set there. Several writes are steps:
-    `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `headgate.supervise`.
+    `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `headgate.start` or `headgate.supervise`.
 
     Args:
         function: Takes the micro-batch and its number.
@@ -369,6 +401,26 @@ def supervise(
         HeadgateError: see its class.
     """
     return job.supervise(make_query, every=every, once=once, until_idle=until_idle, new_checkpoint=new_checkpoint)
+
+
+def start(writer: DataStreamWriter, job: JobCoordinator, *, new_checkpoint: bool = False) -> RunningQuery:
+    """Starts a coordinated query that stays on, in place of `writer.start()`: each micro-batch takes a turn.
+
+    The turn is waited for within `foreachBatch`, for the job's `lock.timeout` at most, and given back when Spark's commit log
+    names the batch. While there is no data the job says that it is idle. What goes wrong ends the query, and comes out of
+    `awaitTermination()`; the batch comes again with the next start.
+
+    Args:
+        writer: With `foreachBatch(coordinated(function, job))`, a `checkpointLocation`, and a trigger of your choice.
+        job: The job.
+        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+
+    Raises:
+        TurnNotGranted: another run of the job is alive.
+        CheckpointMismatch: the checkpoint and the ledger disagree.
+        InvalidRequest: the query has no checkpoint, or async progress tracking; it was not started.
+    """
+    return job.start(writer, new_checkpoint=new_checkpoint)
 
 
 # ------------------------------------------------------------------------------------------------- pipelines

@@ -88,7 +88,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             ports,
             lock=job.lock,
             job=job.job,
-            order=Order(rule=job.order, absent_after_ms=job.absent_after_ms),
+            order=Order(rule=job.order, absent_after_ms=job.absent_after_ms, priority=job.priority),
             process=this_process(program.pid),
             lock_timeout_s=job.coordinator.lock_timeout_ms / 1000,
             on_lost=lambda reason: program.end(),

@@ -28,7 +28,7 @@ SPEC_NAME: Final = "headgate.yml"
 
 _PREFIX: Final = "job.coordinator."
 _VARIABLE_PREFIX: Final = "HEADGATE_JOB_COORDINATOR_"
-_JOB_KEYS: Final = ("name", "lock.name", "predecessor", "url", "storage", "lock.timeout", "tables")
+_JOB_KEYS: Final = ("name", "lock.name", "predecessor", "priority", "url", "storage", "lock.timeout", "tables")
 _FILE_PATHS: Final[Mapping[str, tuple[tuple[str, ...], Kind[object]]]] = {
     "url": (("coordinator", "url"), keys.URL.kind),
     "lock.timeout": (("coordinator", "lock_timeout"), keys.LOCK_TIMEOUT.kind),
@@ -48,6 +48,7 @@ class JobSettings:
     order: OrderRule
     absent_after_ms: int | None
     """For `After` rules, which only a file has."""
+    priority: int
     coordinator: CoordinatorSpec
     storage: str
     tables: tuple[str, ...]
@@ -228,6 +229,7 @@ def resolve_job(
     timeout_ms = _read(layers, "lock.timeout", keys.LOCK_TIMEOUT.kind, reader)
     tables = _read_tables(layers, reader)
     predecessors = _read_predecessors(layers, reader)
+    priority = _read(layers, "priority", keys.PRIORITY.kind, reader)
     for key in ("name", "lock.name"):
         if layers.given(key) is None:
             faults.add(Mark(where=_PREFIX + key), "", "not set", _spellings(key))
@@ -240,6 +242,7 @@ def resolve_job(
         lock=lock,
         order=order,
         absent_after_ms=absent_after_ms,
+        priority=priority if priority is not None else 0 if stream is None else stream.priority,
         coordinator=CoordinatorSpec(url=url, lock_timeout_ms=timeout_ms),
         storage=storage,
         tables=tables,

@@ -60,6 +60,10 @@ class Checkpoint:
         """Batches in the commit log, rising. Spark keeps the last hundred or so."""
         return tuple(sorted(self._batches("commits")))
 
+    def is_committed(self, batch: int) -> bool:
+        """Whether the batch is in the commit log."""
+        return self._read(f"commits/{batch}") is not None
+
     def offsets_sha256(self, batch: int) -> str | None:
         """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
         data = self._read(f"offsets/{batch}")
@@ -83,15 +87,21 @@ def location_of(writer: DataStreamWriter) -> str:
     Raises:
         InvalidRequest: it was given none; a query without a fixed checkpoint cannot be run again.
     """
-    # PySpark offers no getter, and the place must be known before the query starts: which batch is a replay is told by
-    # what is there *before*.
-    jwriter: Any = writer._jwrite
-    field = jwriter.getClass().getDeclaredField("extraOptions")
-    field.setAccessible(True)
-    found = field.get(jwriter).get("checkpointLocation")
-    if found.isEmpty():
+    location = option_of(writer, "checkpointLocation")
+    if location is None:
         raise InvalidRequest(
             "the query has no checkpointLocation; it was not started",
             advice='Give it one: .option("checkpointLocation", PATH)',
         )
-    return str(found.get())
+    return location
+
+
+def option_of(writer: DataStreamWriter, name: str) -> str | None:
+    """An option that a writer was given; None if it was not."""
+    # PySpark offers no getter, and the checkpoint's place must be known before the query starts: which batch is a replay is
+    # told by what is there *before*.
+    jwriter: Any = writer._jwrite
+    field = jwriter.getClass().getDeclaredField("extraOptions")
+    field.setAccessible(True)
+    found = field.get(jwriter).get(name)
+    return None if found.isEmpty() else str(found.get())

@@ -190,7 +190,7 @@ class Job:
             return
         if self._own_turn is not None:
             raise InvalidRequest("this job holds a turn already; a second one was not asked for")
-        self._need_tables()
+        self.need_tables()
         token_id = job_token(self.name)
         held = self._coordinator.take(
             token_id=token_id, query_id=None, batch=batch_id, tables=self._tables, timeout_s=timeout
@@ -251,7 +251,11 @@ class Job:
                     advice="Make it first, empty: CREATE TABLE delta.`PATH` (…) USING delta",
                 )
 
-    def _need_tables(self) -> None:
+    def heads(self) -> Mapping[TableLocation, Version]:
+        """The tables' versions now."""
+        return {table: self._log.head(table) for table in self._tables}
+
+    def need_tables(self) -> None:
         if not self._tables:
             raise InvalidRequest(
                 f"{self.name} does not say which tables it writes to, so they cannot be fenced; nothing was done",
@@ -271,12 +275,13 @@ class Job:
         """What a coordinated function does when Spark calls it.
 
         Raises:
-            InvalidRequest: the query is not run by `supervise`.
+            InvalidRequest: the query is run neither by `supervise` nor by `start`.
         """
         if self._on_batch is None:
             raise InvalidRequest(
-                f"the query of {self.name} takes turns only when headgate.supervise(make_query, job) runs it; nothing was written",
-                advice="Return the DataStreamWriter from a function and hand that to headgate.supervise",
+                f"the query of {self.name} takes turns only when headgate.start(writer, job) or "
+                "headgate.supervise(make_query, job) runs it; nothing was written",
+                advice="In place of writer.start() write headgate.start(writer, job)",
             )
         self._function = function
         self._on_batch(batch, batch_id)
@@ -314,7 +319,7 @@ class Job:
             self._batch_turn = self._staged = None
 
     def attach(self, on_batch: OnBatch | None) -> None:
-        """Says where batches of the query go while `supervise` runs it."""
+        """Says where batches of the query go while it is run; None: nowhere, they are refused."""
         self._on_batch = on_batch
 
 
@@ -336,10 +341,10 @@ def _plain(location: str) -> str:
 class QueryWork:
     """The work of a query that the user makes: `Work` around `make_query`."""
 
-    def __init__(self, make_query: Callable[[], DataStreamWriter], job: Job, log: DeltaTableLog) -> None:
-        self._make_query, self._job, self._log = make_query, job, log
+    def __init__(self, make_query: Callable[[], DataStreamWriter], job: Job) -> None:
+        self._make_query, self._job = make_query, job
         self._writer: DataStreamWriter | None = None
-        job._need_tables()
+        job.need_tables()
 
     @property
     def checkpoint(self) -> str:
@@ -376,4 +381,4 @@ class QueryWork:
         """Never due."""
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        return {table: self._log.head(table) for table in self._job.tables}
+        return self._job.heads()

@@ -88,7 +88,7 @@ class Supervisor:
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
         self._gate = Gate(spark)
-        _leave_failures_to_us(spark)
+        leave_failures_to_us(spark)
         self._check_query_id = check_query_id
         self.report = RunReport(job=coordinator.job)
         self._turn: HeldTurn | None = None
@@ -257,7 +257,7 @@ class Supervisor:
             query.awaitTermination()
             failure = self._seen_error()
         except StreamingQueryException as error:
-            failure = self._seen_error() or _failed(error)
+            failure = self._seen_error() or failed(error)
         except BaseException as error:
             # Interrupted, or not even started: make sure that nothing of it runs on before the turn is given back.
             if query is not None:
@@ -368,12 +368,12 @@ class Supervisor:
         self._coordinator.announce_idle(idle_at)
 
 
-def _leave_failures_to_us(spark: SparkSession) -> None:
+def leave_failures_to_us(spark: SparkSession) -> None:
     """Spark logs a failed query with a hundred lines of stack, also where giving up is part of the plan."""
     silence(spark, "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution")
 
 
-def _failed(error: StreamingQueryException) -> BaseException:
+def failed(error: StreamingQueryException) -> BaseException:
     """A query that failed outside of our function: its message, with Spark's own reason."""
     text = str(error)
     if "Concurrent" in text and "update to the log" in text:
