@@ -42,6 +42,9 @@ FAST_CONF = {
     # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Tests play writers outside of Headgate in the JVM of its streams. What users have, `refuse`, is what the commands and the
+    # demo run with in processes of their own, and tests/spark/test_stock_turns.py.
+    "spark.headgate.outside": "pass",
 }
 
 
@@ -134,13 +137,22 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 @pytest.fixture(scope="session")
+def kafka_sasl_port() -> int:
+    """Where the same broker lets in only who logs in."""
+    from headgate.testing.servers import free_ports
+
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="session")
 def kafka_servers(
-    jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory
+    jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory, kafka_sasl_port: int
 ) -> Iterator[str]:
     """The address of a Kafka broker that lives as long as the tests; topics are made on first use."""
     from headgate.testing.servers import kafka_broker
 
-    with kafka_broker(tmp_path_factory.mktemp("kafka"), jars=jars_from, java=java_from) as servers:
+    folder = tmp_path_factory.mktemp("kafka")
+    with kafka_broker(folder, jars=jars_from, java=java_from, sasl_port=kafka_sasl_port) as servers:
         yield servers
 
 

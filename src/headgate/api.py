@@ -26,6 +26,7 @@ from headgate.core.spec.options import BadPlace
 from headgate.core.spec.zookeeper import read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
+from headgate.delta import governed
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
@@ -43,7 +44,8 @@ from headgate.streams.always_on import RunningQuery
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
 from headgate.streams.steps import StreamContext
-from headgate.streams.stream import StreamWork
+from headgate.streams.stock import StockTurns
+from headgate.streams.stream import LOG_STORE, StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
 
 Place = TypeVar("Place")
@@ -73,7 +75,7 @@ def session(
         MissingExtra: no Java 17 or 21.
         Unavailable: a jar cannot be fetched.
     """
-    return spark_session.session(
+    made = spark_session.session(
         name,
         conf=conf,
         kafka=kafka,
@@ -84,6 +86,28 @@ def session(
         submitted=settings.is_submitted(),
         progress=progress,
     )
+    if (made.conf.get(TAKE_TURNS_CONF, None) or "").lower() == "true":
+        _take_turns(made)
+    return made
+
+
+TAKE_TURNS_CONF = "spark.headgate.takeTurns"
+_STOCK: dict[str, StockTurns] = {}
+"""Application → who takes turns for its stock writers."""
+
+
+def _take_turns(spark: SparkSession) -> None:
+    """Has what the session commits take turns, as its `job.coordinator.*` say; once in an application."""
+    application = str(spark.sparkContext.applicationId)
+    if application in _STOCK:
+        return
+    resolved = settings.resolve_job(_job_conf(spark))
+    job = JobCoordinator._of(spark, resolved)
+    _STOCK[application] = job.take_turns(resolved.coordinator.lock_timeout_ms)
+
+
+def _job_conf(spark: SparkSession) -> dict[str, str]:
+    return {key: str(value) for key, value in spark.sparkContext.getConf().getAll()} | dict(spark.conf.getAll)
 
 
 def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
@@ -219,7 +243,7 @@ class JobCoordinator(Job):
         name: str,
         lock: str,
         predecessor: str | None = None,
-        priority: int | None = None,
+        priority: int = 0,
         url: str | None = None,
         storage: str | None = None,
         lock_timeout: str | None = None,
@@ -232,7 +256,7 @@ class JobCoordinator(Job):
             name: The job's name, unique on its lock.
             lock: Names what the jobs share.
             predecessor: The strict rule of the article: whose turn must have been the last; a comma list means any of them.
-            priority: Among those whose rule lets them in, the highest goes; 0 by default.
+            priority: Among those whose rule lets them in, the highest goes.
             url: Where turns are kept; `sqlite:<storage>/turns.db` by default.
             storage: Folder of the ledger; `./_headgate` by default.
             lock_timeout: How long to wait for a turn, as `60s`.
@@ -245,7 +269,7 @@ class JobCoordinator(Job):
             "name": name,
             "lock.name": lock,
             "predecessor": predecessor,
-            "priority": None if priority is None else str(priority),
+            "priority": str(priority) if priority else None,
             "url": url,
             "storage": storage,
             "lock.timeout": lock_timeout,
@@ -263,9 +287,12 @@ class JobCoordinator(Job):
         Raises:
             InvalidRequest: a key is missing, unknown, or of a wrong form; all are listed.
         """
+        return cls._of(spark, settings.resolve_job(_job_conf(spark)))
+
+    @classmethod
+    def _of(cls, spark: SparkSession, resolved: settings.JobSettings) -> Self:
         made = cls.__new__(cls)
-        conf = {key: str(value) for key, value in spark.sparkContext.getConf().getAll()} | dict(spark.conf.getAll)
-        made._open(spark, settings.resolve_job(conf))
+        made._open(spark, resolved)
         return made
 
     def _open(self, spark: SparkSession, resolved: settings.JobSettings) -> None:
@@ -281,8 +308,22 @@ class JobCoordinator(Job):
             lock_timeout_s=resolved.coordinator.lock_timeout_ms / 1000,
             on_lost=self._lost,
         )
-        tables = tuple(TableLocation(table) for table in resolved.tables)
+        self._unknown_notes = [TableLocation(table) for table in resolved.tables]
+        tables = tuple(self._unknown_notes)
         super().__init__(spark, coordinator, self._site.log, tables=tables)
+
+    def need_tables(self) -> None:
+        """Refuses to go on without tables, and with one that takes its turns elsewhere."""
+        super().need_tables()
+        while self._unknown_notes:
+            table = self._unknown_notes[-1]
+            note = governed.read_governed(self._spark, table)
+            if note is not None:
+                lock, coordinator_id = self._coordinator.lock, self._site.store.coordinator_id()
+                said = governed.compare(table, note, lock, coordinator_id, LOG_STORE)
+                if said is not None:
+                    self._site.events.emit(Noticed(job=self.name, text=said))
+            self._unknown_notes.pop()
 
     def _lost(self, reason: str) -> None:
         if self._running is not None:
@@ -338,6 +379,13 @@ class JobCoordinator(Job):
             self._at_rest()
             raise
         return running
+
+    def take_turns(self, wait_ms: int) -> StockTurns:
+        """Has what the session commits from now on wait for turns of this job, which are taken for it."""
+        self.need_tables()
+        made = StockTurns(self._spark, self._coordinator, self)
+        made.start(wait_ms)
+        return made
 
     def _at_rest(self) -> None:
         self._running = None

@@ -116,6 +116,10 @@ class Unavailable(HeadgateError):
         super().__init__(message, advice=advice, **facts)
 
 
+class StoreUnavailable(Unavailable):
+    """the store of turns does not answer; nothing was written"""
+
+
 class MissingExtra(HeadgateError):
     """a part that is installed separately is missing; nothing was done"""
 

@@ -20,6 +20,7 @@ from headgate.checks.disk import LocalCheckpoint, LocalLog, local_path, sqlite_f
 from headgate.checks.erasure import BytesLeft, bytes_left
 from headgate.checks.finding import Finding, of_error
 from headgate.checks.kept import Kept, kept
+from headgate.checks.lag import TopicLag, topic_lags
 from headgate.checks.status import LockStatus, lock_status
 from headgate.checks.verify import Counted, Verified, verify
 from headgate.core.ids import TableLocation
@@ -248,6 +249,42 @@ def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
             found.append(ErasureStatus(job=stream.name, left=left, note=None if left else "nothing was erased yet"))
         except Unavailable as error:
             found.append(ErasureStatus(job=stream.name, left=None, note=f"files cannot be counted: {error.message}"))
+    return found
+
+
+LAG_TIMEOUT_S = 3.0
+"""A broker that does not answer must not hold up those who look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagStatus:
+    """What a stream has not taken of its topics yet, or why that cannot be told."""
+
+    job: str
+    topics: tuple[TopicLag, ...]
+    note: str | None
+
+
+def lags_of(pipeline: Pipeline) -> list[LagStatus]:
+    """Each stream that reads Kafka."""
+    from headgate.sources.kafka import reach
+
+    found = []
+    for stream in pipeline.streams:
+        source = stream.source
+        if not isinstance(source, KafkaSource):
+            continue
+        checkpoint = checkpoint_of(stream)
+        topics: tuple[TopicLag, ...] = ()
+        note = None if checkpoint else "its checkpoint is not on this machine's disk"
+        if checkpoint is not None:
+            try:
+                taken = checkpoint.kafka_offsets()
+                firsts, ends = reach(source.servers, source.options, source.topics, timeout_s=LAG_TIMEOUT_S)
+                topics = topic_lags(taken, firsts, ends)
+            except HeadgateError as error:
+                note = error.message
+        found.append(LagStatus(job=stream.name, topics=topics, note=note))
     return found
 
 

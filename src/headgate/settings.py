@@ -229,7 +229,7 @@ def resolve_job(
     timeout_ms = _read(layers, "lock.timeout", keys.LOCK_TIMEOUT.kind, reader)
     tables = _read_tables(layers, reader)
     predecessors = _read_predecessors(layers, reader)
-    priority = _read(layers, "priority", keys.PRIORITY.kind, reader)
+    priority = _read_priority(layers, reader)
     for key in ("name", "lock.name"):
         if layers.given(key) is None:
             faults.add(Mark(where=_PREFIX + key), "", "not set", _spellings(key))
@@ -365,6 +365,12 @@ def _read(layers: _Layers, key: str, kind: Kind[T], reader: Reader) -> T | None:
     """The value of a job key by the kind that the file's key has."""
     node = _node(layers, key)
     return None if node is None else kind.read(node, _PREFIX + key, reader)
+
+
+def _read_priority(layers: _Layers, reader: Reader) -> int | None:
+    node = _node(layers, "priority")
+    # Where this stands a number is written as any text is.
+    return None if node is None else keys.PRIORITY.kind.read(replace(node, is_plain=True), _PREFIX + "priority", reader)
 
 
 def _read_predecessors(layers: _Layers, reader: Reader) -> tuple[str, ...] | None:

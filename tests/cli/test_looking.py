@@ -188,6 +188,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
         "pipeline": "p",
         "erasures": [{"job": "Gone", "left": None, "note": "nothing was erased yet"}],
         "requests": [{"job": "Gone", "kept": [], "note": None}],
+        "lags": [],
         "locks": [
             {
                 "lock": "L",

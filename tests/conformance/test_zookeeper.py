@@ -136,12 +136,18 @@ def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, 
 
 
 def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from: JavaSources, tmp_path: Path) -> None:
-    """A server bounds it: a holder that believed in more would go on after another had got the turn."""
+    """A server bounds it: a holder that believed in more would go on after another had got the turn.
+
+    Where it was asked for in so many words, it is refused instead; the default takes what there is.
+    """
     with zookeeper(tmp_path, java=java_from, more="minSessionTimeout=3000\nmaxSessionTimeout=5000\n") as (node,):
-        for asked, given_s in (("1s", 3.0), ("4s", 4.0), ("60s", 5.0)):
-            store = ZookeeperTurnStore(read_place(f"zookeeper://{node.address}/x?session_timeout={asked}"))
+        for said, given_s in (("?session_timeout=4s", 4.0), ("", 5.0)):
+            store = ZookeeperTurnStore(read_place(f"zookeeper://{node.address}/x{said}"))
             assert store.lease_s == pytest.approx(given_s, abs=0.01)
             store.close()
+        for asked, told in (("1s", "=1s but 3s"), ("60s", "=60s but 5s")):
+            with pytest.raises(InvalidRequest, match=told):
+                ZookeeperTurnStore(read_place(f"zookeeper://{node.address}/x?session_timeout={asked}"))
 
 
 def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:

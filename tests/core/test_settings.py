@@ -148,7 +148,7 @@ class TestJobSettings:
         assert settings.storage == "/work/_headgate"
         assert settings.coordinator.url == "sqlite:/work/_headgate/turns.db"
         assert settings.coordinator.lock_timeout_ms == 60_000
-        assert (settings.order, settings.tables) == (NoRule(), ())
+        assert (settings.order, settings.priority, settings.tables) == (NoRule(), 0, ())
         assert origins(settings.entries)["job.coordinator.url"] == ("sqlite:/work/_headgate/turns.db", "default")
 
     @pytest.mark.parametrize("prefix", ["job.coordinator.", "spark.job.coordinator."])
@@ -158,6 +158,7 @@ class TestJobSettings:
             "name": "J",
             "lock.name": "L",
             "predecessor": "A, B",
+            "priority": "5",
             "url": "sqlite:t.db",
             "storage": "./s",
             "lock.timeout": "5s",
@@ -165,6 +166,7 @@ class TestJobSettings:
         }
         settings = resolve_job({prefix + key: value for key, value in conf.items()}, environ={}, cwd="/work")
         assert (settings.job, settings.lock, settings.order) == ("J", "L", Strict(("A", "B")))
+        assert settings.priority == 5
         assert settings.coordinator.url == "sqlite:/work/t.db"
         assert settings.coordinator.lock_timeout_ms == 5000
         assert (settings.storage, settings.tables) == ("/work/s", ("/work/a", "/b"))
@@ -175,6 +177,7 @@ class TestJobSettings:
             "NAME": "J",
             "LOCK_NAME": "L",
             "PREDECESSOR": "A",
+            "PRIORITY": "5",
             "URL": "memory:",
             "STORAGE": "/s",
             "LOCK_TIMEOUT": "5s",
@@ -183,6 +186,7 @@ class TestJobSettings:
         environ = {f"HEADGATE_JOB_COORDINATOR_{name}": value for name, value in names.items()}
         settings = resolve_job(environ=environ, cwd="/work")
         assert (settings.job, settings.lock, settings.order) == ("J", "L", Strict(("A",)))
+        assert settings.priority == 5
         assert settings.coordinator.url == "memory:"
         assert settings.coordinator.lock_timeout_ms == 5000
         assert (settings.storage, settings.tables) == ("/s", ("/a",))
@@ -226,7 +230,14 @@ class TestJobSettings:
 
     @pytest.mark.parametrize(
         ("key", "value"),
-        [("url", "dynamodb://t"), ("lock.timeout", "60"), ("lock.name", "a/b"), ("tables", "gs://b/t"), ("name", "")],
+        [
+            ("url", "dynamodb://t"),
+            ("lock.timeout", "60"),
+            ("lock.name", "a/b"),
+            ("tables", "gs://b/t"),
+            ("name", ""),
+            ("priority", "-1"),
+        ],
     )
     def test_values_of_a_wrong_form_are_faults(self, key: str, value: str) -> None:
         """The same forms as in the file."""

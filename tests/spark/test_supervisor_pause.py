@@ -61,8 +61,8 @@ class Sweeps:
 
 
 class Bench:
-    def __init__(self, spark: SparkSession) -> None:
-        self.store, self.seen, self.work = MemoryTurnStore(lease_s=None), Recorder(), Sweeps()
+    def __init__(self, spark: SparkSession, store: MemoryTurnStore | None = None) -> None:
+        self.store, self.seen, self.work = store or MemoryTurnStore(lease_s=None), Recorder(), Sweeps()
         self.log = FakeTableLog()
         ports = Ports(store=self.store, log=self.log, clock=FakeClock(), randomness=CountingIds(), events=self.seen)
         self.coordinator = Coordinator(

@@ -293,6 +293,28 @@ class LocalCheckpoint:
         except OSError as error:
             raise _unreadable(self.path, error) from error
 
+    def kafka_offsets(self) -> dict[str, dict[int, int]]:
+        """Topic → partition → the next offset to read, as of the last batch in the commit log; empty before the first.
+
+        Raises:
+            Corrupt: they cannot be read as offsets of Kafka.
+        """
+        committed = self.committed()
+        if not committed:
+            return {}
+        try:
+            text = (self.path / "offsets" / str(committed[-1])).read_text(encoding="utf-8")
+            # A line for the version, one for the batch, one for each source: a stream has one.
+            said = json.loads(text.splitlines()[2])
+            return {
+                str(topic): {int(number): int(offset) for number, offset in partitions.items()}
+                for topic, partitions in said.items()
+            }
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise Corrupt("the checkpoint's offsets are none of Kafka", path=self.path) from error
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
     def _batches(self, folder: str) -> list[int]:
         try:
             return sorted(int(name) for name in os.listdir(self.path / folder) if name.isdecimal())

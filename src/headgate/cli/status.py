@@ -11,6 +11,7 @@ import typer
 
 from headgate import settings
 from headgate.checks.kept import Kept
+from headgate.checks.lag import TopicLag
 from headgate.checks.status import JobStatus, LockStatus
 from headgate.cli.app import Output, app
 from headgate.cli.output import OUTPUT, SPEC, document, styled, table
@@ -19,7 +20,7 @@ from headgate.errors import TurnNotGranted
 from headgate.report import words
 
 if TYPE_CHECKING:
-    from headgate.inspect import ErasureStatus, KeptStatus
+    from headgate.inspect import ErasureStatus, KeptStatus, LagStatus
 
 
 @app.command("status")
@@ -51,12 +52,12 @@ def status_command(
 
 def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
     """Prints the state of now; the jobs that are late."""
-    from headgate.inspect import erasures_of, kept_of, status_of
+    from headgate.inspect import erasures_of, kept_of, lags_of, status_of
 
-    locks, erasures, kept = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline)
+    locks, erasures, kept, lags = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline), lags_of(pipeline)
     late = [job for lock in locks for job in lock.jobs if job.is_late]
     if output is not Output.TEXT:
-        _document(pipeline, output, locks, erasures, kept)
+        _document(pipeline, output, locks, erasures, kept, lags)
         return late
     if is_watched:
         if sys.stdout.isatty():
@@ -64,6 +65,11 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
         typer.echo(f"{pipeline.name} at {words.clock(time.time_ns() // 1_000_000, has_day=True)} UTC")
     for lock in locks:
         _show(lock)
+    for lag in lags:
+        if lag.note is not None:
+            typer.echo(f"{lag.job}: how far it is behind is unknown: {lag.note}")
+        for topic in lag.topics:
+            typer.echo(f"{lag.job}: {_lag_line(topic)}")
     for erasure in erasures:
         typer.echo(f"{erasure.job}: {erasure.left or erasure.note}")
     for one in kept:
@@ -74,6 +80,11 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
     return late
 
 
+def _lag_line(topic: TopicLag) -> str:
+    line = f"{words.counted(topic.behind, 'record')} of {topic.topic} to read ({words.counted(topic.partitions, 'partition')})"
+    return line + (f"; {topic.deleted:,} were deleted unread" if topic.deleted else "")
+
+
 def _kept_line(state: Kept) -> str:
     since = words.clock(state.oldest_ms, has_day=True)
     ages = [f"{count:,} {'older' if age == 'older' else f'under {age}'}" for age, count in state.ages.items() if count]
@@ -81,7 +92,12 @@ def _kept_line(state: Kept) -> str:
 
 
 def _document(
-    pipeline: Pipeline, output: Output, locks: list[LockStatus], erasures: list[ErasureStatus], kept: list[KeptStatus]
+    pipeline: Pipeline,
+    output: Output,
+    locks: list[LockStatus],
+    erasures: list[ErasureStatus],
+    kept: list[KeptStatus],
+    lags: list[LagStatus],
 ) -> None:
     rows: list[dict[str, Any]] = [{"kind": "lock", **dataclasses.asdict(lock)} for lock in locks]
     for erasure in erasures:
@@ -90,10 +106,11 @@ def _document(
             left = {**dataclasses.asdict(erasure.left), "files": erasure.left.files}
         rows.append({"kind": "erasure", "job": erasure.job, "left": left, "note": erasure.note})
     rows += [{"kind": "requests", **dataclasses.asdict(one)} for one in kept]
+    rows += [{"kind": "lag", **dataclasses.asdict(one)} for one in lags]
     if output is Output.JSONL:
         document(output, "", rows)
         return
-    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests"}
+    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests", "lag": "lags"}
     by_kind: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds.values()}
     for row in rows:
         by_kind[kinds[row.pop("kind")]].append(row)
@@ -104,6 +121,7 @@ def _document(
         pipeline=pipeline.name,
         erasures=by_kind["erasures"],
         requests=by_kind["requests"],
+        lags=by_kind["lags"],
     )
 
 

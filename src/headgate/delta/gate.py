@@ -24,6 +24,13 @@ from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
+WAIT_CONF = "spark.headgate.waitMs"
+OUTSIDE_CONF = "spark.headgate.outside"
+"""`pass`: what a session commits outside of turns goes to governed tables, too; `refuse` by default."""
+TAKE_A_TURN = (
+    "Write in a turn: headgate.start, headgate.supervise, JobCoordinator(…).turn(), or the command headgate turn. See who has "
+    f"it with: headgate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
+)
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
 """What a commit that follows winners takes over from the statement's own `commitInfo`."""
 
@@ -160,6 +167,14 @@ class Gate:
         """Ends the turn of an epoch."""
         self._gate.revoke(table, epoch)
 
+    def is_awaited(self, table: TableLocation, job: str) -> bool:
+        """Whether a commit of the job waits for its turn."""
+        return bool(self._gate.isAwaited(table, job))
+
+    def puts(self, table: TableLocation) -> int:
+        """How many commits of jobs this JVM has put to the table."""
+        return int(self._gate.puts(table))
+
     def reserve(self, table: TableLocation, token: str) -> bool:
         """Keeps commits of others of this JVM away from a table; False if another has reserved it."""
         return bool(self._gate.reserve(table, token))
@@ -172,7 +187,7 @@ class Gate:
 def raise_refusal(error: BaseException) -> None:
     """Raise `TurnNotGranted` if an error is the gate's refusal of a commit."""
     if isinstance(error, JVM_ERRORS) and is_caused_by(error, f"{OURS}.Gate$NoTurnException"):
-        raise TurnNotGranted(f"{_words(error)}; nothing was written") from error
+        raise TurnNotGranted(f"{_words(error)}; nothing was written", advice=TAKE_A_TURN) from error
 
 
 def _words(error: BaseException) -> str:

@@ -68,7 +68,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
-        *("enter/3", "leave/0", "actAs/1"),
+        *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }

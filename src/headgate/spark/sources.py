@@ -22,6 +22,8 @@ from headgate.errors import Fault, InvalidRequest, Unavailable
 
 ORDER, POSITION, BAD, RAW = "_hg_order", "_hg_position", "_hg_bad", "_hg_raw"
 SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW)
+KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
+"""What Spark says where offsets of a checkpoint, or of a plan, are gone."""
 _CORRUPT = "_hg_corrupt"
 LINE_SAMPLE_BYTES = 1 << 20
 
@@ -81,6 +83,20 @@ def schema_of(spark: SparkSession, source: Source) -> StructType:
             f"the source {source.path} cannot be read: {error.getCondition() or error}",
             advice="Correct `files` or `format`",
         ) from error
+
+
+def records_gone(error: BaseException) -> InvalidRequest | None:
+    """The error in our words if Kafka has deleted records before they were read; None if it is another."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if any(word in str(cause) for word in KAFKA_DATA_LOSS):
+            return InvalidRequest(
+                "Kafka has deleted records, or a topic, that this job has not read to the end; its batch was not written",
+                advice="Raise the topic's retention. To go on with what is left, for good, give the source the option "
+                'failOnDataLoss: "false"; then take it out again',
+            )
+        cause = cause.__cause__
+    return None
 
 
 def placed(batch: DataFrame, source: Source) -> DataFrame:

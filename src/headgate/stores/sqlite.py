@@ -24,7 +24,7 @@ from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
-from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.errors import Corrupt, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
 from headgate.stores.processes import boot_id, is_running, start_of
 
@@ -101,7 +101,9 @@ class SqliteTurnStore:
         try:
             self._sessions_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"cannot make the coordinator's folder {self._sessions_dir}: {error.strerror}") from error
+            raise StoreUnavailable(
+                f"cannot make the coordinator's folder {self._sessions_dir}: {error.strerror}"
+            ) from error
         kind = _network_file_system(self._path.parent)
         if kind is not None:
             raise InvalidRequest(
@@ -182,7 +184,7 @@ class SqliteTurnStore:
                         "UPDATE locks SET record = ?, version = version + 1 WHERE name = ? AND version = ?",
                         (record.to_json(), lock, version),
                     ).rowcount
-        except Unavailable:
+        except StoreUnavailable:
             return "unknown"
         return "done" if done else "stale"
 
@@ -231,7 +233,7 @@ class SqliteTurnStore:
                 raise
             db.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            raise Unavailable(f"the coordinator's file cannot be used: {error}", path=self._path) from error
+            raise StoreUnavailable(f"the coordinator's file cannot be used: {error}", path=self._path) from error
 
     def _connection(self) -> sqlite3.Connection:
         """This thread's connection to the file that the path names *now*: one that was deleted must not live on unseen."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final
 
-from headgate.core.spec.zookeeper import ZookeeperPlace
-from headgate.errors import InvalidRequest, MissingExtra, Unavailable
+from headgate.core.spec.zookeeper import SESSION_MS, ZookeeperPlace
+from headgate.errors import InvalidRequest, MissingExtra, StoreUnavailable
 from headgate.ports import SessionState
 
 try:
@@ -34,6 +34,9 @@ __all__ = ["Connection", "NoAnswer", "Secrets", "zk"]
 
 CLOSE_S: Final = 2.0
 """How long an end is waited for. One that is not confirmed by then is finished in a thread; the session ends by its lease."""
+
+ROUNDING_S: Final = 0.01
+"""kazoo tells two thirds of what the server gave, in whole milliseconds."""
 
 _STATES: Final[dict[Any, SessionState]] = {
     KazooState.CONNECTED: "connected",
@@ -68,7 +71,8 @@ class Connection:
 
     Raises:
         Unavailable: no server answered within the call's time.
-        InvalidRequest: the server refused the credentials, or the TLS files cannot be used.
+        InvalidRequest: the server refused the credentials, or does not give the session timeout that was asked for; or the TLS
+            files cannot be used.
     """
 
     def __init__(
@@ -104,10 +108,18 @@ class Connection:
                     hosts=where,
                 )
             reason = "" if client.failure is None else f" ({client.failure})"
-            raise Unavailable(
+            raise StoreUnavailable(
                 f"ZooKeeper does not answer{reason}; nothing was done",
                 advice="See that the servers run, and that tls and auth are what they want",
                 hosts=where,
+            )
+        asked_s = self._place.session_timeout_ms / 1000
+        if self._place.session_timeout_ms != SESSION_MS and abs(client.negotiated_s - asked_s) > ROUNDING_S:
+            self.close()
+            raise InvalidRequest(
+                f"ZooKeeper's servers do not give session_timeout={asked_s:g}s but {client.negotiated_s:g}s; nothing was done",
+                advice="Say what they give, or change minSessionTimeout and maxSessionTimeout of the servers",
+                hosts=",".join(self._place.hosts),
             )
 
     @property
@@ -157,9 +169,11 @@ class Connection:
                     raise self.unavailable() from error
                 time.sleep(0.01)  # an answer that fails at once must not be asked for without a pause
 
-    def unavailable(self) -> Unavailable:
+    def unavailable(self) -> StoreUnavailable:
         """The error for a store that did not answer in time."""
-        return Unavailable("ZooKeeper did not answer in time", hosts=",".join(self._place.hosts), retry_after_s=1.0)
+        return StoreUnavailable(
+            "ZooKeeper did not answer in time", hosts=",".join(self._place.hosts), retry_after_s=1.0
+        )
 
     def close(self) -> None:
         """Ends the session; idempotent. Blocks for `CLOSE_S` at most."""

@@ -25,6 +25,7 @@ from headgate.delta.jvm import JVM_ERRORS
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.spark.checkpoint import Checkpoint, location_of, option_of
+from headgate.spark.sources import records_gone
 from headgate.streams.job import Job
 from headgate.streams.supervisor import RunReport, failed, leave_failures_to_us
 
@@ -150,7 +151,7 @@ class RunningQuery:
                 self._on_batch(batch, batch_id)
             except BaseException as error:
                 if self.query.isActive or isinstance(error, LostTurn):
-                    self._error = self._error or error
+                    self._error = self._error or records_gone(error) or error
                 else:
                     self._is_stopped = True  # that it was stopped has ended the wait, or the work, of this batch
                 raise

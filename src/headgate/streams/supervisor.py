@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +25,11 @@ from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import silence
-from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, TurnNotGranted, Unavailable
+from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
+from headgate.spark.sources import records_gone
 from headgate.streams.work import Work
 
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
@@ -36,6 +37,9 @@ LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
 LOSSES_MAX = 3
 """So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
 
+
+STORE_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0)
+"""How long to wait before the store of turns is asked again when it was away; after the last one the job ends."""
 
 NO_CHECKPOINT = CheckpointView(last_committed=-1, is_batch_open=False)
 
@@ -76,6 +80,7 @@ class Supervisor:
         log: TableLog,
         *,
         check_query_id: Callable[[str | None], None] = lambda query_id: None,
+        store_pauses_s: Sequence[float] = STORE_PAUSES_S,
     ) -> None:
         """See the class.
 
@@ -85,6 +90,7 @@ class Supervisor:
             work: What is done in a turn.
             log: Tokens of tables.
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
+            store_pauses_s: How long to wait before the store of turns is asked again when it was away, each time.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
         self._gate = Gate(spark)
@@ -98,6 +104,7 @@ class Supervisor:
         self._query_id: str | None = None
         self._checkpoint: Checkpoint | None = None
         self._stop = threading.Event()
+        self._store_pauses_s, self._store_tries = tuple(store_pauses_s), 0
         self._losses = 0
         self._told_pause: Pause | None = None
 
@@ -148,7 +155,14 @@ class Supervisor:
         return False
 
     def run_paced(self, every_ms: int | None, *, on_waiting: Callable[[HeadgateError], None]) -> None:
-        """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again."""
+        """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again, so is a store that is away.
+
+        Raises:
+            StoreUnavailable: the store of turns stayed away.
+        """
+        self._outlasting(lambda: self._run_paced(every_ms, on_waiting), on_waiting)
+
+    def _run_paced(self, every_ms: int | None, on_waiting: Callable[[HeadgateError], None]) -> None:
         self._coordinator.open()
         while not self.is_stopping:
             if self._is_paused(on_waiting):
@@ -164,7 +178,29 @@ class Supervisor:
 
         Raises:
             TurnNotGranted: another run of the job is alive; or nobody else is, so waiting longer cannot help.
+            StoreUnavailable: the store of turns stayed away.
         """
+        self._outlasting(lambda: self._run_until(is_finished, on_waiting), on_waiting)
+
+    def _outlasting(self, loop: Callable[[], None], on_waiting: Callable[[HeadgateError], None]) -> None:
+        """Runs a loop, and begins it again while the store of turns is away for not too long."""
+        while True:
+            try:
+                return loop()
+            except StoreUnavailable as error:
+                # The record may still name our turn, and the session stand: only a run of its own closes what this one left.
+                self._coordinator.close()
+                if self.is_stopping or self._store_tries >= len(self._store_pauses_s):
+                    raise StoreUnavailable(
+                        f"{error.message}; asked {self._store_tries + 1} times, and {self._coordinator.job} has ended",
+                        advice=error.advice
+                        or "Start it again when the store of turns is back; nothing is lost or doubled",
+                    ) from error
+                on_waiting(error)
+                self._stop.wait(self._store_pauses_s[self._store_tries])
+                self._store_tries += 1
+
+    def _run_until(self, is_finished: Callable[[], bool], on_waiting: Callable[[HeadgateError], None]) -> None:
         self._coordinator.open()
         pause_s = LOOK_AGAIN_S
         while not self.is_stopping:
@@ -207,7 +243,7 @@ class Supervisor:
                 raise
             on_waiting(lost)
             return True
-        self._losses = 0
+        self._losses = self._store_tries = 0
         return has_more
 
     # ------------------------------------------------------------------------------------------------------ pause
@@ -321,7 +357,7 @@ class Supervisor:
             self.report.batches += 1
             self.report.rows += rows
         except BaseException as error:
-            self._error = error
+            self._error = records_gone(error) or error
             raise
 
     # ------------------------------------------------------------------------------------------------ sweep, idle
@@ -378,5 +414,8 @@ def failed(error: StreamingQueryException) -> BaseException:
     text = str(error)
     if "Concurrent" in text and "update to the log" in text:
         return CheckpointMismatch("another run uses the same checkpoint; this one stopped")
+    gone = records_gone(error)
+    if gone is not None:
+        return gone
     first: Any = text.strip().splitlines()[0] if text.strip() else "no reason given"
     return Unavailable(f"the query ended with an error, and its batch was not written: {first}")

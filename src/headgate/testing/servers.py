@@ -23,6 +23,7 @@ STOP_TIMEOUT_S = 5.0
 """After this a server is killed; the data of a test is thrown away anyway."""
 LOG_TAIL_BYTES = 2000
 
+KAFKA_USER, KAFKA_PASSWORD = "etl", "of-the-tests"
 BROKER_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -63,7 +64,12 @@ forceSync=no
 
 @contextlib.contextmanager
 def kafka_broker(
-    directory: Path, *, jars: JarSources, java: JavaSources, progress: Progress | None = None
+    directory: Path,
+    *,
+    jars: JarSources,
+    java: JavaSources,
+    progress: Progress | None = None,
+    sasl_port: int | None = None,
 ) -> Iterator[str]:
     """The bootstrap servers (`127.0.0.1:port`) of one Kafka broker, which ends with the block.
 
@@ -72,6 +78,7 @@ def kafka_broker(
         jars: Where the broker's jars (set `broker`, 45 MB) come from.
         java: Where Java may be.
         progress: Told about each jar that is fetched.
+        sasl_port: Another port, which lets in only who logs in as `KAFKA_USER` with `KAFKA_PASSWORD` by SASL/PLAIN.
 
     Raises:
         Unavailable: It did not start in time; the end of its log is in the message.
@@ -80,9 +87,9 @@ def kafka_broker(
     port, controller_port = free_ports(2)
     directory.mkdir(parents=True, exist_ok=True)
     settings = directory / "broker.properties"
-    settings.write_text(
-        BROKER_PROPERTIES.format(port=port, controller_port=controller_port, data=directory / "data"), encoding="utf-8"
-    )
+    places = {"port": port, "controller_port": controller_port, "data": directory / "data"}
+    text = BROKER_PROPERTIES if sasl_port is None else with_sasl(BROKER_PROPERTIES, sasl_port)
+    settings.write_text(text.format(**places), encoding="utf-8")
     flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command = [str(find_java(java).program), *flags, "-cp", class_path]
     log = directory / "broker.log"
@@ -93,6 +100,20 @@ def kafka_broker(
             subprocess.run([*command, *formatting], stdout=output, stderr=subprocess.STDOUT, check=True)
     with server_process([*command, "kafka.Kafka", str(settings)], port=port, log=log):
         yield f"127.0.0.1:{port}"
+
+
+def with_sasl(properties: str, port: int) -> str:
+    """A broker's settings with a second door, for those who log in."""
+    place = f"SASL_PLAINTEXT://127.0.0.1:{port}"
+    for key in ("listeners", "advertised.listeners"):
+        properties = properties.replace(f"\n{key}=", f"\n{key}={place},")
+    properties = properties.replace("protocol.map=", "protocol.map=SASL_PLAINTEXT:SASL_PLAINTEXT,")
+    login = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{KAFKA_USER}="{KAFKA_PASSWORD}";'
+    door = "listener.name.sasl_plaintext."
+    return (
+        f"{properties}inter.broker.listener.name=PLAINTEXT\n{door}sasl.enabled.mechanisms=PLAIN\n"
+        f"{door}plain.sasl.jaas.config={login}\n"
+    )
 
 
 @contextlib.contextmanager

@@ -1,12 +1,17 @@
 package io.github.headgate;
 
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.io.InterruptedIOException;
 import java.net.URI;
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
@@ -63,10 +68,16 @@ public final class Gate {
   private static final Map<String, String> KEPT = new ConcurrentHashMap<>();
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final ThreadLocal<String> JOB = new ThreadLocal<>();
+  private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table, by a commit that waits
+  private static final ObjectMapper JSON = new ObjectMapper();
+
+  /** The lock whose turn this whole program was given: `headgate turn` says it. */
+  private static final String PROGRAM_LOCK = System.getenv("HEADGATE_LOCK");
 
   private final String table;
   private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: none was given here
   private volatile boolean isGoverned;
+  private final AtomicLong puts = new AtomicLong(); // of jobs
   private final AtomicReference<String> reservedBy = new AtomicReference<>();
 
   /** Held around each put. Heartbeats never wait for it: a put may be slow. */
@@ -128,6 +139,16 @@ public final class Gate {
     of(table).turn.updateAndGet(was -> was != null && was.epoch == epoch ? new Turn(null, epoch, 0) : was);
   }
 
+  /** Whether a commit of the job waits for its turn. */
+  public static boolean isAwaited(String table, String job) {
+    return AWAITED.contains(job + "\n" + of(table).table);
+  }
+
+  /** How many commits of jobs were put to the table by this JVM. */
+  public static long puts(String table) {
+    return of(table).puts.get();
+  }
+
   /** Keeps all other commits of this JVM away from a table; false while another has it. A put under way ends first. */
   public static boolean reserve(String table, String token) {
     Gate gate = of(table);
@@ -165,20 +186,53 @@ public final class Gate {
     return of(new Path(table));
   }
 
-  /** Returns when it is the job's turn, or needs not be: see {@link #govern}. */
-  void awaitTurn(long version, String job, long waitMs) throws IOException {
+  /**
+   * The lock that this table takes turns on, as far as it matters to a commit of the job: null if there is none, if the job has
+   * the turn, or if this session or program may write without. Looked up anew each time: others adopt and release tables.
+   */
+  String lockFor(String job, Configuration conf) throws IOException {
+    Turn now = turn.get();
+    if (now != null && now.isOf(job)) return null;
+    if (isGoverned) return "";
+    if (conf.get(GateLogStore.OUTSIDE, "refuse").equals("pass")) return null;
+    Path note = new Path(new Path(table), "_headgate/table.json");
+    byte[] text = Bulk.read(note.getFileSystem(conf), note);
+    if (text == null) return null;
+    JsonNode lock = JSON.readTree(new String(text, StandardCharsets.UTF_8)).get("lock");
+    if (lock == null) throw new IOException("headgate: " + note + " names no lock; nothing was written");
+    return lock.asText().equals(PROGRAM_LOCK) ? null : lock.asText();
+  }
+
+  /**
+   * Returns when it is the job's turn, or needs not be.
+   *
+   * @param lock as {@link #lockFor} says
+   */
+  void awaitTurn(long version, String job, String lock, long waitMs) throws IOException {
     long begun = System.nanoTime();
-    while (true) {
-      Turn now = turn.get();
-      if (now == null ? !isGoverned : now.isOf(job)) return;
-      // A table is made before it can be entered; whoever is first makes it, whatever the others want.
-      if (!isGoverned && (job == null || version == 0)) return;
-      if (System.nanoTime() - begun >= waitMs * 1_000_000) {
-        String who = job == null ? "" : " by " + job;
-        throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + (now == null ? NOBODY : now).told());
+    String waiting = job + "\n" + table;
+    try {
+      while (true) {
+        Turn now = turn.get();
+        if (now == null ? lock == null : now.isOf(job)) return;
+        // A table is made before it can be entered; whoever is first makes it, whatever the others want.
+        if (lock == null && (job == null || version == 0)) return;
+        if (System.nanoTime() - begun >= waitMs * 1_000_000) {
+          String who = job == null ? "" : " by " + job;
+          String which = lock == null || lock.isEmpty() ? "" : "; the table takes turns on the lock " + lock;
+          String why = (now == null ? NOBODY : now).told() + which;
+          throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + why);
+        }
+        if (job != null) AWAITED.add(waiting);
+        pause();
       }
-      pause();
+    } finally {
+      AWAITED.remove(waiting); // another that waits for the same adds it again at its next look
     }
+  }
+
+  void isPut(String job) {
+    if (job != null) puts.incrementAndGet();
   }
 
   /** The job that this thread commits as. */

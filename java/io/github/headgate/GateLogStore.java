@@ -27,6 +27,9 @@ public class GateLogStore extends LogStore {
 
   public static final String WAIT_MS = "spark.headgate.waitMs";
 
+  /** `pass`: commits of this session that are no job's go to tables that take turns, too; `refuse` by default. */
+  public static final String OUTSIDE = "spark.headgate.outside";
+
   /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
   public static final String HOLD_MS = "spark.headgate.holdMs";
 
@@ -59,11 +62,12 @@ public class GateLogStore extends LogStore {
     boolean isCaptured = scope != null && scope.mode().equals("capture");
     long begun = System.nanoTime();
     long holdNanos = conf.getLong(HOLD_MS, 0) * 1_000_000;
-    gate.awaitTurn(version, job, conf.getLong(WAIT_MS, 0));
+    String lock = gate.lockFor(job, conf);
+    gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
     while (true) {
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
-        gate.awaitTurn(version, job, 0);
+        gate.awaitTurn(version, job, lock, 0);
         if (!gate.isReservedFrom(token) || (!isCaptured && System.nanoTime() - begun >= holdNanos)) {
           try {
             store.write(path, lines, false, conf);
@@ -71,6 +75,7 @@ public class GateLogStore extends LogStore {
             if (isCaptured) throw gate.keep(token, version, lines.all(), "lost the race for its version");
             throw taken;
           }
+          gate.isPut(job);
           if (scope != null) Gate.isDone(scope, version);
           return;
         }

@@ -4,4 +4,8 @@ public abstract class JsonNode {
   public JsonNode get(String field) {
     return null;
   }
+
+  public String asText() {
+    return null;
+  }
 }

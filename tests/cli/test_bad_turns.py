@@ -1,0 +1,61 @@
+"""Coordinators that cannot be used as they are named: one message, the exit status for it, and nothing was run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from headgate.core.ids import Epoch
+from headgate.core.spec.zookeeper import read_place
+from headgate.core.turns.moves import begin_record
+from headgate.spark.java import JavaSources
+from headgate.stores.zookeeper import ZookeeperTurnStore
+from headgate.stores.zookeeper_client import Secrets
+from headgate.testing.servers import free_ports, zookeeper
+from tests.cli.command import Ran, headgate
+
+
+def turn(url: str, root: Path) -> Ran:
+    """`headgate turn` with a program that would leave a file."""
+    place = ("--lock", "L", "--job", "J", "--timeout", "5s", "--coordinator", url)
+    return headgate("turn", *place, "--", "touch", root / "was-run")
+
+
+@pytest.mark.zookeeper
+def test_a_coordinator_that_cannot_be_used_is_told_and_nothing_is_run(
+    java_from: JavaSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unreachable, wrong chroot, missing permission, another user, a timeout out of bounds, a record of a newer format."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADGATE_ZOOKEEPER_PASSWORD", "wrong")
+    nobody = f"127.0.0.1:{free_ports(1)[0]}"
+    with zookeeper(tmp_path, java=java_from, more="maxSessionTimeout=20000\n") as (node,):
+        closed = ZookeeperTurnStore(
+            read_place(f"zookeeper://{node.address}/closed?auth=digest&user=etl"), Secrets(password="right")
+        )
+        newer = ZookeeperTurnStore(read_place(f"zookeeper://{node.address}/newer"))
+        assert newer.compare_and_set("L", begin_record("L", Epoch(1)), 0) == "done"
+        client = KazooClient(hosts=node.address)
+        client.start()
+        client.set("/newer/locks/L", b'{"format": 2}')
+        client.stop()
+        before = closed.read("L")
+        for url, code, told in (
+            (f"zookeeper://{nobody}/x?call_timeout=1s", 6, "does not answer"),
+            (f"zookeeper://{node.address}/a//b", 2, "chroot"),
+            (f"zookeeper://{node.address}/closed", 2, "does not allow this under /closed"),
+            (f"zookeeper://{node.address}/closed?auth=digest&user=etl", 2, "does not allow this under /closed"),
+            (f"zookeeper://{node.address}/x?session_timeout=60s", 2, "session_timeout=60s but 20s"),
+            (f"zookeeper://{node.address}/newer", 2, "newer"),
+        ):
+            ran = turn(url, tmp_path)
+            assert (ran.code, told in ran.err) == (code, True), (url, ran)
+            assert "Traceback" not in ran.err
+        assert not (tmp_path / "was-run").exists()
+        assert closed.read("L") == before
+        assert turn(f"zookeeper://{node.address}/x", tmp_path).code == 0
+        assert (tmp_path / "was-run").exists()
+        closed.close()
+        newer.close()

@@ -1,0 +1,50 @@
+"""The how-to pages on jobs that are written already: their Python is run, and their settings are those that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headgate import api
+from headgate.delta.gate import OUTSIDE_CONF
+from headgate.delta.statements import confs
+from headgate.settings import resolve_job
+from headgate.sinks.ledger import read_ledger
+from tests.docs.markdown import DOCS, fences
+
+
+def run(page: str, session: SparkSession, root: Path) -> None:
+    """Its blocks in order, with a folder of their own for /lake."""
+    session.range(3).selectExpr("id", "'p' AS person").write.parquet(str(root / "in"))
+    names: dict[str, object] = {}
+    for fence in fences(DOCS / "how-to" / page):
+        if fence.kind == "python":
+            text = fence.text.replace("/lake", str(root))
+            exec(compile("\n" * fence.line + text, page, "exec"), names)
+
+
+def test_a_query_is_kept_on(spark: SparkSession, tmp_path: Path) -> None:
+    """One batch, one turn."""
+    run("keep-a-query-on.md", spark, tmp_path)
+    assert spark.read.format("delta").load(str(tmp_path / "engagement")).count() == 3
+    assert [row.outcome for row in read_ledger(tmp_path / "_headgate")] == ["completed"]
+
+
+def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path: Path) -> None:
+    """With the settings that the page gives to spark-submit."""
+    page = "take-turns-by-configuration.md"
+    console = next(fence.text for fence in fences(DOCS / "how-to" / page) if "spark-submit" in fence.text)
+    settings = {
+        key: value.replace("/lake", str(tmp_path)) for key, value in re.findall(r"--conf (\S+?)=(\S+)", console)
+    }
+    assert resolve_job(settings, environ={}).coordinator.url.startswith("zookeeper://")
+    settings["spark.job.coordinator.url"] = f"sqlite:{tmp_path}/turns.db"
+    with confs(spark, {**settings, OUTSIDE_CONF: "refuse"}):
+        try:
+            run(page, spark, tmp_path)
+        finally:
+            api._STOCK.pop(str(spark.sparkContext.applicationId)).stop()
+    assert spark.read.format("delta").load(str(tmp_path / "engagement")).count() == 3
+    assert [(row.job, row.outcome) for row in read_ledger(tmp_path / "_headgate")] == [("Ingestion", "completed")]

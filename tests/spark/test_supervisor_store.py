@@ -1,0 +1,64 @@
+"""A store of turns that is away for a while under the supervisor: short absences cost time, long ones end the job, nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.core.turns import moves
+from headgate.core.turns.effects import Stored
+from headgate.errors import HeadgateError, StoreUnavailable
+from headgate.stores.memory import MemoryTurnStore
+from headgate.streams.supervisor import Supervisor
+from tests.spark.test_supervisor_pause import JOB, Bench
+
+
+class SometimesAway(MemoryTurnStore):
+    """A store that does not answer some of the questions for the record."""
+
+    away: int = 0
+
+    def read(self, lock: str) -> Stored:
+        if self.away:
+            self.away -= 1
+            raise StoreUnavailable("the store of turns is away")
+        return super().read(lock)
+
+
+class AwayBench(Bench):
+    """The same with that store."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark, SometimesAway(lease_s=None))
+        self.supervisor = Supervisor(
+            spark, self.coordinator, self.work, self.log, turn_limit_batches=1, store_pauses_s=[0.01] * 4
+        )
+        self.change(lambda record: moves.resume(record, JOB))
+
+    def run(self, away: int) -> None:
+        """A run until the sweep is done, with so many questions that are not answered."""
+        assert isinstance(self.store, SometimesAway)
+        self.store.away = away
+        self.supervisor.run_until(lambda: self.work.swept > 0, on_waiting=self.told.append)
+
+
+@pytest.mark.parametrize("away", [1, 4])
+def test_a_store_that_is_away_for_a_while_is_asked_again(session: SparkSession, away: int) -> None:
+    """Each time it is told; the sweep is done once, in one turn."""
+    bench = AwayBench(session)
+    bench.run(away)
+    assert [type(error) for error in bench.told] == [StoreUnavailable] * away
+    assert (bench.work.swept, bench.supervisor.report.sweeps) == (1, 1)
+    record = bench.store.read("L").record
+    assert record is not None
+    assert record.holder is None
+    bench.supervisor.close()
+
+
+def test_a_store_that_stays_away_ends_the_job(session: SparkSession) -> None:
+    """With how often it was asked and what to do; nothing was done."""
+    bench = AwayBench(session)
+    with pytest.raises(HeadgateError, match="is away; asked 5 times, and Upkeep has ended") as ended:
+        bench.run(1000)
+    assert (ended.value.exit_code, bench.work.swept) == (6, 0)
+    assert "Start it again" in str(ended.value)
