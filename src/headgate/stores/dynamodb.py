@@ -29,7 +29,7 @@ from headgate.core.spec.dynamodb import DynamodbPlace
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions, first_to_go
 from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
 from headgate.stores.dynamodb_table import ABSENT, Item, NoAnswer, NoTable, Table
 from headgate.stores.processes import boot_id
@@ -81,7 +81,7 @@ class DynamodbSession:
             raise self._table.unavailable() from error
         except InvalidRequest as error:
             # Credentials that expired, or a right that was taken away, may come back before the lease is over.
-            raise Unavailable(error.message, advice=error.advice) from error
+            raise StoreUnavailable(error.message, advice=error.advice) from error
 
     def close(self) -> None:
         with self._ending:
@@ -119,7 +119,7 @@ class DynamodbTurnStore:
         monotonic_s: The clock by which others are counted as dead; never compared with another's.
 
     Raises:
-        Unavailable: no answer.
+        StoreUnavailable: no answer.
         InvalidRequest: there is no such table, or it may not be used.
     """
 
@@ -238,7 +238,7 @@ class DynamodbTurnStore:
         """Takes the item of a silent run away, if it is silent still; whether the run is dead now, for everybody."""
         try:
             outcome = self._table.delete(_sessions(lock), run.job, run.as_seen)
-        except (NoAnswer, Unavailable, InvalidRequest):
+        except (NoAnswer, StoreUnavailable, InvalidRequest):
             return False  # not now, or not by somebody who may only look
         return outcome.is_done or outcome.item is None or outcome.item.get("session") != run.session
 
@@ -268,7 +268,7 @@ class DynamodbTurnStore:
         item: Item = {"part": _LOCKS, "name": lock, "record": text, "version": version + 1, "write": write}
         try:
             outcome = self._table.put(item, {"version": version} if version else ABSENT)
-        except (NoAnswer, Unavailable):
+        except (NoAnswer, StoreUnavailable):
             return "unknown"
         found = outcome.item or {}
         if outcome.is_done or found.get("write") == write:
@@ -284,7 +284,7 @@ class DynamodbTurnStore:
             pause_s = min(1.5 * pause_s, POLL_MAX_S)
             try:
                 stored = self.read(lock)
-            except Unavailable:
+            except StoreUnavailable:
                 continue  # the next reading finds out, within its own time
             if stored.version != version and not self._leaves_waiting(lock, stored.record, ticket_of):
                 return

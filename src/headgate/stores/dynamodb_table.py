@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headgate.core.spec.dynamodb import DynamodbPlace
-from headgate.errors import MissingExtra, Unavailable
+from headgate.errors import MissingExtra, StoreUnavailable
 
 try:
     import botocore.session
@@ -98,7 +98,7 @@ class Table:
         """An item as it was last written; None if there is none.
 
         Raises:
-            Unavailable: no answer until the deadline.
+            StoreUnavailable: no answer until the deadline.
             InvalidRequest: it is not allowed, or there is no such table.
         """
         asked = {"Key": _typed({"part": part, "name": name}), "ConsistentRead": True}
@@ -109,7 +109,7 @@ class Table:
         """All items of one part, by name.
 
         Raises:
-            Unavailable: no answer until the deadline.
+            StoreUnavailable: no answer until the deadline.
             InvalidRequest: it is not allowed, or there is no such table.
         """
         deadline_s = self.deadline()
@@ -131,7 +131,7 @@ class Table:
 
         Raises:
             NoAnswer: the outcome is not known.
-            Unavailable: it was not done, and not answered in time.
+            StoreUnavailable: it was not done, and not answered in time.
             InvalidRequest: it is not allowed, or there is no such table.
         """
         return self._change("put_item", {"Item": _typed(item)}, _condition(expected))
@@ -155,7 +155,7 @@ class Table:
         """Makes the table, paid by request, unless it is there or somebody else is making it; returns when it can be used.
 
         Raises:
-            Unavailable: it cannot be used yet.
+            StoreUnavailable: it cannot be used yet.
             InvalidRequest: it is not allowed.
         """
         asked = {
@@ -173,17 +173,17 @@ class Table:
             except NoTable:
                 pass  # not seen everywhere yet
             if time.monotonic() > deadline_s:
-                raise Unavailable("the table is still being made", table=self._place.table)
+                raise StoreUnavailable("the table is still being made", table=self._place.table)
             time.sleep(0.5)
 
     def close(self) -> None:
         """Gives up the connections."""
         self._client.close()
 
-    def unavailable(self) -> Unavailable:
+    def unavailable(self) -> StoreUnavailable:
         """The error for a table that did not answer in time."""
         reason = f" ({self._failure})" if self._failure else ""
-        return Unavailable(
+        return StoreUnavailable(
             f"DynamoDB did not answer in time{reason}",
             table=self._place.table,
             region=self._place.region,
