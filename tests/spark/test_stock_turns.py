@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -65,6 +64,20 @@ def test_a_commit_outside_of_turns_is_refused_by_the_note_beside_the_table(
     with pytest.raises(JVM_ERRORS, match="names no lock; nothing was written"):
         one.write.format("delta").mode("append").save(table)
     assert ids(refusing, table) == [1, 2, 3]
+
+
+def test_a_job_writes_a_governed_table_in_its_turn(refusing: SparkSession, tmp_path: Path) -> None:
+    """Its entry commit is its own, too; what it does after its turn is refused."""
+    table = make_table(refusing, tmp_path / "t")
+    store = open_store(f"sqlite:{tmp_path / 's/turns.db'}")
+    adopt(refusing, table, "L", store.coordinator_id(), "link")
+    job = headgate.JobCoordinator(refusing, name="J", lock="L", storage=str(tmp_path / "s"), tables=[table])
+    with job.turn():
+        rows(refusing, 1).write.format("delta").mode("append").save(table)
+    with pytest.raises(JVM_ERRORS, match="nobody has the turn; the table takes turns on the lock L"):
+        rows(refusing, 2).write.format("delta").mode("append").save(table)
+    job.close()
+    assert ids(refusing, table) == [1]
 
 
 def test_a_job_with_another_lock_or_store_of_commits_than_the_note_is_refused(
@@ -170,7 +183,6 @@ def test_a_stock_sink_takes_turns_by_configuration_alone(
     outcomes = [(row.job, row.outcome) for row in read_ledger(tmp_path / "s", "L")]
     assert outcomes == [("Stock", "completed")] * 2
     other.close()
-    shutil.rmtree(tmp_path / "in")
 
 
 def test_settings_of_a_running_session_make_a_coordinator(session: SparkSession, tmp_path: Path) -> None:

@@ -196,13 +196,14 @@ class Job:
             token_id=token_id, query_id=None, batch=batch_id, tables=self._tables, timeout_s=timeout
         )
         try:
-            # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
-            self._enter(held, is_replay=True)
-            number = self._next_batch(token_id) if batch_id is None else batch_id
-            held.next_batch(number, None, is_replay=False)
-            self._own_turn = Turn(held, self._spark, self._tables)
-            with Gate(self._spark).acting(self.name), self._own_turn.whole():
-                yield self._own_turn
+            with Gate(self._spark).acting(self.name):
+                # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
+                self._enter(held, is_replay=True)
+                number = self._next_batch(token_id) if batch_id is None else batch_id
+                held.next_batch(number, None, is_replay=False)
+                self._own_turn = Turn(held, self._spark, self._tables)
+                with self._own_turn.whole():
+                    yield self._own_turn
         except BaseException as error:
             held.abandon(error)
             raise
