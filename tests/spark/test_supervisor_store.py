@@ -30,9 +30,7 @@ class AwayBench(Bench):
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, SometimesAway(lease_s=None))
-        self.supervisor = Supervisor(
-            spark, self.coordinator, self.work, self.log, turn_limit_batches=1, store_pauses_s=[0.01] * 4
-        )
+        self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log, store_pauses_s=[0.01] * 4)
         self.change(lambda record: moves.resume(record, JOB))
 
     def run(self, away: int) -> None:
