@@ -40,12 +40,13 @@ from headgate.sinks.tee import Tee
 from headgate.spark import jars
 from headgate.spark import session as spark_session
 from headgate.spark.checkpoint import location_of
+from headgate.spark.log_stores import log_store_of
 from headgate.streams.always_on import RunningQuery
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
 from headgate.streams.steps import StreamContext
 from headgate.streams.stock import StockTurns
-from headgate.streams.stream import LOG_STORE, StreamWork
+from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
 
 Place = TypeVar("Place")
@@ -320,7 +321,8 @@ class JobCoordinator(Job):
             note = governed.read_governed(self._spark, table)
             if note is not None:
                 lock, coordinator_id = self._coordinator.lock, self._site.store.coordinator_id()
-                said = governed.compare(table, note, lock, coordinator_id, LOG_STORE)
+                store = log_store_of(self._spark, table)
+                said = governed.compare(table, note, lock, coordinator_id, store.name, log_store_args=store.args)
                 if said is not None:
                     self._site.events.emit(Noticed(job=self.name, text=said))
             self._unknown_notes.pop()
