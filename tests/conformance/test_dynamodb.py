@@ -240,7 +240,7 @@ def test_a_second_run_waits_for_a_heartbeat_or_for_the_lease(
     handles: Callable[..., DynamodbTurnStore], place: DynamodbPlace
 ) -> None:
     """It is refused as soon as the first is heard, and takes the place of one that was killed a lease after it began to look."""
-    store = handles(session_timeout_ms=3000)
+    store = handles(session_timeout_ms=2000)
     code = (
         "import sys, time; from headgate.core.spec.dynamodb import read_dynamodb\n"
         "from headgate.stores.dynamodb import DynamodbTurnStore\n"
@@ -248,7 +248,7 @@ def test_a_second_run_waits_for_a_heartbeat_or_for_the_lease(
         "print('open', flush=True)\n"
         "while session.heartbeat(): time.sleep(0.3)\n"
     )
-    url = f"dynamodb://{place.table}?region={REGION}&endpoint={place.endpoint}&session_timeout=3s"
+    url = f"dynamodb://{place.table}?region={REGION}&endpoint={place.endpoint}&session_timeout=2s"
     process = subprocess.Popen([sys.executable, "-c", code, url, LOCK], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -260,7 +260,7 @@ def test_a_second_run_waits_for_a_heartbeat_or_for_the_lease(
         process.communicate()
     begun_s = time.monotonic()
     session = store.open_session(LOCK, JobName("job"))
-    assert time.monotonic() - begun_s >= 3.0
+    assert time.monotonic() - begun_s >= 2.0
     assert session.heartbeat()
 
 
@@ -432,7 +432,7 @@ def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., Dynamod
     record = begin_record(LOCK, Epoch(1))
     assert handles().compare_and_set(LOCK, record, 0) == "done"
     with Proxy(aws.port) as network:
-        store = handles(endpoint=f"http://{network.address}", call_timeout_ms=2000)
+        store = handles(endpoint=f"http://{network.address}", call_timeout_ms=1500)
         network.be("blackhole")
         calls: list[Callable[[], object]] = [
             lambda: store.read(LOCK),
@@ -444,7 +444,7 @@ def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., Dynamod
             begun_s = time.monotonic()
             with contextlib.suppress(Unavailable):
                 call()
-            assert 0.4 < time.monotonic() - begun_s < 6
+            assert 0.3 < time.monotonic() - begun_s < 6
         assert store.compare_and_set(LOCK, record, 1) == "unknown"
         network.be("pass")
 
