@@ -57,8 +57,10 @@ def reach(
             else {}
             for spec in (kafka.OffsetSpec.earliest(), kafka.OffsetSpec.latest())
         )
-    except (KafkaException, TimeoutError) as error:
-        raise Unavailable(f"the Kafka broker does not answer: {error}", servers=servers) from error
+    except KafkaException as error:
+        raise Unavailable(f"the Kafka broker does not answer: {error.args[0].str()}", servers=servers) from error
+    except TimeoutError as error:
+        raise Unavailable("the Kafka broker does not answer in time", servers=servers) from error
     return firsts, ends
 
 

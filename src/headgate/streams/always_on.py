@@ -21,7 +21,7 @@ from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns.tokens import query_token
 from headgate.delta.gate import Gate
-from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.spark.checkpoint import Checkpoint, location_of, option_of
@@ -247,6 +247,10 @@ class RunningQuery:
         except StreamingQueryException as error:
             if not self._is_stopped:
                 self._error = self._error or failed(error)
+        except JVM_ERRORS as error:
+            self._error = self._error or Unavailable(
+                f"Spark is gone: {first_line(error)}; what its batch wrote is found next time"
+            )
         with self._guard:
             turn = self._turn
             try:
