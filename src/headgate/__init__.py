@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headgate.api import JobCoordinator, Pipeline, coordinated, session, start, supervise
     from headgate.core.spec.build import files, files_json, kafka
+    from headgate.online import SyncReport, sync
     from headgate.streams.supervisor import RunReport
     from headgate.tables.running import on_statement
     from headgate.tables.sql import explain_sql as explain
@@ -24,6 +25,7 @@ _HOMES = {
     "JobCoordinator": "headgate.api",
     "Pipeline": "headgate.api",
     "RunReport": "headgate.streams.supervisor",
+    "SyncReport": "headgate.online",
     "coordinated": "headgate.api",
     "explain": "headgate.tables.sql:explain_sql",
     "files": "headgate.core.spec.build",
@@ -34,12 +36,14 @@ _HOMES = {
     "sql": "headgate.tables.sql",
     "start": "headgate.api",
     "supervise": "headgate.api",
+    "sync": "headgate.online",
 }
 __all__ = [
     "DeltaTable",
     "JobCoordinator",
     "Pipeline",
     "RunReport",
+    "SyncReport",
     "coordinated",
     "explain",
     "files",
@@ -50,6 +54,7 @@ __all__ = [
     "sql",
     "start",
     "supervise",
+    "sync",
 ]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, Self, assert_never
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
 
 from headgate.core.keys.apply import DeadLetter, Progress
 from headgate.core.spec import (
@@ -15,6 +16,8 @@ from headgate.core.spec import (
     SyncSpec,
     TableSource,
 )
+from headgate.core.spec.document import Faults, from_values
+from headgate.core.spec.parse import validate
 from headgate.errors import InvalidRequest
 from headgate.ports import ChangeSource
 from headgate.sources.debezium import DebeziumChanges
@@ -129,6 +132,89 @@ class Standing:
     pending: int | None
     """The place where a batch ends that was begun and is not complete."""
     dead_rows: int
+
+
+@dataclass(slots=True, kw_only=True)
+class SyncReport:
+    """What a run did."""
+
+    sync: str
+    batches: int = 0
+    changes: int = 0
+    rows: int = 0
+    set_apart: int = 0
+    position: int | None = None
+    """None: nothing was applied."""
+
+    def add(self, applied: AppliedBatch) -> None:
+        """One more batch is in."""
+        complete = applied.complete
+        rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
+        self.batches, self.changes = self.batches + 1, self.changes + applied.changes
+        self.rows, self.set_apart, self.position = self.rows + rows - dead, self.set_apart + dead, applied.through
+
+
+class SyncKeys(TypedDict, total=False):
+    """Keys of a sync, as in the file."""
+
+    start: str | Mapping[str, int]
+    table: str
+    tables: Mapping[str, str]
+    key: str | Sequence[str]
+    plan: str
+    mode: str
+    parallelism: int
+    on_violation: str
+    on_schema_change: str
+
+
+def sync(
+    source: str | Mapping[str, object],
+    *,
+    to: str,
+    name: str,
+    pipeline: str = "python",
+    once: bool = False,
+    spark: SparkSession | None = None,
+    **keys: Unpack[SyncKeys],
+) -> SyncReport:
+    """Keeps a database in step: applies what the source has, again until nothing is left to do.
+
+    How far it came is a row of the target under `PIPELINE/NAME`: called again, it goes on from there.
+
+    Args:
+        source: A Delta table, by its path or its name in the catalog; or the keys of `from:`, as `{"files": "changes/*.jsonl"}`.
+        to: The target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`.
+        name: The sync's name.
+        pipeline: The pipeline's name.
+        once: Only what the source has now.
+        spark: For a source that is a table; the active session, or a new one, by default.
+        **keys: As in the file.
+
+    Raises:
+        InvalidRequest: Every fault of what was given.
+        ConstraintViolated: A row breaks a constraint of the target; the target stays at the last complete batch.
+        Fenced: A later writer has begun.
+        Unavailable: The source or the target does not answer.
+    """
+    given: dict[str, object] = {"from": source, "to": to, **keys}
+    tables: dict[str, object] = {}
+    if isinstance(source, str):
+        table = keys.get("table") or source.rstrip("/").replace(".", "/").rpartition("/")[2]
+        tables[table] = {"path" if "/" in source else "name": source}
+        given["from"] = table
+    faults = Faults()
+    tree = from_values({"name": pipeline, "tables": tables, "sync": {name: given}}, key="", faults=faults)
+    spec = validate(tree, base_dir=str(Path.cwd()), faults=faults, transforms={})
+    report = SyncReport(sync=name)
+    with Keeper(spec, spec.sync(name), spark=spark) as keeper:
+        for each in keeper.passes():
+            before = report.batches
+            for applied in each:
+                report.add(applied)
+            if once or report.batches == before:
+                break
+    return report
 
 
 def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...]:

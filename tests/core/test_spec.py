@@ -734,6 +734,13 @@ def test_what_a_sync_cannot_be(old: str, new: str, fault: str) -> None:
     assert "55" not in told
 
 
+def test_a_sync_and_a_stream_have_two_names() -> None:
+    """`headgate run NAME` means one of them."""
+    assert "sync.One: a stream has this name, too" in only_fault(
+        SMALL + "sync: {One: {from: {files: a}, to: 'sqlite:x.db'}}\n"
+    )
+
+
 def test_sync_is_not_empty() -> None:
     """Neither is it none."""
     assert "no sync in it" in only_fault("name: p\nsync: {}\n")

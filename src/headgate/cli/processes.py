@@ -16,6 +16,10 @@ RESTARTS_MAX = 5
 """How often a stream that was killed is started again; its batch is written once all the same."""
 
 
+SYNC_REPORT = "SyncReport"
+"""The event of what a sync did, as a stream has its RunReport."""
+
+
 @dataclass
 class _Child:
     """One stream's process."""
@@ -108,7 +112,7 @@ class Processes:
         except ValueError:
             (self._errors or sys.stderr).write(line)  # not ours: something the JVM, or user code, printed
             return
-        if data.get("event") == "RunReport":
+        if data.get("event") in ("RunReport", SYNC_REPORT):
             child.reports.append(data)
         elif "event" in data:
             self._show(data)

@@ -58,6 +58,9 @@ def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
             return style, f"{job}: turn {data['epoch']} {data['outcome']} after {held}{reason}"
         case JobIdle.__name__:
             return "quiet", f"{job}: nothing left to do"
+        case "BatchApplied":
+            rows = f", {data['rows']} rows" if "rows" in data else ""
+            return "quiet", f"{data['sync']}: batch {data['batch']}, {data['changes']} changes{rows} applied"
         case Noticed.__name__:
             return "waits", f"{job + ': ' if job else ''}{data['text']}"
         case _:

@@ -17,7 +17,7 @@ import typer
 from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.jars import fetch_progress
-from headgate.cli.processes import Processes
+from headgate.cli.processes import SYNC_REPORT, Processes
 from headgate.cli.progress import FORMAT, Printer
 from headgate.core.spec import KafkaSource, Pipeline
 from headgate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, combined_exit_code
@@ -26,7 +26,9 @@ from headgate.logs import JsonFormatter
 
 @app.command("run")
 def run_command(
-    streams: list[str] | None = typer.Argument(None, metavar="[STREAM]...", help="Streams to run. Default: all."),
+    streams: list[str] | None = typer.Argument(
+        None, metavar="[STREAM]...", help="Streams to run, and syncs. Default: all."
+    ),
     once: bool = typer.Option(False, "--once", help="One turn per stream, with what its source has now."),
     until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do."),
     together: bool = typer.Option(False, "--together", help="Several streams as threads of one Spark driver."),
@@ -38,9 +40,10 @@ def run_command(
     among: list[str] | None = typer.Option(None, "--among", hidden=True),
     is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
-    """Run the streams: each at its pace, or once, or until nothing is left to do.
+    """Run the streams: each at its pace, or once, or until nothing is left to do; and the syncs of the file.
 
-    Several streams run as one process each. A stream that fails ends the others after their turn.
+    Several streams run as one process each. A stream that fails ends the others after their turn. Syncs run beside them;
+    with --once and --until-idle, behind them.
     """
     if once and until_idle:
         raise InvalidRequest(
@@ -51,20 +54,30 @@ def run_command(
     pipeline = settings.load_pipeline(spec)
     if not pipeline.streams:
         raise InvalidRequest("the file has no stream; nothing was run", advice="Its databases: headgate sync run")
-    names = streams or [stream.name for stream in pipeline.streams]
-    unknown = [name for name in (*names, *(new_checkpoint or ())) if name not in {s.name for s in pipeline.streams}]
+    known_streams, known_syncs = [one.name for one in pipeline.streams], [one.name for one in pipeline.syncs]
+    chosen = streams or [*known_streams, *known_syncs]
+    names = [name for name in chosen if name in known_streams]
+    syncs = [name for name in dict.fromkeys(chosen) if name in known_syncs]
+    unknown = [name for name in chosen if name not in known_streams and name not in known_syncs]
+    unknown += [name for name in new_checkpoint or () if name not in known_streams]
     if unknown:
-        known = ", ".join(stream.name for stream in pipeline.streams)
+        known = ", ".join([*known_streams, *known_syncs])
         raise InvalidRequest(f"there is no stream {unknown[0]!r}; nothing was run", advice=f"The streams are: {known}")
     printer = Printer(output)
     pace = "once" if once else "until_idle" if until_idle else "paced"
-    if len(names) > 1 and not together:
-        codes, reports = _as_processes(pipeline, names, pace, new_checkpoint or [], spec, printer)
+    beside = syncs if pace == "paced" else []
+    if (len(names) > 1 and not together) or beside:
+        codes, reports = _as_processes(pipeline, names, beside, pace, new_checkpoint or [], spec, printer)
+    elif not names:
+        codes, reports = [], []
     else:
         codes, reports = (
             [],
             _here(pipeline, names, pace, among or names, new_checkpoint or [], printer, is_child=is_child),
         )
+    if syncs and not beside and not combined_exit_code(codes):
+        more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), printer)
+        codes, reports = codes + more, reports + reports_more
     _show_reports(reports, output)
     if combined_exit_code(codes):
         raise typer.Exit(combined_exit_code(codes))
@@ -78,8 +91,20 @@ def _log_as_json() -> None:
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 
+def _sync_commands(names: list[str], pace: str, spec: str | None) -> dict[str, list[str]]:
+    more = [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
+    where = ["--spec", str(settings.find_spec(spec)), "--output", "jsonl", "--child", *more]
+    return {name: ["sync", "run", name, *where] for name in names}
+
+
 def _as_processes(
-    pipeline: Pipeline, names: list[str], pace: str, new: list[str], spec: str | None, printer: Printer
+    pipeline: Pipeline,
+    names: list[str],
+    syncs: list[str],
+    pace: str,
+    new: list[str],
+    spec: str | None,
+    printer: Printer,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     _fetch_jars(pipeline)  # once, with its progress, and not by every process
     file = str(settings.find_spec(spec))
@@ -90,6 +115,10 @@ def _as_processes(
         arguments += [part for other in names for part in ("--among", other)]
         arguments += ["--new-checkpoint", name] if name in new else []
         commands[name] = arguments
+    return _run_processes({**commands, **_sync_commands(syncs, pace, spec)}, printer)
+
+
+def _run_processes(commands: dict[str, list[str]], printer: Printer) -> tuple[list[int], list[dict[str, Any]]]:
     processes = Processes(commands, show=printer.show)
     result = processes.run()
     if signal.SIGINT in processes.signals:
@@ -149,12 +178,19 @@ def _stop_at_end_of_input(stop: Any) -> None:
 
 def _show_reports(reports: list[dict[str, Any]], output: Output) -> None:
     if output is Output.JSON:
-        typer.echo(json.dumps({"format": FORMAT, "streams": reports}))
+        syncs = [report for report in reports if report["event"] == SYNC_REPORT]
+        streams = [report for report in reports if report["event"] != SYNC_REPORT]
+        typer.echo(json.dumps({"format": FORMAT, "streams": streams, **({"syncs": syncs} if syncs else {})}))
     elif output is Output.JSONL:
         for report in reports:
             typer.echo(json.dumps(report))
     else:
         for report in reports:
+            if report["event"] == SYNC_REPORT:
+                typer.echo(
+                    f"{report['sync']}: {report['batches']} batches, {report['changes']} changes, {report['rows']} rows applied"
+                )
+                continue
             waited_s = report["waited_ms"] / 1000
             typer.echo(
                 f"{report['job']}: {report['turns']} turns, {report['batches']} batches, {report['rows']} rows written, "

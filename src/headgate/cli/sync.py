@@ -21,7 +21,7 @@ from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest
 from headgate.report import words
 
 if TYPE_CHECKING:
-    from headgate.online import Keeper
+    from headgate.online import Keeper, SyncReport
     from headgate.syncs.explain import NextBatch
     from headgate.syncs.run import AppliedBatch
 
@@ -61,6 +61,7 @@ def run_command(
     until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do, then end."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
+    is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
     """Apply changes, batch by batch, from where the target is. Without --once or --until-idle: look again every second.
 
@@ -81,7 +82,11 @@ def run_command(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    counts = {keeper.name: _Count(sync=keeper.name) for keeper in keepers}
+    if is_child:
+        threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    from headgate.online import SyncReport
+
+    counts = {keeper.name: SyncReport(sync=keeper.name) for keeper in keepers}
     try:
         _carry(keepers, counts, stop, output, once=once, until_idle=until_idle)
     finally:
@@ -90,6 +95,11 @@ def run_command(
         _show_counts(counts, output)
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
 
 
 @sync.command("resync")
@@ -102,10 +112,12 @@ def resync_command(
 
     Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
     """
+    from headgate.online import SyncReport
+
     (keeper,) = keepers_of(spec, name)
-    count = _Count(sync=name)
+    count = SyncReport(sync=name)
     with keeper:
-        _count(keeper.resync(), count)
+        count.add(keeper.resync())
     _show_counts({name: count}, output)
 
 
@@ -170,19 +182,6 @@ def dead_letters_command(
         table(("batch", "table", "key", "was to", "position", "reason"), cells)
 
 
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Count:
-    """What a run did."""
-
-    sync: str
-    batches: int = 0
-    changes: int = 0
-    rows: int = 0
-    set_apart: int = 0
-    position: int | None = None
-    """None: nothing was applied."""
-
-
 def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
     from headgate.online import Keeper, syncs_of
 
@@ -203,7 +202,7 @@ def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
 
 def _carry(
     keepers: list[Keeper],
-    counts: dict[str, _Count],
+    counts: dict[str, SyncReport],
     stop: threading.Event,
     output: Output,
     *,
@@ -223,23 +222,16 @@ def _carry(
 
 
 def _one_pass(
-    keeper: Keeper, batches: Iterator[AppliedBatch], count: _Count, stop: threading.Event, output: Output
+    keeper: Keeper, batches: Iterator[AppliedBatch], count: SyncReport, stop: threading.Event, output: Output
 ) -> int:
     before = count.batches
     while not stop.is_set():
         applied = next(batches, None)
         if applied is None:
             break
-        _count(applied, count)
+        count.add(applied)
         _show_batch(keeper.name, applied, output)
     return count.batches - before
-
-
-def _count(applied: AppliedBatch, count: _Count) -> None:
-    complete = applied.complete
-    rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
-    count.batches, count.changes = count.batches + 1, count.changes + applied.changes
-    count.rows, count.set_apart, count.position = count.rows + rows - dead, count.set_apart + dead, applied.through
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
@@ -260,7 +252,7 @@ def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
         print(f"{name}: batch {applied.batch}, {what}, position {applied.through}", file=sys.stderr)
 
 
-def _show_counts(counts: dict[str, _Count], output: Output) -> None:
+def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
     rows = [dataclasses.asdict(count) for count in counts.values()]
     if output is Output.JSON:
         document(output, "syncs", rows)

@@ -55,7 +55,9 @@ def check(file: Fields, faults: Faults) -> tuple[str, ...]:
     for stream in streams.values():
         if stream.is_readable:
             _check_stream(stream, tables, faults, notes)
-    for sync in (file.get(keys.SYNC) or {}).values():
+    for name, sync in (file.get(keys.SYNC) or {}).items():
+        if name in streams:
+            faults.add(sync.mark, sync.at, "a stream has this name, too", "names that `headgate run` can tell apart")
         if sync.is_readable:
             _check_sync(sync, tables, faults)
     notes += _check_order(streams, tables, faults)

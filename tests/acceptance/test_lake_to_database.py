@@ -1,0 +1,80 @@
+"""From the streams to the database: three jobs write the lake, and a sync keeps PostgreSQL equal to it while they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.testing.databases import fresh_postgres
+from tests.acceptance.engagement import Source
+from tests.acceptance.test_real_data import write_spec
+
+COMMAND = [sys.executable, "-m", "headgate"]
+
+
+def headgate(root: Path, *arguments: str, until: int | None = None) -> tuple[int, str]:
+    """A command of its own process; killed with kill -9 once it has told of so many batches that are in the target."""
+    seen = 0
+    with (
+        (root / f"{arguments[0]}.err").open("a") as errors,
+        subprocess.Popen(
+            [*COMMAND, *arguments, "--spec", str(root / "headgate.yml"), "--output", "jsonl"],
+            stdout=subprocess.PIPE, stderr=errors, text=True,
+        ) as process,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen += '"BatchApplied"' in line
+            if seen == until:
+                os.kill(process.pid, signal.SIGKILL)
+                break
+    return process.returncode, (root / f"{arguments[0]}.err").read_text()[-3000:]
+
+
+@pytest.mark.spark
+def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_path: Path, postgres: str) -> None:
+    """The sync runs beside the streams and is killed amid them; in the end every row is as plain Python works it out."""
+    source = Source(engagement_data, "rlists", rows_max=600)
+    source.write(tmp_path / "in", {"ingest": 4, "mutation": 3, "delete": 1})
+    database = fresh_postgres(postgres)
+    write_spec(tmp_path)
+    spec = tmp_path / "headgate.yml"
+    text = spec.read_text().replace(
+        'delta.enableDeletionVectors: "true"', 'delta.enableDeletionVectors: "true", delta.enableChangeDataFeed: "true"'
+    )
+    columns = "engagement_id text PRIMARY KEY, alias_id text, person_id text"
+    database.execute(f"CREATE TABLE engagement ({columns})")
+    more = f'sync:\n  crm: {{from: engagement, to: "{database.dsn}", on_schema_change: ignore}}\n'
+    spec.write_text(text + more)
+    streams = subprocess.Popen(
+        [*COMMAND, "run", "Ingestion", "Mutation", "TTL", "--until-idle", "--together", "--spec", str(spec)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        code, told = headgate(tmp_path, "sync", "run", "crm", until=1)
+        assert code == -signal.SIGKILL, told
+        _, said = streams.communicate(timeout=400)
+        assert streams.returncode == 0, said[-3000:]
+    finally:
+        if streams.poll() is None:
+            streams.kill()
+            streams.wait()
+    # The file as a whole: nothing is left for the streams, and the sync behind them does the rest.
+    ran = subprocess.run(
+        [*COMMAND, "run", "--once", "--together", "--spec", str(spec), "--output", "json"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    (report,) = json.loads(ran.stdout.splitlines()[-1])["syncs"]
+    assert report["sync"] == "crm"
+    found = dict(database.query("SELECT engagement_id, person_id FROM engagement"))
+    assert found == source.answer()
+    ((epoch, place),) = database.query("SELECT epoch, place FROM headgate_stream")
+    assert epoch == 2
+    assert json.loads(place)["source"] == "delta"
