@@ -179,3 +179,16 @@ def test_an_older_control_table_is_extended_and_a_place_stays(kind: str, request
     assert (progress.position, progress.place) == (1, '{"source":"debezium"}')
     with pytest.raises(CheckpointMismatch, match="it is of debezium, and this sync reads change files"):
         list(ChangeFiles(files="none").transactions(progress.position, progress.place))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_whose_staging_changes_do_not_take_each_others_place(kind: str, request: pytest.FixtureRequest) -> None:
+    """Rows of both tables move to other keys, after batches in which none did."""
+    database = fresh(kind, request)
+    database.execute("CREATE TABLE a (id int PRIMARY KEY, v int)", "CREATE TABLE b (id int PRIMARY KEY, w int)")
+    steps = [
+        c(1, {"id": 1, "v": 1}, "a"), c(1, {"id": 1, "w": 1}, "b"),
+        (2, "a", "u", {"id": 1}, {"id": 2}), (2, "b", "u", {"id": 1}, {"id": 3}),
+    ]  # fmt: skip
+    sync(database, changes_of(*steps), changes_max=2)
+    assert (database.query("SELECT id, v FROM a"), database.query("SELECT id, w FROM b")) == ([(2, 1)], [(3, 1)])

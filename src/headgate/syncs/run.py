@@ -35,7 +35,7 @@ class SyncSettings:
     parallelism: int = 8
     on_violation: OnViolation = "stop"
     on_schema_change: OnSchemaChange = "stop"
-    changes_max: int = 50_000
+    changes_max: int = 100_000
     """Per batch; a larger source transaction is a batch of its own."""
     epoch: int | None = None
     """Of the caller's turn; None: one more than the last writer's."""

@@ -136,8 +136,7 @@ class PostgresDialect:
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         if rows >= ANALYZE_ROWS:
             # A small sample: the number of rows is what counts.
-            connection.cursor().execute("SET LOCAL default_statistics_target = 5")
-            connection.cursor().execute(f"ANALYZE {table}")
+            connection.cursor().execute(f"SET LOCAL default_statistics_target = 5; ANALYZE {table}")
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
         match = " AND ".join(f"t.{one} = s.{one}" for one in key)

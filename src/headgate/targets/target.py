@@ -6,10 +6,8 @@ Source: docs/explanation/keys.md.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
@@ -17,35 +15,16 @@ from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
-from headgate.errors import CommitInDoubt, Fenced, InvalidRequest, Unavailable
+from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
+from headgate.targets.control import LATER_COLUMNS, Control, Stream
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
 from headgate.targets.writing import Writing
 
 R = TypeVar("R")
-DISTINCT_SLOTS = "SELECT count(*) FROM headgate_slot WHERE stream = {m} AND batch = {m}"
-
-
-@dataclass(slots=True)
-class _Stream:
-    """The stream that is written."""
-
-    name: str
-    epoch: int
-    last_batch: int
-    position: int
-    pending: int | None
-    is_preview: bool = False
-    """It is only looked at: staging tables are temporary, and there is no fence."""
-
-    @property
-    def stage_prefix(self) -> str:
-        """Staging tables are named by stream and epoch: a writer that was followed cannot touch those of its follower."""
-        what = "plan" if self.is_preview else "stage"
-        return f"headgate_{what}_{hashlib.sha256(self.name.encode()).hexdigest()[:8]}_"
 
 
 class SqlTarget:
@@ -55,11 +34,12 @@ class SqlTarget:
         """Nothing is connected yet; `key`: the columns that tell rows apart in every table, in place of its own."""
         self._dialect, self._key = dialect, tuple(key)
         self._questions, self._writing = Questions(dialect), Writing(dialect)
-        self._connections = Connections(dialect)
-        self._stream: _Stream | None = None
+        self._control, self._connections = Control(dialect), Connections(dialect)
+        self._stream: Stream | None = None
         self._tables: dict[str, TableSchema] = {}
         self._staged: dict[str, StagedTable] = {}
         self._made: dict[str, tuple[TableSchema, bool, str]] = {}
+        self._stages_made = 0
 
     @property
     def writers_max(self) -> int | None:
@@ -70,30 +50,10 @@ class SqlTarget:
         return self._dialect.slot_rows_max
 
     def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
-        def make(cursor: Any) -> None:
-            for statement in self._dialect.control():
-                cursor.execute(statement)
-
-        self._transaction(make, fenced=False)
+        self._transaction(self._control.make, fenced=False)
         self._extend()
-
-        def take(cursor: Any) -> Progress:
-            found = self._read(cursor, stream, self._dialect.update)
-            if found is None:
-                self._execute(
-                    cursor,
-                    "INSERT INTO headgate_stream (stream, epoch, last_batch, position) VALUES ({m}, 0, 0, -1)",
-                    stream,
-                )
-                found = Progress(epoch=0, last_batch=0, position=-1)
-            if epoch is not None and epoch < found.epoch:
-                raise Fenced("a later writer has begun on this stream; nothing was written", stream=stream, epoch=epoch)
-            now = found.epoch + 1 if epoch is None else epoch
-            self._execute(cursor, "UPDATE headgate_stream SET epoch = {m} WHERE stream = {m}", now, stream)
-            return replace(found, epoch=now)
-
-        progress = self._transaction(take, fenced=False)
-        self._stream = _Stream(stream, progress.epoch, progress.last_batch, progress.position, progress.pending)
+        progress = self._transaction(lambda cursor: self._control.take(cursor, stream, epoch), fenced=False)
+        self._stream = Stream(stream, progress.epoch, progress.last_batch, progress.pending)
         self._made, self._staged = {}, {}
         with contextlib.suppress(Unavailable):  # one that is still being written to is left to the next
             self._drop_stages()
@@ -118,13 +78,23 @@ class SqlTarget:
             staged[name] = StagedTable(schemas[name], self._dialect.name(name), "", is_emptied=name in net.truncated)
         for row in net.rows:
             staged[row.table].add(row)
-        refused: list[Refusal] = []
-        for table in staged.values():
-            if table.rows:
-                table.stage = self._stage_table(table)
-                refused += self._stage_rows(table, table.rows, slots, is_first=True)
+        some = [table for table in staged.values() if table.rows]
+        self._make_stages(some)
         self._staged = staged
-        return tuple(refused)
+
+        def write(cursor: Any) -> None:
+            for table in some:
+                self._dialect.empty(cursor.connection, table.stage)
+                self._add_rows(cursor.connection, table, table.rows, slots)
+                self._dialect.analyze(cursor.connection, table.stage, len(table.rows))
+
+        try:
+            self._transaction(write)
+            return ()
+        except ViolatedError:
+            for table in some:
+                self._transaction(lambda cursor, stage=table.stage: self._dialect.empty(cursor.connection, stage))  # type: ignore[misc]
+            return tuple(refusal for table in some for refusal in self._refused(table, table.rows, slots))
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
         if duplicates:
@@ -171,16 +141,7 @@ class SqlTarget:
 
     def begin(self, net: Net) -> None:
         stream = self._open
-
-        def note(cursor: Any) -> None:
-            self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
-            self._execute(
-                cursor,
-                "UPDATE headgate_stream SET pending = {m}, pending_place = {m} WHERE stream = {m}",
-                net.through, net.place, stream.name,
-            )  # fmt: skip
-
-        self._transaction(note, is_exclusive=True)
+        self._transaction(lambda cursor: self._control.note_begun(cursor, stream, net), is_exclusive=True)
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
@@ -191,27 +152,24 @@ class SqlTarget:
 
         def work(cursor: Any) -> None:
             if has_row:
-                self._execute(
-                    cursor,
-                    "INSERT INTO headgate_slot (stream, batch, slot) VALUES ({m}, {m}, {m})",
-                    stream.name, batch, slot,
-                )  # fmt: skip
+                self._control.note_slot(cursor, stream, batch, slot)
             tables = parents_first([table.schema for table in self._staged.values()])
             self._writing.apply(cursor, [self._staged[table.name] for table in tables], slot, net, self.tables)
             if finish:
-                self._finish(cursor, net, batch, dead)
+                self._control.finish(cursor, stream, net, batch, dead)
 
         def is_done() -> bool:
             if finish:
-                return self._transaction(lambda cursor: self._batch_in_target(cursor), fenced=False) >= batch
-            return has_row and self._transaction(lambda cursor: self._has_slot(cursor, batch, slot), fenced=False)
+                return self._has_batch(batch)
+            asked = self._control.has_slot
+            return has_row and self._transaction(lambda cursor: asked(cursor, stream, batch, slot), fenced=False)
 
         try:
             self._transaction(work, is_exclusive=finish, is_trial=is_trial, is_done=is_done)
         except ViolatedError as error:
             return error.violated
         if finish:
-            stream.last_batch, stream.position = batch, net.through
+            stream.last_batch = batch
         return Applied()
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
@@ -219,16 +177,11 @@ class SqlTarget:
         batch = stream.last_batch + 1
 
         def write(cursor: Any) -> None:
-            self._execute(cursor, DISTINCT_SLOTS, stream.name, batch)
-            if cursor.fetchone()[0] < slots:
-                raise CommitInDoubt("a slot of the batch is missing in the target; the batch runs again", batch=batch)
-            self._finish(cursor, net, batch, dead)
+            self._control.require_slots(cursor, stream, batch, slots)
+            self._control.finish(cursor, stream, net, batch, dead)
 
-        def is_done() -> bool:
-            return self._transaction(lambda cursor: self._batch_in_target(cursor), fenced=False) >= batch
-
-        self._transaction(write, is_exclusive=True, is_done=is_done)
-        stream.last_batch, stream.position = batch, net.through
+        self._transaction(write, is_exclusive=True, is_done=lambda: self._has_batch(batch))
+        stream.last_batch = batch
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
         there = {column.name for column in self._catalogue([table])[table].columns}
@@ -264,7 +217,7 @@ class SqlTarget:
             except self._dialect.errors as error:
                 if not (is_repeated and self._dialect.is_repeated(error)):
                     raise
-            self._finish(cursor, empty, batch, ())
+            self._control.finish(cursor, stream, empty, batch, ())
 
         try:
             self._transaction(work, is_exclusive=True)
@@ -274,39 +227,27 @@ class SqlTarget:
                 position=change.seq,
             ) from error
         self.forget_tables()
-        stream.last_batch, stream.position = batch, change.seq
+        stream.last_batch = batch
 
     def progress(self, stream: str) -> Progress | None:
         if not self._has_table("headgate_stream"):
             return None
-        return self._transaction(lambda cursor: self._read(cursor, stream, ""), fenced=False)
+        return self._transaction(lambda cursor: self._control.read(cursor, stream), fenced=False)
 
     def dead_count(self, stream: str) -> int:
         if not self._has_table("headgate_dead"):
             return 0
-        return self._transaction(lambda cursor: self._count_dead(cursor, stream), fenced=False)
+        return self._transaction(lambda cursor: self._control.count_dead(cursor, stream), fenced=False)
 
     def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
         if not self._has_table("headgate_dead"):
             return ()
 
-        def read(cursor: Any) -> tuple[DeadLetter, ...]:
-            self._execute(
-                cursor,
-                "SELECT batch, table_name, row_key, seq, image IS NULL, reason FROM headgate_dead WHERE stream = {m} "
-                "ORDER BY batch DESC, n DESC LIMIT {m}",
-                stream, rows_max,
-            )  # fmt: skip
-            return tuple(
-                DeadLetter(batch=int(batch), table=table, key=key, position=int(seq), is_gone=bool(gone), reason=reason)
-                for batch, table, key, seq, gone, reason in cursor.fetchall()
-            )
-
-        return self._transaction(read, fenced=False)
+        return self._transaction(lambda cursor: self._control.dead_letters(cursor, stream, rows_max), fenced=False)
 
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
         # One thread, so one connection: the temporary tables are there whenever they are asked for.
-        self._stream = _Stream(stream, 0, 0, -1, None, is_preview=True)
+        self._stream = Stream(stream, 0, 0, is_preview=True)
         self._made, self._staged = {}, {}
         try:
             refused = self.stage(net, slots)
@@ -325,8 +266,8 @@ class SqlTarget:
             connection.rollback()
             self._dialect.snapshot(connection)
             cursor = connection.cursor()
-            progress = self._read(cursor, stream, "") if has_stream else None
-            set_apart = self._count_dead(cursor, stream) if has_dead else 0
+            progress = self._control.read(cursor, stream) if has_stream else None
+            set_apart = self._control.count_dead(cursor, stream) if has_dead else 0
             return work(SqlComparison(self._dialect, connection, progress, set_apart))
 
         try:
@@ -351,14 +292,10 @@ class SqlTarget:
         """One transaction behind the fence."""
 
         def before(cursor: Any) -> None:
-            if fenced and not (self._stream is not None and self._stream.is_preview):
-                self._fence(cursor, is_exclusive=is_exclusive)
+            if fenced and not self._open.is_preview:
+                self._control.fence(cursor, self._open, is_exclusive=is_exclusive)
 
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
-
-    def _count_dead(self, cursor: Any, stream: str) -> int:
-        self._execute(cursor, "SELECT count(*) FROM headgate_dead WHERE stream = {m}", stream)
-        return int(cursor.fetchone()[0])
 
     def _has_table(self, name: str) -> bool:
         return name in self._catalogue([name])
@@ -367,121 +304,63 @@ class SqlTarget:
         return self._connections.read(lambda connection: self._dialect.catalogue(connection, names))
 
     @property
-    def _open(self) -> _Stream:
+    def _open(self) -> Stream:
         assert self._stream is not None, "open_stream comes first"
         return self._stream
 
-    def _execute(self, cursor: Any, sql: str, *values: object) -> None:
-        cursor.execute(sql.format(m=self._dialect.mark), values)
-
-    def _read(self, cursor: Any, stream: str, lock: str) -> Progress | None:
-        # All columns: who only looks may meet a table that an earlier version made, without the last two.
-        self._execute(cursor, "SELECT * FROM headgate_stream WHERE stream = {m}" + lock, stream)
-        row = cursor.fetchone()
-        if row is None:
-            return None
-        _, epoch, last_batch, position, pending, *places = row
-        place, pending_place = places or (None, None)
-        return Progress(
-            epoch=int(epoch), last_batch=int(last_batch), position=int(position),
-            pending=None if pending is None else int(pending), place=place, pending_place=pending_place,
-        )  # fmt: skip
+    def _has_batch(self, batch: int) -> bool:
+        found = self._transaction(lambda cursor: self._control.read(cursor, self._open.name), fenced=False)
+        return found is not None and found.last_batch >= batch
 
     def _extend(self) -> None:
         """Columns that an earlier version's table lacks."""
         there = {column.name for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
-        for name in [one for one in ("place", "pending_place") if one not in there]:
+        for name in [one for one in LATER_COLUMNS if one not in there]:
             sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
             self._transaction(lambda cursor, sql=sql: cursor.execute(sql), fenced=False)  # type: ignore[misc]
 
-    def _batch_in_target(self, cursor: Any) -> int:
-        found = self._read(cursor, self._open.name, "")
-        return -1 if found is None else found.last_batch
-
-    def _has_slot(self, cursor: Any, batch: int, slot: int) -> bool:
-        sql = "SELECT count(*) FROM headgate_slot WHERE stream = {m} AND batch = {m} AND slot = {m}"
-        self._execute(cursor, sql, self._open.name, batch, slot)
-        return bool(cursor.fetchone()[0])
-
-    def _fence(self, cursor: Any, *, is_exclusive: bool) -> None:
-        stream = self._open
-        found = self._read(cursor, stream.name, self._dialect.update if is_exclusive else self._dialect.share)
-        if found is None or found.epoch != stream.epoch:
-            raise Fenced(
-                "a later writer has begun on this stream; nothing was written",
-                stream=stream.name,
-                epoch=stream.epoch,
-                later=None if found is None else found.epoch,
-            )
-        if found.last_batch != stream.last_batch:
-            raise Fenced("this batch is in the target already; nothing was written", batch=found.last_batch)
-
-    def _finish(self, cursor: Any, net: Net, batch: int, dead: Sequence[DeadRow]) -> None:
-        stream = self._open
-        for each in dead:
-            self._execute(
-                cursor,
-                "INSERT INTO headgate_dead (stream, batch, n, table_name, row_key, image, seq, reason) "
-                "VALUES ({m}, {m}, {m}, {m}, {m}, {m}, {m}, {m})",
-                stream.name, batch, each.row.n, each.row.table, json.dumps(each.row.key, default=str),
-                None if each.row.image is None else json.dumps(each.row.image, default=str), each.row.seq, each.reason,
-            )  # fmt: skip
-        self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
-        self._execute(
-            cursor,
-            "UPDATE headgate_stream SET last_batch = {m}, position = {m}, place = {m}, pending = NULL, "
-            "pending_place = NULL WHERE stream = {m}",
-            batch, net.through, net.place, stream.name,
-        )  # fmt: skip
-
-    def _stage_table(self, table: StagedTable) -> str:
-        """The staging table for this definition of the target table, empty."""
-        made = self._made.get(table.schema.name)
-        if made is not None and made[:2] == (table.schema, bool(table.moved)):
-            return made[2]
-        stream = self._open
-        name = self._dialect.name(f"{stream.stage_prefix}{stream.epoch}_{len(self._made)}")
-        origin = [
-            f"hg_o{i} {next(c.type for c in table.schema.columns if c.name == k)}"
-            for i, k in enumerate(table.schema.identity)
-            if table.moved
-        ]
-        statements = self._writing.stage_table(name, table.schema, origin, is_temporary=stream.is_preview)
+    def _make_stages(self, tables: Sequence[StagedTable]) -> None:
+        """Staging tables for these definitions of the target tables, where there are none."""
+        stream, statements, made = self._open, list[str](), dict(self._made)
+        for table in tables:
+            kept = made.get(table.schema.name)
+            if kept is None or kept[:2] != (table.schema, bool(table.moved)):
+                self._stages_made += 1  # a name is never used again: another table may have it
+                name = self._dialect.name(f"{stream.stage_prefix}{stream.epoch}_{self._stages_made}")
+                origin = [
+                    f"hg_o{i} {next(c.type for c in table.schema.columns if c.name == k)}"
+                    for i, k in enumerate(table.schema.identity)
+                    if table.moved
+                ]
+                statements += [f"DROP TABLE IF EXISTS {name if kept is None else kept[2]}"]
+                statements += self._writing.stage_table(name, table.schema, origin, is_temporary=stream.is_preview)
+                made[table.schema.name] = (table.schema, bool(table.moved), name)
+            table.stage = made[table.schema.name][2]
 
         def make(cursor: Any) -> None:
-            cursor.execute(f"DROP TABLE IF EXISTS {name}")
             for statement in statements:
                 cursor.execute(statement)
 
-        self._transaction(make)
-        self._made[table.schema.name] = (table.schema, bool(table.moved), name)
-        return name
+        if statements:
+            self._transaction(make)
+            self._made = made
 
-    def _stage_rows(
-        self, table: StagedTable, rows: Sequence[NetRow], slots: int, *, is_first: bool = False
-    ) -> list[Refusal]:
-        """Stages rows; of those that do not fit, by halving, says which and why."""
+    def _add_rows(self, connection: Connection, table: StagedTable, rows: Sequence[NetRow], slots: int) -> None:
         columns = table.stage_columns(slots)
         types = {column.name: column for column in table.schema.columns}
+        values = table.stage_rows(rows, slots)
+        self._dialect.write(connection, table.stage, columns, [types.get(name) for name in columns], values)
 
-        def write(connection: Connection) -> None:
-            if is_first:
-                self._dialect.empty(connection, table.stage)
-            values = table.stage_rows(rows, slots)
-            self._dialect.write(connection, table.stage, columns, [types.get(name) for name in columns], values)
-            if is_first:
-                self._dialect.analyze(connection, table.stage, len(rows))
-
+    def _refused(self, table: StagedTable, rows: Sequence[NetRow], slots: int) -> list[Refusal]:
+        """Stages rows; of those that do not fit, by halving, says which and why."""
         try:
-            self._transaction(lambda cursor: write(cursor.connection))
+            self._transaction(lambda cursor: self._add_rows(cursor.connection, table, rows, slots))
             return []
         except ViolatedError as error:
             if len(rows) == 1:
                 return [Refusal(row=rows[0].n, reason=error.violated.reason)]
-        if is_first:
-            self._transaction(lambda cursor: self._dialect.empty(cursor.connection, table.stage))
         middle = len(rows) // 2
-        return [*self._stage_rows(table, rows[:middle], slots), *self._stage_rows(table, rows[middle:], slots)]
+        return [*self._refused(table, rows[:middle], slots), *self._refused(table, rows[middle:], slots)]
 
     def _check_definitions(self) -> None:
         """After a refusal: perhaps it was a key that has been added since."""
