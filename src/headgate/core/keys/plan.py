@@ -19,6 +19,7 @@ from itertools import pairwise
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Net, canonical
 from headgate.core.keys.schema import TableSchema
+from headgate.errors import MissingExtra
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,15 @@ class Assignment:
 
 def components(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """Nodes that are connected, the largest group first; each group in rising order."""
-    import numpy as np  # here, so that reading a pipeline does not need it
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    try:  # here, so that reading a pipeline does not need it
+        import numpy as np
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+    except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+        raise MissingExtra(
+            "what finds the rows that share a transaction is not installed; nothing was written",
+            advice="pip install 'headgate[sync]'",
+        ) from error
 
     found = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
     if not len(found):
