@@ -192,3 +192,26 @@ def test_tables_whose_staging_changes_do_not_take_each_others_place(kind: str, r
     ]  # fmt: skip
     sync(database, changes_of(*steps), changes_max=2)
     assert (database.query("SELECT id, v FROM a"), database.query("SELECT id, w FROM b")) == ([(2, 1)], [(3, 1)])
+
+
+def test_what_is_prepared_ahead_never_takes_the_connection_of_a_target_that_has_one(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Staging tables of SQLite are seen by one connection: only the thread that applies may ask the target."""
+    import threading
+
+    database = fresh("sqlite", request)
+    database.execute("CREATE TABLE a (id int PRIMARY KEY)", "CREATE TABLE b (id int PRIMARY KEY)")
+    target = database.target()
+    asked: set[str] = set()
+    tables = target.tables
+
+    def noted(names: Any) -> Any:
+        asked.add(threading.current_thread().name)
+        return tables(names)
+
+    monkeypatch.setattr(target, "tables", noted)
+    steps = changes_of(*(c(n, {"id": n}, "ab"[n % 2]) for n in range(20)))
+    applied = list(run(Changes(steps), target, stream="s", settings=SyncSettings(changes_max=1)))
+    target.close()
+    assert (len(applied), asked) == (20, {threading.current_thread().name})

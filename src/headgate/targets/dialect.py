@@ -150,12 +150,8 @@ class Dialect(Protocol):
         """Statements that empty target tables within a transaction; children come first."""
         ...
 
-    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
-        """Column and expression over `t` and `s` that frees the value of unique key number `key`.
-
-        Raises:
-            UnsupportedTable: There is none.
-        """
+    def unused(self, column: Column) -> str | None:
+        """An expression over the staged row `s` whose value no row has: a whole number, or a short text; None for others."""
         ...
 
     def fault(self, error: BaseException) -> Fault:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
+from headgate.errors import InvalidRequest, MissingExtra
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.mariadb_catalogue import read_tables
 
@@ -219,23 +219,10 @@ class MariadbDialect:
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         return [f"DELETE FROM {self.name(table.name)}" for table in tables]
 
-    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
-        unique = table.unique_keys[key]
-        if unique.park is not None:
-            return unique.park, "NULL"
-        for column in table.columns:
-            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
-                if column.kind in INTEGERS and "unsigned" not in column.type:
-                    return column.name, f"{INTEGERS[column.kind]} + s.hg_n"
-                if column.kind in TEXTS:
-                    return column.name, "concat(char(1), s.hg_n)"  # nobody's value, and short
-        raise UnsupportedTable(
-            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
-            "key's columns are NOT NULL; the batch was not applied",
-            advice="Make one of the key's columns nullable",
-            table=table.name,
-            key=unique.name,
-        )
+    def unused(self, column: Column) -> str | None:
+        if column.kind in INTEGERS and "unsigned" not in column.type:
+            return f"{INTEGERS[column.kind]} + s.hg_n"
+        return "concat(char(1), s.hg_n)" if column.kind in TEXTS else None
 
     def fault(self, error: BaseException) -> Fault:
         if isinstance(error, UnicodeEncodeError | pymysql.IntegrityError | pymysql.DataError):

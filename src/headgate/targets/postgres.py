@@ -11,7 +11,7 @@ from typing import Any
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
+from headgate.errors import InvalidRequest, MissingExtra
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.postgres_catalogue import read_tables
 
@@ -165,23 +165,10 @@ class PostgresDialect:
             return [f"DELETE FROM {self.name(table.name)}" for table in tables]
         return [f"TRUNCATE {', '.join(self.name(table.name) for table in tables)}"]
 
-    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
-        unique = table.unique_keys[key]
-        if unique.park is not None:
-            return unique.park, "NULL"
-        for column in table.columns:
-            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
-                if column.kind in INTEGERS:
-                    return column.name, f"({INTEGERS[column.kind]} + s.hg_n)::{column.kind}"
-                if column.kind in ("text", "varchar", "bpchar"):
-                    return column.name, "chr(1) || s.hg_n"  # nobody's value, and short
-        raise UnsupportedTable(
-            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
-            "key's columns are NOT NULL; the batch was not applied",
-            advice="Make the unique constraint DEFERRABLE, or one of its columns nullable",
-            table=table.name,
-            key=unique.name,
-        )
+    def unused(self, column: Column) -> str | None:
+        if column.kind in INTEGERS:
+            return f"({INTEGERS[column.kind]} + s.hg_n)::{column.kind}"
+        return "chr(1) || s.hg_n" if column.kind in ("text", "varchar", "bpchar") else None
 
     def fault(self, error: BaseException) -> Fault:
         if isinstance(error, UnicodeEncodeError | psycopg.DataError | psycopg.IntegrityError):

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
-from headgate.errors import Unavailable, UnsupportedTable
+from headgate.errors import Unavailable
 from headgate.targets.dialect import Connection, Fault, Named
 from headgate.targets.sqlite_catalogue import quoted, read_tables
 
@@ -144,23 +144,10 @@ class SqliteDialect:
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         return [f"DELETE FROM {quoted(table.name)}" for table in tables]
 
-    def park(self, table: TableSchema, key: int) -> tuple[str, str]:
-        unique = table.unique_keys[key]
-        if unique.park is not None:
-            return unique.park, "NULL"
-        for column in table.columns:
-            if column.name in unique.columns and column.name not in table.identity and column.generated is None:
-                if "int" in column.kind:
-                    return column.name, f"{-(1 << 63)} + s.hg_n"
-                if "char" in column.kind or "text" in column.kind:
-                    return column.name, "char(1) || s.hg_n"  # nobody's value, and short
-        raise UnsupportedTable(
-            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
-            "key's columns are NOT NULL; the batch was not applied",
-            advice="Make one of the key's columns nullable",
-            table=table.name,
-            key=unique.name,
-        )
+    def unused(self, column: Column) -> str | None:
+        if "int" in column.kind:
+            return f"{-(1 << 63)} + s.hg_n"
+        return "char(1) || s.hg_n" if "char" in column.kind or "text" in column.kind else None
 
     def fault(self, error: BaseException) -> Fault:
         if isinstance(error, OverflowError | UnicodeEncodeError | sqlite3.IntegrityError | sqlite3.DataError):

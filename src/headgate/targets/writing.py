@@ -16,6 +16,7 @@ from typing import Any
 from headgate.core.keys.apply import ALL
 from headgate.core.keys.fold import Net
 from headgate.core.keys.schema import TableSchema, circular
+from headgate.errors import UnsupportedTable
 from headgate.targets.dialect import Dialect
 from headgate.targets.staged import GONE, PUT, Questions, StagedTable
 
@@ -150,12 +151,34 @@ class Writing:
                 f"s.hg_mask = {mask} AND s.hg_full = 0 AND {where}",
             )  # fmt: skip
 
+    def _parked(self, table: TableSchema, number: int) -> tuple[str, str]:
+        """Column and expression over `t` and `s` that frees the value of a unique key.
+
+        Raises:
+            UnsupportedTable: There is none.
+        """
+        key = table.unique_keys[number]
+        if key.park is not None:
+            return key.park, "NULL"
+        for column in table.stored:
+            if column.name in key.columns and column.name not in table.identity:
+                value = self._dialect.unused(column)
+                if value is not None:
+                    return column.name, value
+        raise UnsupportedTable(
+            "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
+            "key's columns are NOT NULL; the batch was not applied",
+            advice="Make one of the key's columns nullable, or (PostgreSQL) the constraint DEFERRABLE",
+            table=table.name,
+            key=key.name,
+        )
+
     def _park(self, table: StagedTable, mine: str) -> Iterator[str]:
         for number, _ in enumerate(table.schema.unique_keys):
             if self._vacating(table) >> number & 1:
                 yield self._dialect.change(
                     (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
-                    [self._dialect.park(table.schema, number)],
+                    [self._parked(table.schema, number)],
                     f"(s.hg_vacate & {1 << number}) <> 0 AND {mine}",
                 )  # fmt: skip
 
@@ -193,7 +216,7 @@ class Writing:
             # What was parked and is not said by the change.
             for number in range(len(table.schema.unique_keys)):
                 if self._vacating(table) >> number & 1:
-                    column, _ = self._dialect.park(table.schema, number)
+                    column, _ = self._parked(table.schema, number)
                     yield self._dialect.change(
                         (table.table, "t"), (table.stage, "s"), match, [(column, f"s.{name(column)}")],
                         f"s.hg_op = {PUT} AND (s.hg_vacate & {1 << number}) <> 0 AND {mine}",
