@@ -125,7 +125,7 @@ class Standing:
     stream: str
     """Its name in the control tables."""
     position: int | None
-    """The place in the source up to which the target has everything; None: nothing yet."""
+    """The place in the source up to which the target has everything; None: nothing yet, or a first load is not complete."""
     last_batch: int
     epoch: int
     """Of the last writer; 0: none yet."""
@@ -315,7 +315,7 @@ class Keeper:
             Unavailable: The target does not answer.
         """
         progress = self._target.progress(self.stream)
-        has_begun = progress is not None and progress.last_batch > 0
+        has_begun = progress is not None and progress.position >= 0
         return Standing(
             sync=self.name,
             stream=self.stream,

@@ -71,6 +71,9 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.sql("OPTIMIZE @")
     assert lake.carry() == [5]
     assert lake.rows() == [(1, "b"), (2, "a"), (4, "c")]
+    lake.database.execute("UPDATE people SET email = 'z' WHERE id = 4")
+    with lake.keeper() as keeper:
+        assert [(one.at_source, one.different) for one in keeper.verify(5).tables] == [(3, 1)]
     lake.sql("ALTER TABLE @ ADD COLUMN phone STRING")
     lake.sql("UPDATE @ SET phone = '1' WHERE id = 4")
     with pytest.raises(
@@ -92,6 +95,7 @@ def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, m
         keeper._settings = type(keeper._settings)(changes_max=3)
         batches = next(keeper.passes())
         assert next(batches).through == -1
+        assert (keeper.standing().position, keeper.standing().last_batch) == (None, 1)
     assert len(lake.rows()) == 2
     lake.sql("DELETE FROM @ WHERE id = 0")
     lake.sql("UPDATE @ SET email = concat('n', id)")

@@ -141,7 +141,7 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             if row["error"] is not None
             else (
                 row["sync"],
-                "begun" if row["pending"] is not None else "new" if row["position"] is None else "complete",
+                _state(row),
                 words.NOTHING if row["position"] is None else str(row["position"]),
                 str(row["last_batch"]),
                 str(row["epoch"]),
@@ -157,6 +157,14 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             if other is not first:
                 print(f"{name}: {other}", file=sys.stderr)
         raise first
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["pending"] is not None:
+        return "begun"
+    if row["position"] is not None:
+        return "complete"
+    return "loading" if row["last_batch"] else "new"
 
 
 @sync.command("dead-letters")

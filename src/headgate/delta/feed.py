@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from headgate.core.ids import TableLocation
 from headgate.core.keys import places
-from headgate.core.keys.change import Change
+from headgate.core.keys.change import Change, Image
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.log import DeltaTableLog
 from headgate.errors import CheckpointMismatch, HeadgateError, InvalidRequest, Unavailable
@@ -83,9 +83,16 @@ class TableFeed:
         version, here = int(now.version), places.written(places.DELTA, {"table": now.id})
         return version, here, (self._row("c", row, version) for row in self._rows(version))
 
-    def rows_at(self, position: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
         """All rows of a version. See `headgate.syncs.verify.KnowsItsRows`."""
-        return ((self.table, row) for row in self._rows(position))
+        if position < 0:
+            raise InvalidRequest(
+                "the first load of the table is not complete; nothing was compared",
+                advice="First run: headgate sync run",
+                table=self.location,
+            )
+        for row in self._rows(position):
+            yield self.table, row
 
     def _load(self, version: int, id: str, here: str) -> Iterator[tuple[Change, ...]]:
         """A snapshot in groups; only with the last of them the position is its version."""
