@@ -41,7 +41,7 @@ def headgate(root: Path, *arguments: str, until: int | None = None) -> tuple[int
 @pytest.mark.spark
 def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_path: Path, postgres: str) -> None:
     """The sync runs beside the streams and is killed amid them; in the end every row is as plain Python works it out."""
-    source = Source(engagement_data, "rlists", rows_max=400)
+    source = Source(engagement_data, "rlists", rows_max=1500)
     aliases = source.tables["ingest"]["alias_id"]
     mutations = source.tables["mutation"]
     source.tables["mutation"] = mutations.filter(compute.is_in(mutations["alias_id"], aliases.combine_chunks())).slice(
