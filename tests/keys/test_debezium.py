@@ -161,8 +161,8 @@ def test_a_transaction_is_held_back_until_it_is_whole(tmp_path: Path) -> None:
     of_b = [message("c", 20, after=row[2], tx="B")]
     of_a = [message("c", 21, after=row[n], tx="A", n=n + 1) for n in (0, 1, 3)]
     of_a[2]["transaction"]["total_order"] = 3
-    write(tmp_path / "data" / "a", *of_b, of_a[0])
-    write(tmp_path / "data" / "b", None, of_a[1])
+    write(tmp_path / "data" / "a", *of_b, of_a[1])
+    write(tmp_path / "data" / "b", None, of_a[0])
     write(tmp_path / "ends" / "t", {"status": "BEGIN", "id": "B"}, ended("B", t=1), ended("A", t=3))
     first = changes(tmp_path)
     assert ids(first) == [[2]]
