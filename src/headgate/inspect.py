@@ -412,6 +412,27 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
         yield from doctor.place(pipeline, lambda: existing_store(pipeline.coordinator.url))
 
 
+def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_mended: bool) -> Iterator[Finding]:
+    """What is right and wrong with a table, or a checkpoint, on S3; see `checks.s3`.
+
+    Raises:
+        InvalidRequest: it is not on S3, or no session for S3 can be made.
+    """
+    from headgate.api import session
+    from headgate.checks import s3
+    from headgate.spark.log_stores import class_of, log_store_of
+
+    if not location.startswith("s3a://"):
+        raise InvalidRequest("--table is for tables on S3; nothing was done", advice="Write it as s3a://bucket/path")
+    word, conf = ("auto", None) if pipeline is None else (pipeline.log_store, pipeline.spark)
+    spark = session("headgate doctor", conf=conf, s3=True, log_store=word)
+    hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    name = log_store_of(spark, location).name
+    yield from s3.examine(
+        spark._jvm, hadoop, location, name, is_deep=is_deep, is_mended=is_mended, store_class=class_of(word)
+    )
+
+
 def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Iterator[Finding]:
     from headgate.api import session, session_for
     from headgate.delta.jvm import check_jvm

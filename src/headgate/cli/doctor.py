@@ -15,11 +15,19 @@ from headgate.errors import InvalidRequest
 @app.command("doctor")
 def doctor_command(
     no_spark: bool = typer.Option(False, "--no-spark", help="Do not start Spark."),
+    table: str | None = typer.Option(
+        None, "--table", metavar="s3a://…", help="Look at a table, or a checkpoint, on S3."
+    ),
+    deep: bool = typer.Option(False, "--deep", help="With --table: many writers race on the server."),
+    repair: bool = typer.Option(False, "--repair", help="With --table: mend what DynamoDB and the log disagree on."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
     """Look at Java, Spark, jars, and the storage, coordinator and tables of the file if there is one; say what to do."""
-    from headgate.inspect import diagnose
+    from headgate.inspect import diagnose, diagnose_s3
+
+    if table is None and (deep or repair):
+        raise InvalidRequest("--deep and --repair are about one table; nothing was done", advice="Add --table s3a://…")
 
     try:
         settings.find_spec(spec)
@@ -29,7 +37,10 @@ def doctor_command(
         pipeline = None
     else:
         pipeline = settings.load_pipeline(spec)
-    found = list(diagnose(pipeline, has_spark=not no_spark))
+    if table is None:
+        found = list(diagnose(pipeline, has_spark=not no_spark))
+    else:
+        found = list(diagnose_s3(pipeline, table, is_deep=deep, is_mended=repair))
     print_findings(found, output, pipeline=None if pipeline is None else pipeline.name)
     if exit_code(found):
         raise typer.Exit(exit_code(found))

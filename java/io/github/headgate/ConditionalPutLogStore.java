@@ -57,7 +57,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
    * Whether a file is now there with our content; false: it is another's. Our own put may be answered with "taken", as the
    * client repeats one whose answer was lost: so what is there is compared. A commit has an id that no other has.
    */
-  static boolean put(FileSystem files, Path path, byte[] content) throws IOException {
+  public static boolean put(FileSystem files, Path path, byte[] content) throws IOException {
     for (int attempt = 1; ; attempt++) {
       try (OutputStream out = created(files, path)) {
         out.write(content);

@@ -94,6 +94,11 @@ final class DynamoDbEntries {
     }
   }
 
+  /** Takes an entry away, whatever it says: for a person who has looked. */
+  void remove(String path, String name) throws IOException {
+    asked("DeleteItem", () -> client.deleteItem(delete -> delete.tableName(table).key(key(path, name))));
+  }
+
   Entry get(String path, String name) throws IOException {
     Map<String, AttributeValue> item = asked("GetItem", () -> client.getItem(get -> get.tableName(table).key(key(path, name)).consistentRead(true))).item();
     return item.isEmpty() ? null : entry(item);

@@ -101,6 +101,48 @@ public final class DynamoDbLogStore extends HadoopFileSystemLogStore {
     return false;
   }
 
+  /**
+   * What is wrong with a table's entries, for a person: empty if nothing is. Where it says so, it is mended: a commit that can
+   * come back does; an entry whose commit cannot is removed; a commit without an entry is given one.
+   */
+  public String examine(Path table, boolean isMended, Configuration conf) throws IOException {
+    FileSystem files = table.getFileSystem(conf);
+    Path log = new Path(table, "_delta_log");
+    DynamoDbEntries of = entries(files);
+    String newest = newest(files, log);
+    DynamoDbEntries.Entry last = of.last(table.toString());
+    if (last == null) return "";
+    Path version = new Path(log, last.name());
+    byte[] aside = ConditionalPutLogStore.read(files, new Path(log, last.aside()));
+    byte[] there = ConditionalPutLogStore.read(files, version);
+    if (newest.isEmpty()) {
+      for (DynamoDbEntries.Entry left = last; isMended && left != null; left = of.last(table.toString())) of.remove(table.toString(), left.name());
+      return "entries are left of a table that was deleted; the last is " + last.name();
+    }
+    if (there == null && newest.compareTo(last.name()) < 0) {
+      if (aside == null && isMended) of.remove(table.toString(), last.name());
+      if (aside != null && isMended) recover(of, files, log, last);
+      return "commit " + last.name() + " has " + (last.isComplete() ? "a complete" : "an incomplete") + " entry and is not there; what was put aside for it " + (aside == null ? "is gone: it cannot come back" : "is there: it can come back");
+    }
+    if (there != null && aside != null && !java.util.Arrays.equals(aside, there)) {
+      if (isMended) of.complete(table.toString(), last.name(), last.name()); // nothing aside but the commit itself
+      return "commit " + last.name() + " is another writer's than its entry's; what the entry's writer put aside is kept in _delta_log/" + last.aside();
+    }
+    if (newest.compareTo(last.name()) > 0 && of.isFresh(last)) {
+      if (isMended) of.complete(table.toString(), newest, newest);
+      return "commits after " + last.name() + " up to " + newest + " were made without entries: by a writer with another log store, table or region";
+    }
+    return "";
+  }
+
+  private static String newest(FileSystem files, Path log) throws IOException {
+    String newest = "";
+    for (String name : Bulk.names(files, log).split("\n")) {
+      if (name.matches("\\d{20}\\.json") && name.compareTo(newest) > 0) newest = name;
+    }
+    return newest;
+  }
+
   /** Nothing may be left of a table that was there before: its entries would refuse versions to the new one. */
   private static void requireNew(DynamoDbEntries of, FileSystem files, Path log, Path path) throws IOException {
     DynamoDbEntries.Entry last = of.last(log.getParent().toString());

@@ -1,0 +1,174 @@
+"""The doctor's look at a table on S3: each planted fault is found, named in plain words, and mended where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate.checks.finding import Finding
+from headgate.checks.s3 import examine, told
+from headgate.spark.log_stores import CLASSES
+from headgate.testing.aws_server import AwsServer, Fault
+from tests.s3.stores import Store
+
+pytestmark = pytest.mark.spark
+Look = Callable[..., list[Finding]]
+
+
+@pytest.fixture
+def look(jvm: Any, hadoop: Any) -> Look:
+    """What the doctor says of a table, but for what is right."""
+
+    def of(table: str, word: str = "conditional", *, is_deep: bool = False, is_mended: bool = False) -> list[Finding]:
+        found = examine(jvm, hadoop, table, word, is_deep=is_deep, is_mended=is_mended, store_class=CLASSES[word])
+        return [one for one in found if one.level != "ok"]
+
+    return of
+
+
+@pytest.fixture
+def store(jvm: Any, hadoop: Any, s3: Any, dynamodb: Any) -> Store:
+    """A table with entries and three commits."""
+    made = Store("dynamodb", jvm, hadoop, s3, dynamodb)
+    assert [made.write(version, f"commit {version}") for version in range(3)] == ["ok"] * 3
+    return made
+
+
+def test_a_sound_table_is_sound(look: Look, store: Store, s3: Any) -> None:
+    """Nothing is found, and nothing is left behind."""
+    assert look(store.table, "dynamodb", is_deep=True) == []
+    found = s3.list_objects_v2(Bucket="lake", Prefix=f"{store.name}/_headgate/")
+    assert [one["Key"] for one in found.get("Contents", ()) if not one["Key"].endswith("/")] == []
+
+
+@pytest.mark.parametrize(("what", "is_deep"), [("ignore_condition", False), ("race_condition", True)])
+def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, what: Any, is_deep: bool) -> None:
+    """One that ignores the condition by two writers; one that looks and writes in two steps by many."""
+    aws.fail(Fault(what, key="_headgate/probe", times=None))
+    (found,) = look(store.table, is_deep=is_deep)
+    assert found.level == "fault"
+    assert "more than one through" in found.what
+
+
+def test_unsafe_settings_are_found(look: Look, store: Store, hadoop: Any) -> None:
+    """Those with which S3A overwrites."""
+    hadoop.set("fs.s3a.create.performance", "true")
+    (found,) = look(store.table)
+    assert "fs.s3a.create.performance" in found.what
+
+
+def test_a_gap_in_the_log_is_found(look: Look, store: Store) -> None:
+    """By its number."""
+    store.remove(1)
+    (found,) = look(store.table)
+    assert "commits 1 are missing between 0 and 2" in found.what
+
+
+def gone(store: Store) -> None:
+    """A commit that was begun; what was put aside is gone."""
+    store.begin(3, "three", has_aside=False)
+
+
+def removed(store: Store) -> None:
+    """A commit that is complete by its entry, and not there; what was put aside is."""
+    store.remove(2)
+
+
+def foreign(store: Store) -> None:
+    """A commit without an entry."""
+    store.put(3, "foreign")
+
+
+def displaced(store: Store) -> None:
+    """A commit that was begun, and another's has its version."""
+    store.begin(3, "three")
+    store.put(3, "foreign")
+
+
+def deleted(store: Store) -> None:
+    """Entries without a table."""
+    for version in range(3):
+        store.remove(version)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words", "after"),
+    [
+        (gone, "it cannot come back", [0, 1, 2]),
+        (removed, "it can come back", [0, 1, 2]),
+        (foreign, "made without entries", [0, 1, 2, 3]),
+        (displaced, "another writer's than its entry's", [0, 1, 2, 3]),
+        (deleted, "left of a table that was deleted", []),
+    ],
+)
+def test_a_damaged_state_is_named_and_mended(
+    look: Look, store: Store, damage: Callable[[Store], None], words: str, after: list[int]
+) -> None:
+    """A look changes nothing; mended, the table is read and written again, and what was there is not overwritten."""
+    damage(store)
+    for is_mended in (False, False, True):
+        found = [one for one in look(store.table, "dynamodb", is_mended=is_mended) if one.level != "note"]
+        assert words in found[0].what
+        assert found[0].level == ("warning" if is_mended else "fault")
+    assert [one for one in look(store.table, "dynamodb") if one.level != "note"] == []
+    listed = store.listed()
+    assert (listed if after else []) == after
+    assert store.write(len(after), "next") == "ok"
+    if damage in (foreign, displaced):
+        assert store.content(3) == "foreign"
+
+
+BAD = {
+    "the bucket does not exist": ("s3a://no-such-bucket/t", None),
+    "permission is missing for: ": (
+        None,
+        Fault("error_before", times=None, status=403, code="AccessDenied", message="Access Denied"),
+    ),
+    "the clocks of this machine": (
+        None,
+        Fault("error_before", times=None, status=403, code="RequestTimeTooSkewed", message="too large"),
+    ),
+    "the credentials have expired": (
+        None,
+        Fault("error_before", times=None, status=400, code="ExpiredToken", message="has expired"),
+    ),
+    "the server does not know them": (
+        None,
+        Fault("error_before", times=None, status=403, code="InvalidAccessKeyId", message="no"),
+    ),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_what_the_server_refuses_is_told_in_plain_words(aws: AwsServer, look: Look, store: Store, words: str) -> None:
+    """One fault with the reason; S3's answers go through its client, whose wording they take on."""
+    location, fault = BAD[words]
+    if fault is not None:
+        aws.fail(fault)
+    found = [one for one in look(location or store.table) if one.level == "fault"]
+    assert len(found) == 1
+    assert words in found[0].what
+    assert found[0].exit_code == 6
+
+
+def test_a_missing_permission_of_dynamodb_is_named_by_its_action(
+    aws: AwsServer, make_denied: Callable[[], str]
+) -> None:
+    """The action is what a person adds to the policy."""
+    assert told(make_denied()).startswith("permission is missing: dynamodb:PutItem")
+
+
+@pytest.fixture
+def make_denied(aws: AwsServer, store: Store) -> Callable[[], str]:
+    """A commit whose entry is refused for want of a permission."""
+
+    def denied() -> str:
+        message = "User: x is not authorized to perform: dynamodb:PutItem on resource: y"
+        aws.fail(
+            Fault("error_before", "PutItem", times=None, status=400, code="AccessDeniedException", message=message)
+        )
+        return store.write(3, "three")
+
+    return denied
