@@ -92,6 +92,8 @@ def carry(
     number = progress.last_batch
 
     def tried(batch: Batch) -> Prepared | None:
+        if target.writers_max == 1:
+            return None  # its staging tables are seen by one connection: a second one, beside it, would be in the way
         if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
             return None
         try:
