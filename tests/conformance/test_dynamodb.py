@@ -163,6 +163,24 @@ def test_what_another_wrote_meanwhile_decides_what_is_known(
     assert replies == [told]
 
 
+@pytest.mark.parametrize("what", ["cut_reply", "empty_reply", "lose_reply"])
+def test_an_answer_without_its_end_is_none(
+    what: Any, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+) -> None:
+    """It is asked again: that nobody is alive must not be read from an answer that was cut."""
+    store = handles()
+    assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0) == "done"
+    session = store.open_session(LOCK, JobName("job"))
+    aws.fail(Fault(what, kind="Query"))
+    assert store.live_sessions(LOCK).ids == {session.id}
+    aws.fail(Fault(what, kind="GetItem", key="/locks/"))
+    assert store.read(LOCK).version == 1
+    aws.fail(Fault(what, kind="PutItem", key="/locks/"))
+    assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(1)), 1) == "done"
+    assert store.read(LOCK).version == 2
+    assert aws.faults_left() == 0
+
+
 # ---------------------------------------------------------------------------------------------------------- who is alive
 
 

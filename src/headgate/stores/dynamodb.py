@@ -294,7 +294,7 @@ class DynamodbTurnStore:
         if record is None or job is None:
             return False
         if record.holder is not None:
-            return record.holder.job != job
+            return True
         known = self._alive.get(lock)
         if known is None or any(ticket.session not in known.ids for ticket in record.tickets):
             return False

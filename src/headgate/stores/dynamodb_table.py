@@ -7,6 +7,7 @@ its own change is another's.
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -93,6 +94,7 @@ class Table:
             )
         except aws.BotoCoreError as error:
             raise meaning(error, table=place.table, region=place.region) from error
+        self._client.meta.events.register("before-parse.dynamodb", _check_whole)
 
     def get(self, part: str, name: str) -> Item | None:
         """An item as it was last written; None if there is none.
@@ -247,11 +249,22 @@ class Table:
         """
         try:
             return getattr(self._client, operation)(TableName=self._place.table, **asked)
+        except NoAnswer as error:
+            self._failure = str(error)
+            raise
         except (aws.ClientError, aws.BotoCoreError) as error:
             meant = meaning(error, table=self._place.table, region=self._place.region)
             if isinstance(meant, NoAnswer | NotDone):
                 self._failure = str(meant)
             raise meant from error
+
+
+def _check_whole(response_dict: Mapping[str, Any], **others: object) -> None:
+    """botocore takes an answer that was cut for one without content: nobody would be alive, and no record be there."""
+    try:
+        json.loads(response_dict["body"])
+    except ValueError as error:
+        raise NoAnswer("the answer was cut") from error
 
 
 def _condition(expected: Mapping[str, str | int]) -> dict[str, Any]:

@@ -94,11 +94,17 @@ class App:
                     fault=",".join(fault.what for fault in faults),
                 )
             )
-        if any(fault.what.startswith("lose") for fault in faults):
+        found = {fault.what for fault in faults}
+        if found & {"lose_request", "lose_reply"}:
             raise Cut
+        if "empty_reply" in found:
+            data = b""
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]
             headers.append(("Content-Length", str(len(data))))
+        if "cut_reply" in found:
+            headers.append(("Connection", "close"))
+            data = data[: len(data) // 2]
         start(status, headers)
         return [data]
 
