@@ -127,12 +127,17 @@ class _Log:
     text: str = ""
     """Of its part of a place."""
 
-    def pop(self) -> None:
-        """The head is taken."""
-        if isinstance(self.head, RowChanged):
+    def pop(self, *, is_seen: bool = True) -> None:
+        """The head is taken; what lies before it counts as delivered, unless that is noted later."""
+        if is_seen and isinstance(self.head, RowChanged):
             self.seen.take(self.head)
         self.offset, self.head = self.head_offset + 1, None
         self.note()
+
+    def skip(self, row: RowChanged) -> None:
+        """The head was delivered before. The offset stays: it is met again if nothing else is delivered behind it."""
+        self.old.setdefault(row.tx or "", set()).add(row.total_order or 0)
+        self.head = None
 
     def note(self) -> None:
         """Its part of a place."""
@@ -222,7 +227,7 @@ class DebeziumChanges:
         while True:
             for log in logs:
                 while (row := self._row(log)) is not None and row.tx is None:
-                    log.pop()
+                    log.pop(is_seen=not self.logs.is_one)  # another piece may have what lies before it
                     yield (row,)
             last = next((log for log in ends if self._head(log) is not None), None)
             if last is None or not isinstance(last.head, TransactionEnded):
@@ -249,17 +254,26 @@ class DebeziumChanges:
     def _of_transaction(self, logs: Sequence[_Log], id: str) -> tuple[list[tuple[int, RowChanged]], bool]:
         """Its changes, with what they are sorted by; and whether no log can have more of them."""
         rows: list[tuple[int, RowChanged]] = []
+        taken: list[tuple[_Log, RowChanged]] = []
         seen: set[int] = set()
         is_all_known = True
         for log in logs:
             place = 0
             while (row := self._row(log)) is not None and row.tx in (id, None):
-                log.pop()
+                if row.total_order in seen:
+                    log.skip(row)
+                    continue
+                log.pop(is_seen=False)
+                taken.append((log, row))
                 place = row.total_order or place  # one that stands alone stays behind its neighbour
-                if row.total_order is None or row.total_order not in seen:
-                    rows.append((place, row))
+                rows.append((place, row))
+                if row.total_order is not None:
                     seen.add(place)
             is_all_known &= row is not None
+        # Not before all are found: in pieces of one log, what comes later in a piece may lie before what was taken.
+        for log, row in sorted(taken, key=lambda one: (one[1].order or (), one[1].total_order or 0)):
+            log.seen.take(row)
+            log.note()
         return rows, is_all_known
 
     def _row(self, log: _Log) -> RowChanged | None:
@@ -271,28 +285,24 @@ class DebeziumChanges:
     def _head(self, log: _Log) -> RowChanged | TransactionEnded | None:
         """The next of what a log says that was not delivered before; None: no more is known."""
         while True:
-            if log.head is None:
+            while log.head is None:
                 message = next(log.messages, None)
                 if message is None:
                     return None
                 log.head, log.head_offset = self._read(log, message), message.offset
             if not isinstance(log.head, RowChanged) or not self._is_old(log, log.head):
-                if log.head is not None:
-                    return log.head
-            log.head = None
+                return log.head
+            log.skip(log.head)
 
     def _is_old(self, log: _Log, row: RowChanged) -> bool:
         try:
-            is_old = log.seen.is_old(row)
+            return log.seen.is_old(row)
         except ValueError as error:
             raise Corrupt(
                 "the source's positions went back: its log was begun anew; nothing more was written",
                 advice=ANEW,
                 table=row.collection, last=log.seen.order, now=row.order, **self.logs.where(log.name, log.head_offset),
             ) from error  # fmt: skip
-        if is_old:
-            log.old.setdefault(row.tx or "", set()).add(row.total_order or 0)
-        return is_old
 
     def _read(self, log: _Log, message: Message) -> envelope.Envelope:
         try:
