@@ -64,6 +64,11 @@ class StagedTable:
             self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
 
     @property
+    def may_be_filled(self) -> bool:
+        """Whether a row may have to be completed from the target before it lets go: some image is not whole."""
+        return bool(self.vacated or self.moved) and any(len(said) < len(self.schema.stored) for said in self.masks)
+
+    @property
     def is_exact(self) -> bool:
         """Whether two keys that differ for us differ for the target, too."""
         kinds = {column.name: column.kind for column in self.schema.columns}

@@ -145,6 +145,8 @@ class Writing:
         name = self._dialect.name
         for said, mask in table.masks.items():
             missing = [column.name for column in table.schema.stored if column.name not in said]
+            if not missing:
+                continue
             yield self._dialect.change(
                 (table.stage, "s"), (table.table, "t"), self._questions.match(table, "s", "t"),
                 [*((one, f"t.{name(one)}") for one in missing), ("hg_full", "1")],
@@ -203,7 +205,7 @@ class Writing:
             ([one for one in stored if one in said], f"s.hg_mask = {mask} AND s.hg_full = 0")
             for said, mask in table.masks.items()
         ]
-        if table.vacated or table.moved:
+        if table.may_be_filled:
             kinds.append((stored, "s.hg_full = 1"))
         for columns, which in kinds:
             sets = [(one, f"s.{name(one)}") for one in columns if one not in fixed]
