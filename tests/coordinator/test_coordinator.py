@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -324,3 +325,26 @@ def test_a_lost_message_at_any_step_changes_nothing(kind: str, at: int) -> None:
     record = bench.store.read("L").record
     assert record is not None
     assert (record.epoch, record.job(JobName("A")).turns, record.tickets, record.holder) == (1025, 2, (), None)
+
+
+class CountingStore:
+    """A store that counts what it is asked."""
+
+    def __init__(self, inner: TurnStore) -> None:
+        self._inner, self.calls = inner, Counter[str]()
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+        self.calls[name] += 1
+        return getattr(self._inner, name)
+
+
+def test_what_a_run_has_just_written_it_does_not_ask_for() -> None:
+    """A turn that nobody else wants asks the store six questions: the record twice, who is alive once, three changes."""
+    bench = Bench(lease_s=None)
+    bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
+    job = bench.job("A")
+    for batch in range(2):  # the first makes the record
+        counting.calls.clear()
+        job.take(token_id=query_token("q"), query_id="q", batch=batch, tables=()).complete()
+    asked = {name: counting.calls[name] for name in ("read", "live_sessions", "compare_and_set")}
+    assert asked == {"read": 2, "live_sessions": 1, "compare_and_set": 3}
