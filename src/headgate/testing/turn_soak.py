@@ -44,6 +44,8 @@ FILE_ROWS: Final = 40
 FILES: Final = Cut(ingest=400, mutation=200, delete=50)
 READY_FILES: Final = 2
 """So many files each stream has before it: there is always work, and a turn stays short."""
+QUIET_S: Final = 60.0
+"""So long a batch is waited for after a fault: faults without work between them would try nothing but the start of a JVM."""
 END_S: Final = 480.0
 """How long the rest may take once the faults are over: a batch that is written again, a session that has to end, a new JVM."""
 EXITS_EXPECTED: Final = frozenset({-signal.SIGKILL, 3, 5, 6})
@@ -136,10 +138,18 @@ class Feeder:
             (lake.inputs / folder).mkdir(parents=True)
         self.feed()
 
+    @property
+    def written(self) -> int:
+        """Batches whose commit log is there."""
+        return sum(map(self._written, JOBS))
+
+    def _written(self, job: str) -> int:
+        return sum(name.isdigit() for name in _names(self._lake.storage / "checkpoints" / job / "commits"))
+
     def feed(self) -> None:
         """Tops every stream up."""
         for folder, job in zip(FOLDERS, JOBS, strict=True):
-            done = sum(1 for name in _names(self._lake.storage / "checkpoints" / job / "commits") if name.isdigit())
+            done = self._written(job)
             while self.handed[folder] < done + READY_FILES:
                 file = self._staged / folder / f"part-{self.handed[folder]:04}.parquet"
                 if not file.exists():
@@ -196,12 +206,12 @@ def _break_things(
     seconds: float,
     show: Callable[[str], None],
 ) -> None:
-    """One fault after another, each over before the next begins; every kind comes before any comes again."""
+    """One fault after another, each over, and a batch written, before the next; every kind comes before any comes again."""
     begun_s, kinds = time.monotonic(), list[str]()
     while time.monotonic() - begun_s < seconds:
         kinds = kinds or chance.sample(FAULTS, len(FAULTS))
         kind, driver = kinds.pop(), chance.choice(drivers)
-        length_s, pause_s = chance.uniform(0.3, 1.5) * LEASE_S, chance.uniform(1.0, 4.0)
+        length_s, pause_s, written = chance.uniform(0.3, 1.5) * LEASE_S, chance.uniform(0.0, 3.0), feeder.written
         pids = driver.pids()
         if pids is None or pids[1] is None:
             _pause(0.5, feeder)  # it is about to be started again
@@ -231,6 +241,7 @@ def _break_things(
             driver.network.be(next(mode for mode in NETWORKS if mode == kind))
             _pause(length_s, feeder)
             driver.network.be("pass")
+        _until(lambda: feeder.written > written, QUIET_S, feeder)  # noqa: B023 - called before the next round
         _pause(pause_s, feeder)
 
 
