@@ -214,6 +214,26 @@ def test_a_function_that_fails_after_its_write_is_not_written_again(written: Wri
     assert outcomes == ["failed", "replayed"]
 
 
+def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(written: Written) -> None:
+    """The query is stopped in the middle of its work, which fails in whatever way: the batch runs again in the next turn."""
+    drop(written.root / "in", "own", 0, people(0, 10))
+    calls: list[int] = []
+
+    def is_interrupted_once(batch: DataFrame, batch_id: int) -> None:
+        calls.append(batch_id)
+        if len(calls) == 1:
+            losing = threading.Thread(target=written.job._lost, args=("a test says so",))
+            losing.start()
+            losing.join(30)
+            raise RuntimeError("interrupted")
+        written.append(batch, batch_id)
+
+    headgate.supervise(written.query(is_interrupted_once), written.job, until_idle=True)
+    assert ids(written.spark, written.root) == list(range(10))
+    outcomes = [row.outcome for row in read_ledger(written.root / "_headgate", "L")]
+    assert (calls, outcomes) == ([0, 0], ["lost", "completed"])
+
+
 def test_a_second_write_needs_a_step(written: Written) -> None:
     """Without one it is refused, not skipped in silence; with steps both are written, and once."""
     drop(written.root / "in", "own", 0, people(0, 10))

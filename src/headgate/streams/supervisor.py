@@ -357,7 +357,8 @@ class Supervisor:
             self.report.batches += 1
             self.report.rows += rows
         except BaseException as error:
-            self._error = records_gone(error) or error
+            # A turn that was lost stops the query; what our function then meets in the middle of its work is not the reason.
+            self._error = self._error or records_gone(error) or error
             raise
 
     # ------------------------------------------------------------------------------------------------ sweep, idle
