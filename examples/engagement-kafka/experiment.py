@@ -31,7 +31,7 @@ from headgate.demo.records import FOLDERS, Inputs
 from headgate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
 from headgate.testing.servers import kafka_broker, zookeeper
 
-ROWS = 2000
+ROWS = 1200
 AFTER = {MUTATION: INGESTION, TTL: MUTATION}
 """The order of `headgate.yml`."""
 NO_COORDINATOR = "no coordinator"
@@ -87,14 +87,21 @@ def fill_topics(servers: str, inputs: Inputs) -> None:
 
 
 def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
-    """`headgate run --until-idle`: a process with a Spark driver for each stream."""
+    """Three applications, as on three clusters: each `headgate run` is a process with a Spark driver of its own."""
     began_s = time.monotonic()
     command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=(lake.logs / "streams.log").open("wb"), check=False)
-    events = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-    (lake.logs / "events.jsonl").write_bytes(done.stdout)
-    if done.returncode:
-        raise SystemExit(f"the streams ended with exit status {done.returncode}; see {lake.logs}")
+    started = []
+    for streams in ([INGESTION], [MUTATION], [TTL, "Audit", "--together"]):
+        with (
+            (lake.logs / f"{streams[0]}.jsonl").open("wb") as said,
+            (lake.logs / f"{streams[0]}.log").open("wb") as log,
+        ):
+            started.append(subprocess.Popen([*command, *streams], stdout=said, stderr=log))
+    codes = [process.wait() for process in started]
+    if any(codes):
+        raise SystemExit(f"the streams ended with exit status {codes}; see {lake.logs}")
+    lines = [line for file in lake.logs.glob("*.jsonl") for line in file.read_text(encoding="utf-8").splitlines()]
+    events = [json.loads(line) for line in lines if line.startswith("{")]
     conflicts = Counter[str]()
     for event in events:
         conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))

@@ -64,7 +64,7 @@ TOPIC_COLUMNS = {
     "delete": "request_id STRING, person_id STRING",
 }
 """Topic of Kafka → the columns of its records that are read, where the streams' inputs come from there."""
-BATCH_OFFSETS = {"ingest": 400, "mutation": 8, "delete": 1}
+BATCH_OFFSETS = {"ingest": 400, "mutation": 4, "delete": 1}
 """Topic → how many of its records are a micro-batch of the jobs without turns."""
 
 FIRST_FILE_AT_S = 1_700_000_000
