@@ -26,6 +26,7 @@ def experiment() -> ModuleType:
 
 
 @pytest.mark.kafka
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1800)

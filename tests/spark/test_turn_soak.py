@@ -13,10 +13,10 @@ from headgate.testing.turn_soak import soak
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1500)
 def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) -> None:
-    """The JVM stopped, a driver killed, and more; then no turns overlap, each range is there once, the table is right."""
+    """The JVM stopped, a driver killed; then no turns overlap, each range is there once, the table is right."""
     told: list[str] = []
-    found = soak(tmp_path / "lake", seconds=20, seed=264, show=told.append)
+    found = soak(tmp_path / "lake", seconds=0, faults_min=2, seed=264, show=told.append)
     assert found.wrong == [], told
-    assert {"stop jvm", "kill"} <= set(found.faults)
+    assert {"stop jvm", "kill"} == set(found.faults)
     assert found.turns > 0
     assert found.rows > 0

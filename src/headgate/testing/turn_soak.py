@@ -158,7 +158,9 @@ class Feeder:
                 self.handed[folder] += 1
 
 
-def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None]) -> Found:
+def soak(
+    folder: Path, *, seconds: float, seed: int, show: Callable[[str], None], faults_min: int = len(FAULTS)
+) -> Found:
     """Runs it in an empty folder.
 
     Args:
@@ -166,6 +168,7 @@ def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None]
         seconds: How long there are faults; the streams start before, and write the rest afterwards.
         seed: Draws the records and the faults.
         show: Told of each fault.
+        faults_min: So many faults there are, however long it takes.
     """
     lake, found = Lake(folder), Found(seed=seed, seconds=seconds)
     inputs = generate(seed, FILES.ingest * FILE_ROWS)
@@ -187,7 +190,7 @@ def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None]
         _until(
             lambda: all(driver.pids() for driver in drivers) and len(_names(lake.table / "_delta_log")) > 3, 120, feeder
         )
-        _break_things(drivers, node, feeder, found, random.Random(seed), seconds, show)
+        _break_things(drivers, node, feeder, found, random.Random(seed), seconds, faults_min, show)
         deadline_s = time.monotonic() + END_S
         for driver in drivers:
             driver.thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -204,11 +207,12 @@ def _break_things(
     found: Found,
     chance: random.Random,
     seconds: float,
+    faults_min: int,
     show: Callable[[str], None],
 ) -> None:
     """One fault after another, each over, and a batch written, before the next; every kind comes before any comes again."""
     begun_s, kinds = time.monotonic(), list[str]()
-    while time.monotonic() - begun_s < seconds:
+    while time.monotonic() - begun_s < seconds or found.faults.total() < faults_min:
         kinds = kinds or chance.sample(FAULTS, len(FAULTS))
         kind, driver = kinds.pop(), chance.choice(drivers)
         length_s, pause_s, written = chance.uniform(0.3, 1.5) * LEASE_S, chance.uniform(0.0, 3.0), feeder.written
