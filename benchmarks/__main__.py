@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-ALL = ("turns", "microbatch", "streams", "rows", "coverage", "sync")
+ALL = ("turns", "turns_dynamodb", "microbatch", "streams", "rows", "coverage", "sync")
 
 for name in sys.argv[1:] or ALL:
     if name not in ALL:

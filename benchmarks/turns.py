@@ -140,9 +140,9 @@ class Started:
         process.stdin.flush()
 
 
-def handover(url: str, contenders: int) -> dict[str, Any]:
+def handover(url: str, contenders: int, in_all: int = CONTENDED_TURNS) -> dict[str, Any]:
     """From one job's beginning to give its turn back to the next job's having it, while all of them want it."""
-    turns = max(6, CONTENDED_TURNS // contenders)
+    turns = max(6, in_all // contenders)
     started = Started(url, [f"job-{n}" for n in range(contenders)], turns)
     for process in started.processes:
         started.go(process)
@@ -157,10 +157,10 @@ def handover(url: str, contenders: int) -> dict[str, Any]:
     return figures([(after[0] - before[1]) * 1000 for before, after in itertools.pairwise(inner)])
 
 
-def take_over(url: str) -> dict[str, Any]:
+def take_over(url: str, times: int = TAKE_OVERS) -> dict[str, Any]:
     """From `kill -9` of the holder to the turn of the one that waits."""
     samples = []
-    for number in range(TAKE_OVERS):
+    for number in range(times):
         started = Started(url, [f"holder-{number}", f"heir-{number}"], 1)
         holder, heir = started.processes
         assert holder.stdout is not None

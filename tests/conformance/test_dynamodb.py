@@ -23,7 +23,7 @@ from headgate.core.turns.record import LockRecord
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import TurnStore
 from headgate.stores.dynamodb import DynamodbTurnStore
-from headgate.testing.aws_server import REGION, AwsServer, Fault
+from headgate.testing.aws_server import REGION, AwsServer, Fault, What
 from headgate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
 from headgate.testing.proxy import Proxy
 from headgate.testing.servers import free_ports
@@ -142,7 +142,7 @@ def test_a_change_that_met_a_fault_is_made_once_and_known_to_be_ours(
 
 @pytest.mark.parametrize(("lost", "told"), [("lose_reply", "unknown"), ("lose_request", "stale")])
 def test_what_another_wrote_meanwhile_decides_what_is_known(
-    lost: Any, told: CasReply, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    lost: What, told: CasReply, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
     """The next version is another's: ours was never made. Two versions later it may have been: nothing is said of it."""
     one, other = handles(), handles()
@@ -165,7 +165,7 @@ def test_what_another_wrote_meanwhile_decides_what_is_known(
 
 @pytest.mark.parametrize("what", ["cut_reply", "empty_reply", "lose_reply"])
 def test_an_answer_without_its_end_is_none(
-    what: Any, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    what: What, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
     """It is asked again: that nobody is alive must not be read from an answer that was cut."""
     store = handles()

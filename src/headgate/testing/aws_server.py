@@ -26,9 +26,18 @@ ADMIN = "/_headgate"
 """Below this path the server is asked about itself; no bucket may have the name."""
 
 What = Literal[
-    "lose_request", "lose_reply", "error_before", "error_after", "delay", "ignore_condition", "race_condition"
+    "lose_request",
+    "lose_reply",
+    "cut_reply",
+    "empty_reply",
+    "error_before",
+    "error_after",
+    "delay",
+    "ignore_condition",
+    "race_condition",
 ]
-"""lose_request: the connection is cut, nothing was done. lose_reply: it was done, then the connection is cut. error_before,
+"""lose_request: the connection is cut, nothing was done. lose_reply: it was done, then the connection is cut. cut_reply: the
+same in the middle of the answer. empty_reply: the answer has no content, as a proxy may make it. error_before,
 error_after: an error is answered, and nothing, or all, was done. delay: it comes late. ignore_condition: `If-None-Match`,
 `If-Match` and `ConditionExpression` count for nothing. race_condition: S3 looks and writes in two steps, as an unsafe server."""
 
