@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import headgate as hg
+from headgate.errors import InvalidRequest
 from headgate.testing.databases import fresh_postgres
 from tests.cli.command import Ran, headgate, state_of
 
@@ -418,6 +420,44 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
     refused(tmp_path, ("plan",), 2, "a batch was begun")
     refused(tmp_path, ("run", "--once"), 2, "a batch was begun")
     assert "begun" in sync(tmp_path, "status").out
+
+
+def test_run_takes_syncs_by_name_and_behind_the_streams(tmp_path: Path) -> None:
+    """A process of its own, without Spark; what it did is in the report beside the streams'."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    with (tmp_path / "headgate.yml").open("a") as file:
+        file.write("tables: {t: {path: ./t}}\nstreams: {One: {table: t, source: {files: ./in}, append: {}}}\n")
+    ran = headgate("run", "crm", "--once", "--output", "json", "--spec", tmp_path)
+    assert ran.code == 0, ran.err
+    assert ran.json["streams"] == []
+    assert [(one["sync"], one["batches"], one["position"]) for one in ran.json["syncs"]] == [("crm", 1, 1)]
+    assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
+    refused = headgate("run", "nobody", "--spec", tmp_path)
+    assert (refused.code, "The streams are: One, crm" in refused.err) == (2, True)
+
+
+def test_the_function_goes_on_where_the_command_was(tmp_path: Path) -> None:
+    """`headgate.sync` is the same sync if it has the same two names; columns that the target lacks are left out or added."""
+    pipeline(tmp_path)
+    bring(tmp_path, "1", SWAP)
+    assert sync(tmp_path, "run", "--once").code == 0
+    more = [
+        change(5, "5", "u", None, {**person(1, "b"), "n": 7, "never": None}),
+        change(6, "6", "d", person(2, "a"), None),
+    ]
+    bring(tmp_path, "2", more)
+    keys: dict[str, Any] = {"to": f"sqlite:{tmp_path / 'crm.db'}", "name": "crm", "pipeline": "p"}
+    source = {"files": str(tmp_path / "changes" / "*.jsonl")}
+    with pytest.raises(InvalidRequest, match=r"a column that the target table does not have.*position=5"):
+        hg.sync(source, **keys)
+    report = hg.sync(source, **keys, on_schema_change="add_columns")
+    assert (report.batches, report.changes, report.position) == (1, 2, 6)
+    assert execute(tmp_path, "SELECT * FROM people ORDER BY id") == [(1, "b", 7), (3, "c", None)]
+    assert hg.sync(source, **keys).batches == 0
+    bring(tmp_path, "3", [change(7, "7", "u", None, {**person(3, "d"), "other": 1})])
+    assert hg.sync(source, **keys, on_schema_change="ignore", once=True).rows == 1
+    assert execute(tmp_path, "SELECT * FROM people ORDER BY id") == [(1, "b", 7), (3, "d", None)]
 
 
 def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
