@@ -186,6 +186,26 @@ def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
     assert took_s < 4.0, "only when the store gave up"
 
 
+def test_who_is_told_of_the_loss_may_wait_for_the_run_to_end() -> None:
+    """It stops a query, which waits for the function of its batch, which ends the run: that must not wait in turn."""
+    held, is_told, is_ended = Held(lease_s=0.5), threading.Event(), threading.Event()
+
+    def stop_the_query(reason: str) -> None:
+        is_told.set()
+        is_ended.wait(30)
+
+    held.heartbeat = Heartbeat(held.session, lease_s=0.5, clock=held.clock, on_lost=stop_the_query)
+    held.heartbeat.start()
+    held.session.answers = lambda: False
+    assert is_told.wait(10)
+    ending = threading.Thread(target=held.heartbeat.stop, daemon=True)
+    ending.start()
+    ending.join(10)
+    is_finished = not ending.is_alive()
+    is_ended.set()
+    assert is_finished, "the end of the run waited for who was told, and the other way round"
+
+
 # ------------------------------------------------------------------------------------------------------------ the gate
 
 

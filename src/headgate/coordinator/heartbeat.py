@@ -74,8 +74,7 @@ class Heartbeat:
             self._pause()
         elif state == "lost":
             if self._note_lost(GONE):
-                # Whoever is told stops a query, which takes its time; the thread that tells us is the store's.
-                threading.Thread(target=self._on_lost, args=(GONE,), name="headgate-lost", daemon=True).start()
+                self._tell_apart(GONE)  # the thread that tells us is the store's
         else:
             self._beat_now.set()  # writing goes on once the store has said that the session still stands
 
@@ -144,8 +143,16 @@ class Heartbeat:
             self._is_paused, self._pauses = True, self._pauses + 1
 
     def _lose(self, reason: str) -> None:
-        if self._note_lost(reason):
+        if not self._note_lost(reason):
+            return
+        if threading.current_thread() in self._threads:
+            self._tell_apart(reason)  # `stop` waits for this thread
+        else:
             self._on_lost(reason)
+
+    def _tell_apart(self, reason: str) -> None:
+        """Whoever is told stops a query, and waits for the function of its batch; which may be waiting for us."""
+        threading.Thread(target=self._on_lost, args=(reason,), name="headgate-lost", daemon=True).start()
 
     def _note_lost(self, reason: str) -> bool:
         """Whether it is news. Once lost is lost: a later answer belongs to a session that others may already have closed."""
