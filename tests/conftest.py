@@ -127,7 +127,7 @@ def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytes
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {**FAST_CONF, "spark.sql.warehouse.dir": str(warehouse)}
-    return make_session("tests", conf=conf, kafka=True, s3=True, sources=jars_from, java=java_from)
+    return make_session("tests", conf=conf, kafka=True, sources=jars_from, java=java_from)
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from headgate.spark.jars import JarSources
+from headgate.spark.java import JavaSources, find_java
 from headgate.spark.log_stores import CLASSES
 from headgate.testing.aws_server import AwsServer, Fault
-from tests.s3.conftest import settings_for
+from headgate.testing.log_store_jvm import FLAGS, class_path, settings_for
 
 DRIVERS, COMMITS = 3, 50
 PROGRAM = Path(__file__).parent / "java" / "CommitMany.java"
@@ -47,11 +49,11 @@ class Driver:
 
 @pytest.fixture(scope="module")
 def drivers(
-    aws_running: AwsServer, class_path: str, java: list[str], tmp_path_factory: pytest.TempPathFactory
+    aws_running: AwsServer, jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[Driver]]:
     """Three of them, connected."""
     folder = tmp_path_factory.mktemp("drivers")
-    command = [*java, "-cp", class_path, str(PROGRAM)]
+    command = [str(find_java(java_from).program), *FLAGS, "-cp", class_path(jars_from), str(PROGRAM)]
     settings = settings_for(aws_running)
     running = [Driver(f"driver{n}", command, settings, folder / f"{n}.log") for n in range(DRIVERS)]
     try:

@@ -34,7 +34,8 @@ def place(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> Iterator
         where = f"table {table.name}"
         path = None if table.path is None else local_path(table.path)
         if path is None:
-            yield Finding(level="note", where=where, what="not a path on this machine's disk, so not looked at")
+            what = "not a path on this machine's disk, so not looked at"
+            yield Finding(level="note", where=where, what=what, advice=_for_s3(table.path))
             continue
         yield from _said(where, lambda path=path: _hard_links(path))  # type: ignore[misc]
         yield from _table(where, path, table.lock)
@@ -43,10 +44,14 @@ def place(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> Iterator
             continue
         where = f"checkpoint of {stream.name}"
         if local_path(stream.checkpoint) is None:
-            what = f"{stream.checkpoint} is not on this machine's disk"
-            yield Finding(level="warning", where=where, what=what, advice="verify cannot compare it with the table")
+            what = f"{stream.checkpoint} is not on this machine's disk: verify cannot compare it with the table"
+            yield Finding(level="warning", where=where, what=what, advice=_for_s3(stream.checkpoint))
         else:
             yield Finding(level="ok", where=where, what=f"local, {stream.checkpoint}")
+
+
+def _for_s3(place: str | None) -> str:
+    return f"Look with: headgate doctor --table {place}" if place is not None and place.startswith("s3a:") else ""
 
 
 def _said(where: str, look: Callable[[], str]) -> Iterator[Finding]:

@@ -1,0 +1,125 @@
+"""A commit on S3 by each log store: its requests, its milliseconds with 0 and 30 ms for each request, and commits per second.
+
+    python -m benchmarks s3
+
+The server is that of the tests, on this machine and behind one lock: read the ratios. Log stores alone, without Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+from py4j.protocol import Py4JJavaError
+
+from benchmarks.measure import figures, machine, write
+from headgate.spark.jars import jar_sources
+from headgate.spark.java import find_java, java_sources
+from headgate.spark.log_stores import CLASSES
+from headgate.testing.aws_server import REGION, AwsServer, Fault, aws_server
+from headgate.testing.log_store_jvm import hadoop_conf, log_store_jvm
+
+STORES = ("single_driver", "conditional", "dynamodb")
+COMMITS, WARM = 40, 10
+DRIVERS = (1, 2, 3, 4)
+SHARED_COMMITS = 60
+"""Of all drivers together."""
+ONE_WAY_DELAY_MS = 30.0
+
+
+class Writer:
+    """One log store of one JVM."""
+
+    def __init__(self, jvm: Any, server: AwsServer, word: str, table: str) -> None:
+        self._jvm, self._conf, self._table = jvm, hadoop_conf(jvm, server), table
+        self._store = getattr(jvm, CLASSES[word])(self._conf)
+
+    def commit(self, version: int, content: str) -> bool:
+        """False: another has the version."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._table}/_delta_log/{version:020}.json")
+        try:
+            self._store.write(path, self._jvm.java.util.List.of(content).iterator(), False, self._conf)
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getSimpleName() != "FileAlreadyExistsException":
+                raise
+            return False
+        return True
+
+
+def alone(server: AwsServer, jvm: Any, delay_ms: float) -> dict[str, Any]:
+    """Store → what one commit takes; stores take turns, so that the machine's load hits all alike."""
+    writers = {word: Writer(jvm, server, word, f"s3a://lake/alone-{delay_ms:.0f}-{word}") for word in STORES}
+    for version in range(WARM):
+        for writer in writers.values():
+            writer.commit(version, str(version))
+    if delay_ms:
+        server.fail(Fault("delay", times=None, delay_ms=delay_ms))
+    took: dict[str, list[float]] = {word: [] for word in STORES}
+    asked: dict[str, Counter[str]] = {word: Counter() for word in STORES}
+    for version in range(WARM, WARM + COMMITS):
+        for word, writer in writers.items():
+            server.forget_requests()
+            begun = time.perf_counter()
+            writer.commit(version, str(version))
+            took[word].append((time.perf_counter() - begun) * 1000)
+            asked[word].update(request.kind for request in server.requests())
+    server.heal()
+    return {
+        word: {"ms": figures(took[word]), "requests": {kind: n / COMMITS for kind, n in sorted(asked[word].items())}}
+        for word in STORES
+    }
+
+
+def together(server: AwsServer, jvms: list[Any], word: str) -> float:
+    """Commits per second of all drivers, each at the next version that is free."""
+    table = f"s3a://lake/together-{word}-{len(jvms)}"
+    writers = [Writer(jvm, server, word, table) for jvm in jvms]
+    writers[0].commit(0, "first")
+
+    def drive(number: int) -> int:
+        made = 0
+        for version in range(1, 1 + SHARED_COMMITS):
+            made += writers[number].commit(version, f"{number}-{version}")
+        return made
+
+    begun = time.perf_counter()
+    with ThreadPoolExecutor(len(writers)) as pool:
+        made = sum(pool.map(drive, range(len(writers))))
+    elapsed_s = time.perf_counter() - begun
+    assert made >= SHARED_COMMITS
+    return round(SHARED_COMMITS / elapsed_s, 1)
+
+
+def main() -> None:
+    """Measures and writes `results/s3.json`."""
+    result: dict[str, Any] = {"machine": machine()}
+    program = find_java(java_sources(os.environ)).program
+    with contextlib.ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        server = open_.enter_context(aws_server(folder))
+        s3 = boto3.client("s3", **server.client_options())
+        s3.create_bucket(Bucket="lake", CreateBucketConfiguration={"LocationConstraint": REGION})
+        jvms = [
+            open_.enter_context(log_store_jvm(program, jar_sources(os.environ), folder / f"{n}.log"))
+            for n in range(max(DRIVERS))
+        ]
+        result["alone"] = {
+            f"{delay:.0f} ms a request": alone(server, jvms[0], delay) for delay in (0.0, ONE_WAY_DELAY_MS)
+        }
+        # Delta's own store loses commits with several drivers: its figure for more than one is no throughput.
+        result["commits_per_s"] = {
+            word: {str(n): together(server, jvms[:n], word) for n in DRIVERS if n == 1 or word != "single_driver"}
+            for word in STORES
+        }
+    write("s3", result)
+
+
+if __name__ == "__main__":
+    main()
