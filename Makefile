@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench bench-turns bench-sync bench-rows simulate soak soak-rows matrix matrix-versions clean
+.PHONY: help env demo test lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
