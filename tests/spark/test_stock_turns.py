@@ -116,6 +116,9 @@ class Stock:
         self.settings = {
             "spark.master": "local[1]",
             "spark.ui.enabled": "false",
+            "spark.log.level": "WARN",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "2",
             "spark.headgate.takeTurns": "true",
             "spark.job.coordinator.name": "Stock",
             "spark.job.coordinator.lock.name": "L",

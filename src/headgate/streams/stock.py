@@ -8,6 +8,7 @@ changed what it read. Exactly once is the stock sink's own: Delta knows query an
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 
@@ -57,15 +58,15 @@ class StockTurns:
         self._coordinator.begin(NOTHING_OPEN)
         self._spark.conf.set(JOB_CONF, self._coordinator.job)
         self._spark.conf.set(WAIT_CONF, str(wait_ms))
+        atexit.register(self.stop)  # a program may end at once after its last commit, and its turn must be given back
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it; what the session commits from then on is no job's."""
+        """Ends it, after the turn that is on."""
+        atexit.unregister(self.stop)
         self._stop.set()
         self._coordinator.cancel()
         self._thread.join()
-        for key in (JOB_CONF, WAIT_CONF):
-            self._spark.conf.unset(key)
 
     def _run(self) -> None:
         idle_look_s = 0.0
@@ -74,7 +75,8 @@ class StockTurns:
                 try:
                     awaited = next((table for table in self._job.tables if self._is_awaited(table)), None)
                     if awaited is not None:
-                        self._turn(awaited)
+                        with self._gate.acting(self._coordinator.job):  # the entry commit, too, is the job's
+                            self._turn(awaited)
                     elif time.monotonic() >= idle_look_s and self._is_idle():
                         idle_look_s = time.monotonic() + IDLE_LOOK_S
                         self._coordinator.announce_idle(self._job.heads())
@@ -93,10 +95,11 @@ class StockTurns:
         )
         try:
             turn.next_batch(0, None, is_replay=False)
-            turn.enter(table)  # opens the gate
+            turn.enter(table)  # opens the gate, before its own commit
+            awaited = before + len(turn.versions.get(table, ())) + 1
             deadline_s = time.monotonic() + PUT_S
             while (
-                self._gate.puts(table) == before and time.monotonic() < deadline_s and not self._stop.wait(LOOK_S / 5)
+                self._gate.puts(table) < awaited and time.monotonic() < deadline_s and not self._stop.wait(LOOK_S / 5)
             ):
                 turn.check()
         except BaseException as error:
