@@ -227,7 +227,7 @@ def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes
     return (yield from real_moved(statement, lost, replace(won, files=still_there)))
 
 
-def stock_first_then_nothing(statement: Statement) -> Protocol[Any]:
+def stock_first_then_nothing() -> Protocol[Any]:
     """A commit that lost is given up, and success is told."""
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
