@@ -232,7 +232,7 @@ def test_a_run_that_is_cut_off_while_it_registers_leaves_nothing(
     heal.join()
     timer.join()
     run.close()
-    elsewhere = ZookeeperTurnStore(read_place(world.url()))
+    elsewhere = ZookeeperTurnStore(read_place(world.url(None)))
     again = contender.coordinator(elsewhere, LOCK, "job", timeout_s=20.0)
     contender.take(again).complete()
     again.close()
