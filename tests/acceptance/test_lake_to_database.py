@@ -39,6 +39,8 @@ def headgate(root: Path, *arguments: str, until: int | None = None) -> tuple[int
 
 
 @pytest.mark.spark
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
 def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_path: Path, postgres: str) -> None:
     """The sync runs beside the streams and is killed amid them; in the end every row is as plain Python works it out."""
     source = Source(engagement_data, "rlists", rows_max=1500)

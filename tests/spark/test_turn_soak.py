@@ -11,6 +11,7 @@ from headgate.testing.turn_soak import soak
 
 @pytest.mark.spark
 @pytest.mark.zookeeper
+@pytest.mark.matrix
 @pytest.mark.timeout(1500)
 def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) -> None:
     """The JVM stopped, a driver killed; then no turns overlap, each range is there once, the table is right."""
