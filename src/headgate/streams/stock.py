@@ -57,7 +57,9 @@ class StockTurns:
         """
         self._coordinator.begin(NOTHING_OPEN)
         for table in self._job.tables:
-            self._gate.grant(table, self._coordinator.job, 0, 0)  # told of a turn that is over, commits wait for the next
+            self._gate.grant(
+                table, self._coordinator.job, 0, 0
+            )  # told of a turn that is over, commits wait for the next
         self._spark.conf.set(JOB_CONF, self._coordinator.job)
         self._spark.conf.set(WAIT_CONF, str(wait_ms))
         atexit.register(self.stop)  # a program may end at once after its last commit, and its turn must be given back
