@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +74,7 @@ class Plain:
         writer = frame.writeStream.option("checkpointLocation", str(self.folder / "checkpoint"))
         return writer.foreachBatch(self.sink())
 
-    def sink(self):  # type: ignore[no-untyped-def]
+    def sink(self) -> Callable[[DataFrame, int], None]:
         """What foreachBatch calls."""
         return self.write
 
@@ -91,7 +92,7 @@ class Ours(Plain):
             spark, name="A", lock="L", storage=str(folder / "_headgate"), tables=[str(self.table)]
         )
 
-    def sink(self):  # type: ignore[no-untyped-def]
+    def sink(self) -> Callable[[DataFrame, int], None]:
         return headgate.coordinated(self.write, self.job)
 
     def run(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def place(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> Iterator
             what = "not a path on this machine's disk, so not looked at"
             yield Finding(level="note", where=where, what=what, advice=_for_s3(table.path))
             continue
-        yield from _said(where, lambda path=path: _hard_links(path))  # type: ignore[misc]
+        yield from _said(where, partial(_hard_links, path))
         yield from _table(where, path, table.lock)
     for stream in pipeline.streams:
         if stream.checkpoint is None:

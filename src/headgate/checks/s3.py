@@ -148,9 +148,11 @@ def _versions(where: str, jvm: Any, files: Any, path: Any) -> Iterator[Finding]:
     versions = sorted(int(name[1]) for name in map(COMMIT.fullmatch, names) if name)
     checkpoints = [int(name[1]) for name in map(CHECKPOINT.fullmatch, names) if name]
     if not versions:
-        what = "a checkpoint and no commit: the log is damaged" if checkpoints else "no Delta table yet"
-        level, code = ("fault", DAMAGED) if checkpoints else ("note", 0)
-        yield Finding(level=level, where=where, what=what, exit_code=code)  # type: ignore[arg-type]
+        if checkpoints:
+            what = "a checkpoint and no commit: the log is damaged"
+            yield Finding(level="fault", where=where, what=what, exit_code=DAMAGED)
+        else:
+            yield Finding(level="note", where=where, what="no Delta table yet")
         return
     missing = sorted(set(range(versions[0], versions[-1])) - set(versions))
     if missing:

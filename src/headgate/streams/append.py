@@ -22,6 +22,7 @@ from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
 from headgate.streams.ahead import is_unchanged
+from headgate.streams.intake import fields_of
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
 from headgate.tables.running import finish, publisher
@@ -377,7 +378,7 @@ def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
         mutate: The stream's keys.
     """
     names = {name.lower(): name for name in rows.columns}
-    match = list(standing.schema["key"].dataType.names)  # type: ignore[attr-defined]
+    match = list(fields_of(standing.schema["key"].dataType, "key"))
     if any(name.lower() not in names for name in match):
         return rows  # a match column that the rows do not have is NULL in all of them, and NULL matches nothing
     rules = standing.select(F.struct("key", "op", "set").alias("_hg_rule"))

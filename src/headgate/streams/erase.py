@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame
@@ -16,6 +14,7 @@ from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
 from headgate.streams.held import Held
+from headgate.streams.intake import fields_of
 from headgate.streams.physical import PhysicalErasure
 from headgate.streams.records import quoted
 from headgate.streams.requests import RequestStream
@@ -99,7 +98,7 @@ class EraseStream(RequestStream):
                 self._delete(turn, location, letters, persons, " AND ".join(said))
 
     def _is_named_in(self, requests: DataFrame, part: str) -> bool:
-        names: Sequence[str] = requests.schema[part].dataType.names  # type: ignore[attr-defined]
+        names = fields_of(requests.schema[part].dataType, part)
         return {name.lower() for name in self._columns} <= {name.lower() for name in names}
 
     def _delete(self, turn: BatchTurn, location: TableLocation, rows: DataFrame, persons: DataFrame, on: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from delta.tables import DeltaTable
@@ -74,7 +74,7 @@ class Settling:
             table = DeltaTable.forPath(session, location).alias("t")
             condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
             with tokened(session, token), conflicts():
-                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=values)  # type: ignore[arg-type]
+                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=cast("Any", values))
                 merge.execute()
 
         turn.write(location, step=SETTLE, name="settle", statement=statement)

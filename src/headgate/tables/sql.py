@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import delta.tables as stock
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -122,7 +122,7 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
                 operation=operation,
                 condition=where,
                 assigned=assigned,
-                execute_on=lambda path: target.at(spark, path).update(where, assigned),  # type: ignore[arg-type]
+                execute_on=lambda path: target.at(spark, path).update(cast("Any", where), cast("Any", assigned)),
                 **common,
             )
         case Operation.MERGE:

@@ -67,14 +67,14 @@ class PostgresDialect:
 
     def connect(self) -> Connection:
         try:
-            parameters = psycopg.conninfo.conninfo_to_dict(self._dsn)
+            psycopg.conninfo.conninfo_to_dict(self._dsn)
         except psycopg.ProgrammingError:
             # The reason repeats the address, with its password.
             raise InvalidRequest(
                 "the address of the target cannot be read; nothing was done",
                 advice="postgresql://user:password@host:5432/database, what is special in it percent-encoded",
             ) from None
-        connection = psycopg.connect(prepare_threshold=None, **parameters)  # type: ignore[arg-type]
+        connection = psycopg.connect(self._dsn, prepare_threshold=None)
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
             cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")

@@ -93,7 +93,7 @@ class SqlTarget:
             return ()
         except ViolatedError:
             for table in some:
-                self._transaction(lambda cursor, stage=table.stage: self._dialect.empty(cursor.connection, stage))  # type: ignore[misc]
+                self._empty(table.stage)
             return tuple(refusal for table in some for refusal in self._refused(table, table.rows, slots))
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
@@ -188,7 +188,7 @@ class SqlTarget:
         for name in [one for one in values if one not in there]:
             kind = self._dialect.types.get(type(values[name]), self._dialect.types[str])
             sql = f"ALTER TABLE {self._dialect.name(table)} ADD COLUMN {self._dialect.name(name)} {kind}"
-            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), is_exclusive=True)  # type: ignore[misc]
+            self._execute(sql, is_exclusive=True)
         self.forget_tables()
 
     def keys(self, table: str) -> Sequence[Sequence[object]]:
@@ -297,6 +297,12 @@ class SqlTarget:
 
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
 
+    def _execute(self, sql: str, *, fenced: bool = True, is_exclusive: bool = False) -> None:
+        self._transaction(lambda cursor: cursor.execute(sql), fenced=fenced, is_exclusive=is_exclusive)
+
+    def _empty(self, stage: str) -> None:
+        self._transaction(lambda cursor: self._dialect.empty(cursor.connection, stage))
+
     def _has_table(self, name: str) -> bool:
         return name in self._catalogue([name])
 
@@ -317,7 +323,7 @@ class SqlTarget:
         there = {column.name for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
         for name in [one for one in LATER_COLUMNS if one not in there]:
             sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
-            self._transaction(lambda cursor, sql=sql: cursor.execute(sql), fenced=False)  # type: ignore[misc]
+            self._execute(sql, fenced=False)
 
     def _make_stages(self, tables: Sequence[StagedTable]) -> None:
         """Staging tables for these definitions of the target tables, where there are none."""

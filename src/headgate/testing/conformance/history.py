@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from headgate.core.ids import JobName, Nonce
 from headgate.core.turns.effects import CasReply
@@ -30,8 +30,7 @@ class History:
 
     def watch(self, store: TurnStore) -> TurnStore:
         """The store, watched."""
-        watched: Any = _Watched(store, self)
-        return watched  # type: ignore[no-any-return]
+        return cast("TurnStore", _Watched(store, self))  # the rest of a store is passed on
 
     def note(self, version: int, record: LockRecord) -> None:
         """A change that was made."""

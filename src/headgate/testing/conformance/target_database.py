@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headgate.core.keys.apply import ALL, Applied, Progress, Violated
-from headgate.core.keys.change import Change
+from headgate.core.keys.change import Change, Op
 from headgate.core.keys.fold import Net, fold
 from headgate.core.keys.plan import Assignment, Edge, assign
 from headgate.errors import CommitInDoubt, Fenced
@@ -18,13 +18,13 @@ OpenTarget = Callable[[], TargetDatabase]
 Rows = Callable[[], dict[int, Any]]
 
 
-def changes(*steps: tuple[str, int, Any]) -> list[Change]:
+def changes(*steps: tuple[Op, int, Any]) -> list[Change]:
     """Changes of `t (id, uk)`, each a transaction of its own: (op, id, uk)."""
     made = []
     for seq, (op, id, uk) in enumerate(steps):
         after = None if op == "d" else {"id": id, "uk": uk}
         before = None if op == "c" else {"id": id}
-        made.append(Change(seq=seq, tx=str(seq), table="t", op=op, before=before, after=after))  # type: ignore[arg-type]
+        made.append(Change(seq=seq, tx=str(seq), table="t", op=op, before=before, after=after))
     return made
 
 
@@ -44,7 +44,7 @@ class TargetDatabaseConformance:
         """id → uk, as another connection sees them."""
         raise NotImplementedError
 
-    def staged(self, target: TargetDatabase, *steps: tuple[str, int, Any], slots: int = 1) -> Net:
+    def staged(self, target: TargetDatabase, *steps: tuple[Op, int, Any], slots: int = 1) -> Net:
         """A batch that is staged and planned."""
         net = fold(changes(*steps), target.tables(["t"]))
         assert target.stage(net, slots) == ()
