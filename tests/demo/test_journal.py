@@ -31,7 +31,7 @@ def test_a_window_is_from_the_beginning_of_a_write_to_its_end_however_it_ended()
     """Ended, failed and killed close a window; one left open lasts to the last line."""
     assert windows(LINES)[:3] == [
         Window(job="Ingestion", from_ms=10, until_ms=20),
-        Window(job="TTL", from_ms=15, until_ms=40),
+        Window(job="TTL", from_ms=15, until_ms=40, error="ConcurrentDeleteReadException"),
         Window(job="Mutation", from_ms=20, until_ms=35),
     ]
     assert Window(job="Ingestion", from_ms=60, until_ms=70) in windows(LINES)

@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from headgate import api
 from headgate.delta.gate import OUTSIDE_CONF
+from headgate.delta.jvm import Jvm
 from headgate.delta.statements import confs
 from headgate.settings import resolve_job
 from headgate.sinks.ledger import read_ledger
@@ -41,7 +42,7 @@ def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path
     }
     assert resolve_job(settings, environ={}).coordinator.url.startswith("zookeeper://")
     settings["spark.job.coordinator.url"] = f"sqlite:{tmp_path}/turns.db"
-    with confs(spark, {**settings, OUTSIDE_CONF: "refuse"}):
+    with confs(spark, {**settings, OUTSIDE_CONF: "refuse"}), Jvm(spark).active():
         try:
             run(page, spark, tmp_path)
         finally:

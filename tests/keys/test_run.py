@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,24 @@ def test_a_begun_batch_is_repeated_to_its_end_or_not_at_all(kind: str, request: 
     assert len(database.rows("t")) == 2
     done = sync(database, changes, changes_max=2)
     assert [one.through for one in done] == [6, 8]
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])  # SQLite has no decimals
+def test_a_number_arrives_with_all_its_digits(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A float would end it at the seventeenth."""
+    database = fresh(kind, request)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, n decimal(38, 12), f double precision)")
+    said = ["12345678901234567890.123456789012", "0.1", "-99999999999999999999.5"]
+    lines = [
+        f'{{"seq": {i}, "tx": "{i}", "table": "t", "op": "c", "after": {{"id": {i}, "n": {n}, "f": 0.1}}}}'
+        for i, n in enumerate(said)
+    ]
+    (tmp_path / "changes.jsonl").write_text("\n".join(lines))
+    target = database.target()
+    list(run(ChangeFiles(files=str(tmp_path / "changes.jsonl")), target, stream="s"))
+    target.close()
+    assert [one["n"] for one in sorted(database.rows("t"), key=lambda one: one["id"])] == [Decimal(n) for n in said]
+    assert {one["f"] for one in database.rows("t")} == {0.1}
 
 
 def test_batches_end_where_transactions_end() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from headgate.core.keys import envelope, places
+from headgate.core.keys import envelope, numbers, places
 from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import NotAnEnvelope, Order, RowChanged, TransactionEnded
 from headgate.errors import Corrupt
@@ -306,7 +306,7 @@ class DebeziumChanges:
 
     def _read(self, log: _Log, message: Message) -> envelope.Envelope:
         try:
-            value, key = (None if one is None else json.loads(one) for one in (message.value, message.key))
+            value, key = (None if one is None else numbers.loads(one) for one in (message.value, message.key))
             return envelope.read(value, key)
         except ValueError as error:  # of which NotAnEnvelope, and what is not JSON or not UTF-8
             what = str(error) if isinstance(error, NotAnEnvelope) else f"it is not JSON ({error})"

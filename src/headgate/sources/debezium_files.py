@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headgate.core.keys import numbers
 from headgate.errors import CheckpointMismatch, Unavailable
 from headgate.sources.debezium import Message
 from headgate.sources.files import paths_of, stat_of
@@ -75,7 +76,7 @@ def _lines(path: Path, start: int, end: int | None) -> Iterator[Message]:
 def _message(number: int, line: bytes) -> Message:
     if line.startswith((b'{"key"', b'{"value"')):
         try:
-            record = json.loads(line)
+            record = numbers.loads(line)
         except ValueError:
             return Message(number, line, None)  # where it is decoded, it is named
         if record.keys() in WRAPPED:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import heapq
-import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from headgate.core.keys import places
+from headgate.core.keys import numbers, places
 from headgate.core.keys.change import Change, Op
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
 
@@ -129,7 +128,7 @@ class ChangeFiles:
                     raise Corrupt("a line is not UTF-8", file=path, line=number) from error
                 if line.strip():
                     try:
-                        record = json.loads(line)
+                        record = numbers.loads(line)
                     except ValueError as error:
                         raise Corrupt(f"a line is not JSON: {error}", file=path, line=number) from error
                     yield self._change(record, path, number)
@@ -160,7 +159,7 @@ class ChangeFiles:
                     for image in ("before", "after"):
                         if isinstance(record.get(image), str):
                             try:
-                                record[image] = json.loads(record[image])
+                                record[image] = numbers.loads(record[image])
                             except ValueError as error:
                                 raise Corrupt(f"{image} is not JSON: {error}", file=path, row=row) from error
                     yield self._change(record, path, row)

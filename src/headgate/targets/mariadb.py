@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import InvalidRequest, MissingExtra
@@ -247,7 +247,7 @@ class MariadbDialect:
 
 def _value(value: object, is_time: bool) -> object:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return numbers.dumps(value)
     if is_time and isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value)

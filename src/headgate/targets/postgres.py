@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
+from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import InvalidRequest, MissingExtra
@@ -197,7 +196,7 @@ class PostgresDialect:
 class _Json(JsonDumper):
     """Objects and lists as JSON with the characters that they have."""
 
-    _dumps = staticmethod(partial(json.dumps, ensure_ascii=False))
+    _dumps = staticmethod(numbers.dumps)
 
 
 def _same_as_parameter(name: str, column: Column) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
@@ -10,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import Unavailable
@@ -170,7 +170,7 @@ class SqliteDialect:
 
 def _value(value: object) -> object:
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return numbers.dumps(value)
     if isinstance(value, datetime | date):
         return value.isoformat()
     return str(value) if isinstance(value, Decimal) else value

@@ -9,10 +9,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from headgate.core.keys import numbers
 from headgate.core.keys.apply import ALL
 from headgate.core.keys.fold import Net
 from headgate.core.keys.schema import TableSchema, circular
@@ -260,4 +260,4 @@ class Writing:
                 cursor.execute(sql, values)
 
     def _value(self, value: object) -> object:
-        return json.dumps(value) if isinstance(value, dict | list) else value
+        return numbers.dumps(value) if isinstance(value, dict | list) else value

@@ -230,8 +230,8 @@ def _decoder(schema: Mapping[str, Any]) -> Callable[[Any], Any] | None:
     return None
 
 
-def _decimal(value: str | float, scale: int) -> Decimal:
-    if isinstance(value, int | float):  # of a converter with decimal.format=NUMERIC
+def _decimal(value: str | float | Decimal, scale: int) -> Decimal:
+    if not isinstance(value, str):  # of a converter with decimal.format=NUMERIC
         return Decimal(str(value))
     number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
     return Decimal(f"{number}e{-scale}")  # as text it is exact, whatever the precision of this thread
