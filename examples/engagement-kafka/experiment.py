@@ -24,7 +24,7 @@ from headgate import inspect, settings
 from headgate.core.spec.data import Pipeline
 from headgate.demo import journal
 from headgate.demo.expected import compare, replay
-from headgate.demo.experiment import CONFLICT, Run, commits_of, machine, read_tables, run_without_turns, side_of
+from headgate.demo.experiment import CONFLICT, Run, commits_of, machine, read, reading, run_without_turns, side_of
 from headgate.demo.generator import generate
 from headgate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
 from headgate.demo.records import FOLDERS, Inputs
@@ -54,17 +54,21 @@ def main(folder: Path, seed: int = 7) -> int:
         bare, lines = run_without_turns(lake, print_line, servers=servers, is_killed=False)
     turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
     brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
-    with_turns, without = (
-        side_of(run, compare(replay(inputs), rows, brought=brought))
-        for run, rows in zip((ours, bare), read_tables(lake, [lake.table, lake.table_without]), strict=True)
-    )
+    with reading(lake) as spark:
+        with_turns, without = (
+            side_of(run, compare(replay(inputs), read(spark, lake, table), brought=brought))
+            for run, table in ((ours, lake.table), (bare, lake.table_without))
+        )
     comparison = Comparison(with_coordinator=with_turns.column, without_coordinator=without.column)
     data = ReportData(
         pipeline=pipeline.name,
         made_at_ms=time.time_ns() // 1_000_000,
         machine=machine(),
         turns=(*turns, *(as_turn(window) for window in journal.windows(lines))),
-        commits=(*commits_of(lake.table, "engagement"), *commits_of(lake.table_without, NO_COORDINATOR)),
+        commits=(
+            *commits_of(lake, lake.table, "engagement"),
+            *commits_of(lake, lake.table_without, NO_COORDINATOR),
+        ),
         comparison=comparison,
     )
     lake.report.write_text(render(data), encoding="utf-8")

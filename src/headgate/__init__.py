@@ -9,9 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headgate.api import JobCoordinator, Pipeline, coordinated, session, start, supervise
+    from headgate.api import JobCoordinator, coordinated, session, start, supervise
     from headgate.core.spec.build import files, files_json, kafka
     from headgate.online import SyncReport, sync
+    from headgate.pipelines import Pipeline
     from headgate.streams.supervisor import RunReport
     from headgate.tables.running import on_statement
     from headgate.tables.sql import explain_sql as explain
@@ -23,7 +24,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "DeltaTable": "headgate.tables.table",
     "JobCoordinator": "headgate.api",
-    "Pipeline": "headgate.api",
+    "Pipeline": "headgate.pipelines",
     "RunReport": "headgate.streams.supervisor",
     "SyncReport": "headgate.online",
     "coordinated": "headgate.api",

@@ -1,6 +1,6 @@
 """Composition for what a person does to the order of turns: pause and resume a stream, break a lock. Starts no Spark.
 
-Beside `api.py`, on its floor. Every act is in the ledger before it is done, and again with what came of it, so that none can
+Beside `site.py`, on its floor. Every act is in the ledger before it is done, and again with what came of it, so that none can
 go unseen; the record is changed by compare-and-set, as by any job.
 """
 

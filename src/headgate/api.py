@@ -1,42 +1,24 @@
-"""The composition root: settings in, working objects out. The only module that names adapters."""
+"""Jobs that are written already: sessions whose commits take turns, and queries that do."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate import settings
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports
-from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.core.ids import JobName, TableLocation
-from headgate.core.spec import KafkaSource, StreamSpec, TableSpec
-from headgate.core.spec import Pipeline as PipelineSpec
-from headgate.core.spec.build import PipelineBuilder
 from headgate.core.spec.data import Coverage
-from headgate.core.spec.dynamodb import read_dynamodb
 from headgate.core.spec.kinds import duration_ms
-from headgate.core.spec.options import BadPlace
-from headgate.core.spec.zookeeper import read_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
 from headgate.delta import governed
-from headgate.delta.gate import Gate
-from headgate.delta.jvm import check_jvm
-from headgate.delta.log import DeltaTableLog
-from headgate.errors import INTERRUPTED_EXIT_CODE, Fault, HeadgateError, InvalidRequest, combined_exit_code
-from headgate.events import Noticed, TurnEnded
-from headgate.online import open_target as open_target
-from headgate.ports import EventSink, TurnStore
-from headgate.sinks.ledger import LedgerSink, read_ledger
-from headgate.sinks.logs import LogSink
-from headgate.sinks.tee import Tee
+from headgate.errors import Fault, InvalidRequest
+from headgate.events import Noticed
+from headgate.sinks.ledger import read_ledger
+from headgate.site import Site, open_session
 from headgate.spark import jars
 from headgate.spark import session as spark_session
 from headgate.spark.checkpoint import location_of
@@ -44,12 +26,8 @@ from headgate.spark.log_stores import log_store_of
 from headgate.streams.always_on import RunningQuery
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.job import BatchFunction, Coordinated, Job, QueryWork
-from headgate.streams.steps import StreamContext
 from headgate.streams.stock import StockTurns
-from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
-
-Place = TypeVar("Place")
 
 
 def session(
@@ -76,17 +54,7 @@ def session(
         MissingExtra: no Java 17 or 21.
         Unavailable: a jar cannot be fetched.
     """
-    made = spark_session.session(
-        name,
-        conf=conf,
-        kafka=kafka,
-        s3=s3,
-        log_store=log_store,
-        sources=settings.jar_sources(),
-        java=settings.java_sources(),
-        submitted=settings.is_submitted(),
-        progress=progress,
-    )
+    made = open_session(name, conf=conf, kafka=kafka, s3=s3, log_store=log_store, progress=progress)
     if (made.conf.get(TAKE_TURNS_CONF, None) or "").lower() == "true":
         _take_turns(made)
     return made
@@ -109,122 +77,6 @@ def _take_turns(spark: SparkSession) -> None:
 
 def _job_conf(spark: SparkSession) -> dict[str, str]:
     return {key: str(value) for key, value in spark.sparkContext.getConf().getAll()} | dict(spark.conf.getAll)
-
-
-def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
-    """A session with all that a pipeline's tables need; errors as of `session`."""
-    return session(
-        f"headgate {pipeline.name}",
-        conf=pipeline.spark,
-        kafka=kafka,
-        s3=pipeline.needs_s3,
-        log_store=pipeline.log_store,
-        progress=progress,
-    )
-
-
-def open_store(url: str) -> TurnStore:
-    """The store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
-
-    Raises:
-        InvalidRequest: no store of this version has such a URL.
-        MissingExtra: its driver is not installed.
-        Unavailable: it cannot be reached.
-    """
-    scheme, _, rest = url.partition(":")
-    match scheme:
-        case "sqlite":
-            from headgate.stores.sqlite import SqliteTurnStore
-
-            return SqliteTurnStore(rest.removeprefix("//") if rest.startswith("///") else rest)
-        case "memory":
-            return _memory_store()
-        case "zookeeper":
-            return _zookeeper_store(url)
-        case "dynamodb":
-            from headgate.stores.dynamodb import DynamodbTurnStore
-
-            return DynamodbTurnStore(_place(read_dynamodb, url))
-        case _:
-            raise InvalidRequest(f"coordinator {scheme}: is not in this version", advice="Use sqlite:PATH or memory:")
-
-
-def _zookeeper_store(url: str) -> TurnStore:
-    from headgate.stores.zookeeper import ZookeeperTurnStore
-    from headgate.stores.zookeeper_client import Secrets
-
-    password, key_password = settings.zookeeper_passwords()
-    return ZookeeperTurnStore(_place(read_place, url), Secrets(password=password, key_password=key_password))
-
-
-def _place(read: Callable[[str], Place], url: str) -> Place:
-    try:
-        return read(url)
-    except BadPlace as bad:
-        raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
-
-
-_MEMORY: list[TurnStore] = []
-
-
-def _memory_store() -> TurnStore:
-    """One store for the process: jobs that are to take turns must meet in it."""
-    from headgate.stores.memory import MemoryTurnStore
-
-    if not _MEMORY:
-        _MEMORY.append(MemoryTurnStore())
-    return _MEMORY[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Where the jobs of one pipeline meet: the store of turns, the storage, the tables' logs, and who watches."""
-
-    spark: SparkSession
-    storage: str
-    store: TurnStore
-    log: DeltaTableLog
-    events: EventSink
-
-    @classmethod
-    def open(cls, spark: SparkSession, *, url: str, storage: str, watchers: Sequence[EventSink] = ()) -> Self:
-        """Opens the store and the ledger.
-
-        Raises:
-            MissingExtra: the session was made without Delta, or without Headgate's jar.
-            UnsupportedTable: it has another Delta than this release was made for.
-            Unavailable: the store or the ledger cannot be used.
-        """
-        check_jvm(spark)
-        events = Tee([LedgerSink(storage), LogSink(), *watchers])
-        return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
-
-    def coordinator(
-        self, *, lock: str, job: str, order: Order, lock_timeout_s: float, on_lost: Callable[[str], None]
-    ) -> Coordinator:
-        """One run's side of a lock."""
-        jvm: Any = self.spark._jvm
-        ports = Ports(
-            store=self.store,
-            log=self.log,
-            clock=MachineClock(),
-            randomness=Uuids(),
-            events=self.events,
-            gate=Gate(self.spark),
-        )
-        return Coordinator(
-            ports,
-            lock=lock,
-            job=job,
-            order=order,
-            process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
-            lock_timeout_s=lock_timeout_s,
-            on_lost=on_lost,
-        )
-
-    def say(self, error: HeadgateError) -> None:
-        """Tells the watchers of something that went wrong and will be tried again."""
-        self.events.emit(Noticed(job=None, text=str(error)))
 
 
 def _pace_ms(every: str | None) -> int | None:
@@ -471,218 +323,3 @@ def start(writer: DataStreamWriter, job: JobCoordinator, *, new_checkpoint: bool
         InvalidRequest: the query has no checkpoint, or async progress tracking; it was not started.
     """
     return job.start(writer, new_checkpoint=new_checkpoint)
-
-
-# ------------------------------------------------------------------------------------------------- pipelines
-
-Pace = Literal["once", "until_idle", "paced"]
-
-
-class PipelineRun:
-    """Streams of one pipeline in this driver: one after another by their turns, a thread for each."""
-
-    def __init__(
-        self,
-        pipeline: PipelineSpec,
-        names: Sequence[str] = (),
-        *,
-        among: Sequence[str] = (),
-        new_checkpoints: Collection[str] = (),
-        watchers: Sequence[EventSink] = (),
-        spark: SparkSession | None = None,
-        progress: jars.Progress | None = None,
-    ) -> None:
-        """Makes everything ready; nothing runs yet.
-
-        Args:
-            pipeline: What the file, or Python, says.
-            names: Streams to run here; all by default.
-            among: Streams that must be idle before a run until idle ends; those of `names` by default.
-            new_checkpoints: Jobs whose checkpoint is meant to be a new one.
-            watchers: Told of every event, after the ledger.
-            spark: A session to use; one is made by default.
-            progress: Told about each jar that is fetched.
-
-        Raises:
-            InvalidRequest: there is no such stream; or the session cannot be used.
-            Unavailable: the coordinator or the storage cannot be used.
-        """
-        self.pipeline = pipeline
-        self._specs = [_stream(pipeline, name) for name in names] or list(pipeline.streams)
-        self._among = [_stream(pipeline, name) for name in among] or self._specs
-        for name in new_checkpoints:
-            _stream(pipeline, name)
-        if spark is None:
-            needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
-            spark = session(
-                f"headgate {pipeline.name}",
-                conf=pipeline.spark,
-                kafka=needs_kafka,
-                s3=pipeline.needs_s3,
-                log_store=pipeline.log_store,
-                progress=progress,
-            )
-        self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
-        rows = read_ledger(pipeline.storage)
-        self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
-        self._supervisors = {
-            spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints) for spec in self._specs
-        }
-        self._errors: dict[str, BaseException] = {}
-
-    def _supervisor(self, spec: StreamSpec, rows: list[TurnEnded], *, is_new_allowed: bool) -> Supervisor:
-        site, pipeline = self.site, self.pipeline
-        lock = pipeline.lock_of(spec)
-        coordinator = site.coordinator(
-            lock=lock,
-            job=spec.name,
-            order=Order(
-                rule=spec.order,
-                absent_after_ms=spec.absent_after_ms,
-                priority=spec.priority,
-                aging_ms=spec.aging_ms,
-            ),
-            lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
-            on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
-        )
-        context = StreamContext(
-            session=site.spark.newSession(),
-            log=site.log,
-            storage=pipeline.storage,
-            target=self._targets[spec.name],
-            neighbours=tuple(one for one in pipeline.streams if one.table == spec.table),
-            clock=MachineClock(),
-            events=site.events,
-        )
-        work = StreamWork(spec, pipeline.table_of(spec), context, coordinator_id=site.store.coordinator_id())
-        return Supervisor(
-            site.spark,
-            coordinator,
-            work,
-            site.log,
-            check_query_id=checkpoint_check(
-                rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
-            ),
-        )
-
-    def run(self, pace: Pace) -> dict[str, RunReport]:
-        """Runs the streams, and returns when they have ended. One that fails stops the others after their turn.
-
-        Raises:
-            HeadgateError: the first by `EXIT_CODE_PRECEDENCE` of what the streams ended with.
-        """
-        if len(self._specs) == 1:
-            self._run_one(self._specs[0], pace)
-        else:
-            threads = [
-                threading.Thread(target=self._run_one, args=(spec, pace), name=f"headgate-{spec.name}")
-                for spec in self._specs
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        if self._errors:
-            codes = [exit_code_of(error) for error in self._errors.values()]
-            worst = combined_exit_code(codes)
-            first = next(error for error in self._errors.values() if exit_code_of(error) == worst)
-            for name, error in self._errors.items():
-                if error is not first:
-                    self.site.events.emit(Noticed(job=name, text=str(error)))
-            raise first
-        return {name: supervisor.report for name, supervisor in self._supervisors.items()}
-
-    def stop(self) -> None:
-        """Ends every stream after the turn that it has. Safe from a signal handler."""
-        for supervisor in self._supervisors.values():
-            supervisor.stop()
-
-    def _run_one(self, spec: StreamSpec, pace: Pace) -> None:
-        supervisor = self._supervisors[spec.name]
-        try:
-            match pace:
-                case "once":
-                    supervisor.run_once()
-                case "until_idle":
-                    supervisor.run_until(self._is_settled, on_waiting=self.site.say)
-                case "paced":
-                    supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
-        except BaseException as error:
-            self._errors[spec.name] = error
-            self.stop()
-        finally:
-            supervisor.close()
-
-    def _is_settled(self) -> bool:
-        heads = {table: self.site.log.head(table) for table in set(self._targets.values())}
-        for lock in {self.pipeline.lock_of(spec) for spec in self._among}:
-            record = self.site.store.read(lock).record
-            jobs = {
-                JobName(spec.name): {self._targets[spec.name]: heads[self._targets[spec.name]]}
-                for spec in self._among
-                if self.pipeline.lock_of(spec) == lock
-            }
-            if record is None or not moves.is_settled(record, jobs):
-                return False
-        return True
-
-
-def exit_code_of(error: BaseException) -> int:
-    """The command's exit status for an error."""
-    if isinstance(error, HeadgateError):
-        return error.exit_code
-    return INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
-
-
-def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
-    """Where a table is.
-
-    Raises:
-        InvalidRequest: the catalog has no Delta table of that name.
-    """
-    if table.path is not None:
-        return TableLocation(table.path)
-    try:
-        detail = spark.sql(f"DESCRIBE DETAIL {table.catalog_name}").first()
-    except AnalysisException as error:
-        raise InvalidRequest(
-            f"the catalog has no Delta table {table.catalog_name}; nothing was run",
-            advice="Make it first, or give the table a `path`",
-        ) from error
-    assert detail is not None
-    return TableLocation(str(detail["location"]).removeprefix("file:").rstrip("/"))
-
-
-def _stream(pipeline: PipelineSpec, name: str) -> StreamSpec:
-    try:
-        return pipeline.stream(name)
-    except KeyError:
-        known = ", ".join(spec.name for spec in pipeline.streams)
-        raise InvalidRequest(
-            f"there is no stream {name!r}; nothing was run", advice=f"The streams are: {known}"
-        ) from None
-
-
-class Pipeline(PipelineBuilder):
-    """A pipeline written in Python: the keys of `headgate.yml`, and the same meaning."""
-
-    def run(
-        self,
-        *streams: str,
-        until_idle: bool = False,
-        once: bool = False,
-        new_checkpoints: Collection[str] = (),
-        spark: SparkSession | None = None,
-    ) -> dict[str, RunReport]:
-        """Runs the streams in this driver: at their pace, once, or until nothing is left to do.
-
-        Returns:
-            Stream → what it did.
-
-        Raises:
-            InvalidRequest: every fault of the pipeline.
-            HeadgateError: see its class; what was not written comes again.
-        """
-        spec = self.build(base_dir=settings.working_directory())
-        run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, spark=spark)
-        return run.run("once" if once else "until_idle" if until_idle else "paced")

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import cast
 
-from headgate.api import open_store
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
@@ -29,6 +28,7 @@ from headgate.ports import EventSink, TableLog
 from headgate.settings import JobSettings
 from headgate.sinks.ledger import LedgerSink
 from headgate.sinks.tee import Tee
+from headgate.site import open_store
 
 END_S = 10.0
 """So long a program has to end when it is asked to; then it is killed."""

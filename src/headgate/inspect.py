@@ -1,6 +1,6 @@
 """Composition for the commands that look and do not run: which store, which logs, which checkpoints a pipeline has.
 
-Beside `api.py`, on its floor. Nothing is made that is not there; Spark is started only where a function takes or makes a
+Beside `site.py`, on its floor. Nothing is made that is not there; Spark is started only where a function takes or makes a
 session.
 """
 
@@ -55,9 +55,9 @@ def existing_store(url: str) -> TurnStore | None:
     """The store of turns if it is there already; None where nothing has run yet.
 
     Raises:
-        Unavailable, InvalidRequest: As `api.open_store`.
+        Unavailable, InvalidRequest: As `site.open_store`.
     """
-    from headgate.api import open_store  # brings Spark with it, which takes a second
+    from headgate.site import open_store  # brings Spark with it, which takes a second
 
     file = sqlite_file(url)
     return None if file is not None and not file.exists() else open_store(url)
@@ -65,7 +65,7 @@ def existing_store(url: str) -> TurnStore | None:
 
 def session_of(pipeline: Pipeline) -> SparkSession:
     """A Spark session as `headgate run` would make it."""
-    from headgate.api import session_for
+    from headgate.site import session_for
 
     needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in pipeline.streams)
     return session_for(pipeline, kafka=needs_kafka)
@@ -112,7 +112,7 @@ def locations(pipeline: Pipeline) -> dict[str, TableLocation]:
     """
     found = {name: TableLocation(table.path) for name, table in pipeline.tables.items() if table.path is not None}
     if len(found) < len(pipeline.tables):
-        from headgate.api import locate
+        from headgate.site import locate
 
         spark = session_of(pipeline)
         found |= {name: locate(spark, table) for name, table in pipeline.tables.items() if name not in found}
@@ -354,9 +354,9 @@ def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Find
 
 
 def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, broken: set[str]) -> list[Finding]:
-    from headgate.api import locate
     from headgate.checks import resolve
     from headgate.delta.log import DeltaTableLog
+    from headgate.site import locate
 
     found: list[Finding] = []
     log = DeltaTableLog(spark)
@@ -418,14 +418,14 @@ def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_m
     Raises:
         InvalidRequest: it is not on S3, or no session for S3 can be made.
     """
-    from headgate.api import session
     from headgate.checks import s3
+    from headgate.site import open_session
     from headgate.spark.log_stores import class_of, log_store_of
 
     if not location.startswith("s3a://"):
         raise InvalidRequest("--table is for tables on S3; nothing was done", advice="Write it as s3a://bucket/path")
     word, conf = ("auto", None) if pipeline is None else (pipeline.log_store, pipeline.spark)
-    spark = session("headgate doctor", conf=conf, s3=True, log_store=word)
+    spark = open_session("headgate doctor", conf=conf, s3=True, log_store=word)
     hadoop: Any = spark._jsparkSession.sessionState().newHadoopConf()
     name = log_store_of(spark, location).name
     yield from s3.examine(
@@ -434,11 +434,11 @@ def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_m
 
 
 def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Iterator[Finding]:
-    from headgate.api import session, session_for
     from headgate.delta.jvm import check_jvm
+    from headgate.site import open_session, session_for
 
     try:
-        spark = session("headgate doctor") if pipeline is None else session_for(pipeline, kafka=needs_kafka)
+        spark = open_session("headgate doctor") if pipeline is None else session_for(pipeline, kafka=needs_kafka)
         check_jvm(spark)
     except HeadgateError as error:
         yield from of_error(error, where)

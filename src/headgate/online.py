@@ -74,9 +74,9 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
             )  # fmt: skip
             return DebeziumChanges(logs=logs, tables=spec.tables)
         case TableSource(table=name, start=start):
-            from headgate.api import locate
             from headgate.delta.feed import TableFeed
             from headgate.inspect import session_of
+            from headgate.site import locate
 
             session = spark or session_of(pipeline)
             location = locate(session, pipeline.tables[name])

@@ -1,11 +1,10 @@
-"""Composition for what a person does by command: mark a table as governed, and tend stored requests. Beside `api.py`."""
+"""Composition for what a person does by command: mark a table as governed, and tend stored requests. Beside `site.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headgate.api import Site, locate, open_store, session
 from headgate.coordinator.machine import MachineClock
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation
@@ -20,6 +19,7 @@ from headgate.delta.requests import STATES, RequestTable
 from headgate.errors import InvalidRequest
 from headgate.inspect import existing_store, session_of, stream_named, table_named
 from headgate.sinks.tee import Tee
+from headgate.site import Site, locate, open_session, open_store
 from headgate.spark.log_stores import log_store_of
 from headgate.streams import operations
 from headgate.streams.operations import StoredRequest
@@ -41,7 +41,7 @@ def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
     Raises:
         InvalidRequest: It changes no Delta table, or cannot be parsed.
     """
-    spark = session("headgate explain") if pipeline is None else session_of(pipeline)
+    spark = open_session("headgate explain") if pipeline is None else session_of(pipeline)
     return explain_sql(spark, statement)
 
 

@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
-from headgate.api import open_store
 from headgate.core.ids import JobName
 from headgate.core.turns.record import LockRecord
 from headgate.errors import InvalidRequest, LostTurn, TurnNotGranted, Unavailable
 from headgate.events import TurnEnded
 from headgate.sinks.ledger import read_ledger
+from headgate.site import open_store
 from tests.acceptance.engagement import drop
 from tests.acceptance.test_turns_on_spark import ids, people
 

@@ -32,6 +32,9 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(tmp_path: Path) -
     ours = report["with_turns"]
     assert ours["is_right"]
     assert ours["difference"]["final_rows"] == ours["difference"]["expected_rows"] > 0
+    carried = report["database"]
+    assert (carried["rows"], carried["differences"]) == (ours["difference"]["final_rows"], 0)
+    assert carried["changes"] > carried["rows"]  # rows that changed, and rows that went
     assert (ours["column"]["conflicts"], ours["column"]["overlaps"], ours["column"]["killed"]) == ({}, 0, 1)
     assert ours["column"]["batches"] == 3 + 2 + 1  # every file was one batch, and none was written as two
 

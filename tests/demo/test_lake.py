@@ -17,7 +17,7 @@ from headgate.core.spec import Append, Erase, FilesSource, Mutate
 from headgate.core.turns.order import After, NoRule
 from headgate.demo.generator import generate
 from headgate.demo.killer import Killed, Killer
-from headgate.demo.lake import JOBS, LOCK, fill, open_lake
+from headgate.demo.lake import JOBS, LOCK, Lake, fill, open_lake
 from headgate.demo.records import Cut
 from headgate.errors import InvalidRequest
 
@@ -35,7 +35,7 @@ def test_the_pipelines_file_says_what_the_demo_shows(tmp_path: Path) -> None:
     assert [type(stream.kind) for stream in pipeline.streams] == [Append, Mutate, Erase]
     assert {stream.turn_limit_batches for stream in pipeline.streams} == {1}
     assert pipeline.streams[0].max_rows_per_batch == 34  # 100 rows in three files
-    assert pipeline.tables["engagement"].path == str(lake.table)
+    assert pipeline.tables["engagement"].path == lake.table
     assert pipeline.storage == str(lake.storage)
     for stream, folder in zip(pipeline.streams, ("ingest", "mutation", "delete"), strict=True):
         assert isinstance(stream.source, FilesSource)
@@ -82,7 +82,7 @@ def test_the_killer_waits_for_the_second_append(tmp_path: Path) -> None:
         own.rename(log / f"{version:020}.json")
 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        with Killer(tmp_path, lambda: process.pid, killed.append) as killer:
+        with Killer(Lake(tmp_path).commits(str(tmp_path)), lambda: process.pid, killed.append) as killer:
             for version, operation in enumerate(("CREATE TABLE", "WRITE", "MERGE", "MERGE")):
                 commit(version, operation)
             with pytest.raises(subprocess.TimeoutExpired):

@@ -32,7 +32,7 @@ def test_one_after_another_the_jobs_without_turns_are_right(
             jobs[job].prepare()
         for job in order:
             assert jobs[job].run(), capsys.readouterr().err
-        final = session.read.format("delta").load(str(lake.table_without)).select(*COLUMNS).toArrow()
+        final = session.read.format("delta").load(lake.table_without).select(*COLUMNS).toArrow()
     difference = compare(replay(inputs), rows_of(final), brought=inputs.engagements["engagement_id"].to_pylist())
     assert difference.is_none, difference
     assert difference.expected_rows < 200  # somebody was erased

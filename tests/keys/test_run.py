@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headgate.api import open_target
 from headgate.core.keys.change import batches, transactions
 from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, Unavailable
+from headgate.online import open_target
 from headgate.sources.files import ChangeFiles
 from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes

@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 import headgate
-from headgate.api import open_store
 from headgate.checks.lag import TopicLag
 from headgate.coordinator.coordinator import Coordinator
 from headgate.errors import HeadgateError, InvalidRequest, TurnNotGranted
 from headgate.inspect import lags_of
 from headgate.sinks.ledger import read_ledger
+from headgate.site import open_store
 from headgate.sources.kafka import settings_of
 from headgate.testing import contender
 from headgate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports

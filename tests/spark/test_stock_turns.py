@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import headgate
-from headgate.api import open_store
 from headgate.core.ids import TableLocation
 from headgate.delta.gate import OUTSIDE_CONF
 from headgate.delta.governed import adopt, release
@@ -23,6 +22,7 @@ from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.statements import confs
 from headgate.errors import InvalidRequest, TurnNotGranted
 from headgate.sinks.ledger import read_ledger
+from headgate.site import open_store
 from headgate.spark.jars import JarSources, fetch, own_jar
 from headgate.testing import contender
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.api import Pipeline, PipelineRun
 from headgate.checks.disk import LocalLog
 from headgate.core.ids import TableLocation
 from headgate.core.spec import Maintain
@@ -19,6 +18,7 @@ from headgate.delta.dml import Dml
 from headgate.delta.statements import confs
 from headgate.errors import InvalidRequest
 from headgate.inspect import check_pipeline, verify_pipeline
+from headgate.pipelines import Pipeline, PipelineRun
 from headgate.sinks.ledger import read_ledger
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement

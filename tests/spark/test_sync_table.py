@@ -74,6 +74,13 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.database.execute("UPDATE people SET email = 'z' WHERE id = 4")
     with lake.keeper() as keeper:
         assert [(one.at_source, one.different) for one in keeper.verify(5).tables] == [(3, 1)]
+    lake.sql("DELETE FROM @")
+    assert lake.carry() == [6]
+    lake.database.execute("INSERT INTO people VALUES (9, 'x')")
+    with lake.keeper() as keeper:
+        assert [(one.at_source, one.extra) for one in keeper.verify(5).tables] == [(0, 1)]
+    lake.database.execute("DELETE FROM people")
+    lake.sql("INSERT INTO @ VALUES (4, 'c')")
     lake.sql("ALTER TABLE @ ADD COLUMN phone STRING")
     lake.sql("UPDATE @ SET phone = '1' WHERE id = 4")
     with pytest.raises(

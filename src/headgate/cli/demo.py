@@ -52,28 +52,33 @@ def demo_command(
     full: bool = typer.Option(False, "--full", help="100,000 generated records in place of 4,000."),
     folder: Path = typer.Option(DEFAULT_DIR, "--dir", metavar="DIR", help="Where the lake is made."),
     seed: int = typer.Option(1, "--seed", help="Of the generated records."),
+    s3: bool = typer.Option(False, "--s3", help="The tables lie on an S3 server, which is started on this machine."),
     tiny: bool = typer.Option(False, "--tiny", hidden=True, help="150 generated records, for tests."),
     output: Output = OUTPUT,
 ) -> None:
     """Watch three jobs share one table: with turns, then without, on the same input; and compare the tables.
 
-    One job is killed with kill -9 in the middle. Writes a report. Exit status 4 if the table with turns is not right.
+    With --s3 the jobs without turns have Delta's own store of commits, under which acknowledged commits are overwritten.
+    One job is killed with kill -9 in the middle. The table's changes then go on to a PostgreSQL, and both are compared. Writes
+    a report. Exit status 4 if the table with turns, or the database, is not right.
     """
     from headgate.demo.experiment import run_experiment
     from headgate.demo.lake import open_lake
 
     inputs, cut = _inputs(data, source, full=full, tiny=tiny, seed=seed)
     find_java(settings.java_sources())  # said once, before three processes say it
-    with open_lake(folder) as lake:
+    with open_lake(folder, s3=s3) as lake:
         sources = settings.jar_sources()
-        with fetch_progress(missing(["delta"], sources=sources)) as progress:
-            fetch(["delta"], sources=sources, progress=progress)
+        sets = ["delta", "s3a"] if s3 else ["delta"]
+        with fetch_progress(missing(sets, sources=sources)) as progress:
+            fetch(sets, sources=sources, progress=progress)
         findings = run_experiment(lake, inputs, cut, Printer(output).show)
     _print(findings, output)
-    if not findings.with_turns.difference.is_none or findings.failed:
+    carried = findings.database
+    if not findings.with_turns.difference.is_none or findings.failed or (carried is not None and carried.differences):
         ended = "".join(f"; {job} ended with exit status {code}" for job, code in findings.failed.items())
         raise Corrupt(
-            f"the table written with turns is not as it should be{ended}",
+            f"the table written with turns, or the database behind it, is not as it should be{ended}",
             advice=f"This is a fault of Headgate: please report it, with the folder {folder}",
         )
 
@@ -97,7 +102,8 @@ def _print(findings: Findings, output: Output) -> None:
             for name, side in (("with_turns", findings.with_turns), ("without_turns", findings.without_turns))
         }
         line = {"format": FORMAT, "event": "DemoReport", "report": str(findings.report), **sides}
-        typer.echo(json.dumps({**line, "failed": dict(findings.failed)}))
+        database = None if findings.database is None else dataclasses.asdict(findings.database)
+        typer.echo(json.dumps({**line, "database": database, "failed": dict(findings.failed)}))
         return
     rows = [(what, str(value(findings.with_turns)), str(value(findings.without_turns))) for what, value in ROWS]
     table(("", "with turns", "without turns"), rows)
@@ -105,5 +111,10 @@ def _print(findings: Findings, output: Output) -> None:
         if side.column.conflicts:
             listed = ", ".join(f"{count} × {error}" for error, count in sorted(side.column.conflicts.items()))
             typer.echo(f"Conflict errors {name}: {listed}")
+    if (carried := findings.database) is not None:
+        typer.echo(
+            f"PostgreSQL: {carried.rows:,} rows by {carried.changes:,} changes in {carried.elapsed_s:.0f} s; "
+            f"differences from the table: {carried.differences:,}"
+        )
     typer.echo(f"Report: {findings.report}")
     typer.echo(f"Open it in a browser: {findings.report.as_uri()}")

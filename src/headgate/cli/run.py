@@ -147,7 +147,7 @@ def _here(
     *,
     is_child: bool,
 ) -> list[dict[str, Any]]:
-    from headgate.api import Pace, PipelineRun
+    from headgate.pipelines import Pace, PipelineRun
 
     _fetch_jars(pipeline)
     run = PipelineRun(pipeline, names, among=among, new_checkpoints=new, watchers=[printer])

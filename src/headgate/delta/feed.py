@@ -83,6 +83,11 @@ class TableFeed:
         version, here = int(now.version), places.written(places.DELTA, {"table": now.id})
         return version, here, (self._row("c", row, version) for row in self._rows(version))
 
+    @property
+    def target_tables(self) -> tuple[str, ...]:
+        """See `headgate.syncs.verify.KnowsItsRows`."""
+        return (self.table,)
+
     def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
         """All rows of a version. See `headgate.syncs.verify.KnowsItsRows`."""
         if position < 0:

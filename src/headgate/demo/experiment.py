@@ -20,18 +20,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headgate import api, inspect, settings
+from headgate import inspect, settings
 from headgate.cli.processes import Processes
 from headgate.cli.report import commit_row
 from headgate.core.ids import Version
 from headgate.delta.commits import parse_commit
 from headgate.demo import journal
+from headgate.demo.database import Carried, carry
 from headgate.demo.expected import COLUMNS, Difference, Row, compare, replay, rows_of
 from headgate.demo.journal import Line
 from headgate.demo.killer import Killed, Killer
-from headgate.demo.lake import INGESTION, JOBS, LOCK, SPARK, Lake, commit_files, fill
+from headgate.demo.lake import INGESTION, JOBS, LOCK, Lake, fill
 from headgate.demo.records import Cut, Inputs
 from headgate.report import (
     COMPARISON,
@@ -44,6 +45,11 @@ from headgate.report import (
     facts,
     render,
 )
+from headgate.site import open_session, open_store
+from headgate.testing.databases import lacks_postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Show = Callable[[dict[str, Any]], None]
 """Told of every event, as JSON data: those of `headgate run`, and `Noticed` for what the demo does itself."""
@@ -57,6 +63,12 @@ NOTES = (
     "txnVersion).",
 )
 """What the report says of the two runs."""
+
+S3_NOTE = (
+    "The tables lie on S3. With turns a version is put there under the condition that it is not there yet; the jobs without turns "
+    "have Delta's own store, which looks first and puts afterwards: of two jobs that put one version, both are told that it is "
+    "theirs, and one commit is lost."
+)
 
 CONFLICT = re.compile(r"\b(?:DELTA_)?CONCURRENT_[A-Z_]+|\bConcurrent[A-Za-z]+(?:Exception)?")
 
@@ -76,6 +88,8 @@ class Findings:
 
     with_turns: Side
     without_turns: Side
+    database: Carried | None
+    """The table of the run with turns in PostgreSQL; None: there is no server here."""
     failed: Mapping[str, int]
     """Jobs of the run with turns that ended with an error → their exit status."""
     report: Path
@@ -107,35 +121,54 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
         HeadgateError: the ledger or the tables cannot be read.
     """
     counts = f"{inputs.engagements.num_rows:,} engagements, {inputs.mutations.num_rows:,} requests to re-identify, "
-    _notice(show, f"== 1/4 inputs: {counts}{inputs.erasures.num_rows:,} to erase, in {lake.inputs}")
+    _notice(show, f"== 1/5 inputs: {counts}{inputs.erasures.num_rows:,} to erase, in {lake.inputs}")
     fill(lake, inputs, cut)
-    _notice(show, "== 2/4 with turns: three processes, each a Spark driver; Ingestion will be killed in the middle")
+    _notice(show, "== 2/5 with turns: three processes, each a Spark driver; Ingestion will be killed in the middle")
     ours, turns, failed = _run_with_turns(lake, show)
-    _notice(show, "== 3/4 without turns: the same jobs on the same input, the same kill; each writes when it is ready")
+    _notice(show, "== 3/5 without turns: the same jobs on the same input, the same kill; each writes when it is ready")
     bare, _ = run_without_turns(lake, show)
-    _notice(show, "== 4/4 both tables against the true answer, row by row")
+    _notice(show, "== 4/5 both tables against the true answer, row by row")
     expected = replay(inputs)
     brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
-    sides = [
-        side_of(run, compare(expected, rows, brought=brought))
-        for run, rows in zip((ours, bare), read_tables(lake, [lake.table, lake.table_without]), strict=True)
-    ]
+    with reading(lake) as spark:
+        sides = [
+            side_of(run, compare(expected, read(spark, lake, table), brought=brought))
+            for run, table in ((ours, lake.table), (bare, lake.table_without))
+        ]
+        lacking = lacks_postgres()
+        if lacking is None:
+            _notice(
+                show, "== 5/5 the changes of the table with turns, commit by commit, to a PostgreSQL with unique keys"
+            )
+        else:
+            _notice(
+                show, f"== 5/5 left out, the table's changes to a PostgreSQL: {lacking} (pip install 'headgate[demo]')"
+            )
+        database = carry(lake, spark) if lacking is None else None
     comparison = Comparison(
         with_coordinator=sides[0].column,
         without_coordinator=sides[1].column,
-        notes=(*NOTES, *_wrong_in_words(sides[1].difference)),
+        notes=(
+            *NOTES,
+            *([S3_NOTE] if lake.s3 else ()),
+            *_wrong_in_words(sides[1].difference),
+            *_carried_in_words(database),
+        ),
     )
     data = ReportData(
         pipeline="engagement (demo)",
         made_at_ms=_now_ms(),
         machine=machine(),
         turns=tuple(turns),
-        commits=(*commits_of(lake.table, "engagement"), *commits_of(lake.table_without, "engagement, without turns")),
+        commits=(
+            *commits_of(lake, lake.table, "engagement"),
+            *commits_of(lake, lake.table_without, "engagement, without turns"),
+        ),
         comparison=comparison,
     )
     lake.spec.with_name(COMPARISON).write_text(comparison.to_json(), encoding="utf-8")
     lake.report.write_text(render(data), encoding="utf-8")
-    return Findings(with_turns=sides[0], without_turns=sides[1], failed=failed, report=lake.report)
+    return Findings(with_turns=sides[0], without_turns=sides[1], database=database, failed=failed, report=lake.report)
 
 
 # ------------------------------------------------------------------------------------------------- with turns
@@ -143,7 +176,7 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
 
 def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[str, int]]:
     pipeline = settings.load_pipeline(str(lake.spec))
-    store = api.open_store(pipeline.coordinator.url)
+    store = open_store(pipeline.coordinator.url)
     cut_off: list[TurnRow] = []
     conflicts: Counter[str] = Counter()
 
@@ -181,7 +214,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
     log = lake.logs / "with-turns.log"
     began_s = time.monotonic()
     try:
-        with log.open("a", encoding="utf-8") as errors, Killer(lake.table, pid, told) as killer:
+        with log.open("a", encoding="utf-8") as errors, Killer(lake.commits(lake.table), pid, told) as killer:
             processes = Processes(commands, show=shown, errors=errors)
             codes, _ = processes.run()
     finally:
@@ -218,7 +251,9 @@ class _PlainJob:
 
     def __init__(self, job: str, lake: Lake, show: Show, servers: str | None) -> None:
         self.job, self._lake, self._show = job, lake, show
-        self._arguments = [job, str(lake.root), *([] if servers is None else [servers])]
+        self._arguments = [job, str(lake.root)]
+        self._arguments += [] if servers is None else ["--kafka", servers]
+        self._arguments += [] if lake.s3 is None else ["--s3", lake.s3]
         self.lines: list[Line] = []
         self.process: subprocess.Popen[str] | None = None
         self._is_stopping = False
@@ -293,7 +328,7 @@ def run_without_turns(
         ingestion.add(Line(job=INGESTION, what="killed", batch=None, at_ms=killed.at_ms))
 
     began_s = time.monotonic()
-    with _ended(list(jobs.values())), Killer(lake.table_without, pid, told) as killer:
+    with _ended(list(jobs.values())), Killer(lake.commits(lake.table_without), pid, told) as killer:
         for job in jobs.values():
             job.thread.start()
         for job in jobs.values():
@@ -343,19 +378,22 @@ def side_of(run: Run, difference: Difference) -> Side:
     return Side(column=column, difference=difference, elapsed_s=run.elapsed_s)
 
 
-def read_tables(lake: Lake, tables: Sequence[Path]) -> list[list[Row]]:
-    """The rows of each table as it is now; none of a table that was never made."""
+@contextmanager
+def reading(lake: Lake) -> Iterator[SparkSession]:
+    """A session for looking at the lake, which ends with the block."""
     with _standard_error_in(lake.logs / "comparison.log"):
-        spark = api.session("headgate demo", conf=SPARK)
+        spark = open_session("headgate demo", conf=lake.conf, s3=lake.s3 is not None)
     try:
-        return [
-            rows_of(spark.read.format("delta").load(str(table)).select(*COLUMNS).toArrow())
-            if commit_files(table)
-            else []
-            for table in tables
-        ]
+        yield spark
     finally:
         spark.stop()
+
+
+def read(spark: SparkSession, lake: Lake, table: str) -> list[Row]:
+    """The rows of a table as it is now; none of one that was never made."""
+    if not lake.commits(table).names():
+        return []
+    return rows_of(spark.read.format("delta").load(table).select(*COLUMNS).toArrow())
 
 
 def _wrong_in_words(difference: Difference) -> list[str]:
@@ -367,6 +405,16 @@ def _wrong_in_words(difference: Difference) -> list[str]:
     )
     listed = "; ".join(f"{rows:,} {'row' if rows == 1 else 'rows'} {what}" for rows, what in wrong if rows)
     return [f"Without turns the table also has {listed}."] if listed else []
+
+
+def _carried_in_words(carried: Carried | None) -> list[str]:
+    if carried is None:
+        return []
+    return [
+        f"The {carried.changes:,} changes of the table with turns went on to a PostgreSQL table with a primary key and a unique "
+        f"key in {carried.batches:,} {'batch' if carried.batches == 1 else 'batches'}; compared with the table, "
+        f"{carried.differences or 'no'} {'row differs' if carried.differences in (0, 1) else 'rows differ'}."
+    ]
 
 
 @contextmanager
@@ -382,11 +430,11 @@ def _standard_error_in(log: Path) -> Iterator[None]:
         os.close(own)
 
 
-def commits_of(table: Path, name: str) -> list[CommitRow]:
+def commits_of(lake: Lake, table: str, name: str) -> list[CommitRow]:
     """The table's log, for the report."""
+    log = lake.commits(table)
     return [
-        commit_row(name, parse_commit(Version(int(file.stem)), file.read_text(encoding="utf-8")))
-        for file in commit_files(table)
+        commit_row(name, parse_commit(Version(int(file.removesuffix(".json"))), log.text(file))) for file in log.names()
     ]
 
 

@@ -8,10 +8,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from headgate.delta.commits import commit_info
-from headgate.demo.lake import commit_files
+from headgate.demo.lake import Commits
 
 KILL_AT_APPEND = 2
 """The job is killed when this append of it is in the table's log, counted from 1."""
@@ -32,15 +31,15 @@ class Killed:
 class Killer:
     """Watches the log of a table, and kills once."""
 
-    def __init__(self, table: Path, pid: Callable[[], int | None], told: Callable[[Killed], None]) -> None:
+    def __init__(self, commits: Commits, pid: Callable[[], int | None], told: Callable[[Killed], None]) -> None:
         """See the class.
 
         Args:
-            table: The table to watch.
+            commits: The log to watch.
             pid: The job's Python process; None if it is not running, and then nothing is killed.
             told: Called after the kill, in the thread that watches.
         """
-        self._table, self._pid, self._told = table, pid, told
+        self._commits, self._pid, self._told = commits, pid, told
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="killer", daemon=True)
         self.killed: Killed | None = None
@@ -56,10 +55,10 @@ class Killer:
     def _watch(self) -> None:
         seen = appends = 0
         while not self._stop.wait(POLL_S):
-            files = commit_files(self._table)
-            for file in files[seen:]:
-                appends += commit_info(file.read_text(encoding="utf-8")).get("operation") == APPEND
-            seen = len(files)
+            names = self._commits.names()
+            for name in names[seen:]:
+                appends += commit_info(self._commits.text(name)).get("operation") == APPEND
+            seen = len(names)
             pid = self._pid() if appends >= KILL_AT_APPEND else None
             if pid is None:
                 continue

@@ -1,21 +1,30 @@
-"""The folder of a demo: the inputs, the pipeline's file, the lake with turns and the one without, logs, the report."""
+"""The folder of a demo: the inputs, the pipeline's file, the lake with turns and the one without, logs, the report.
+
+With `--s3` the tables lie in a bucket of a server on this machine, and everything else in the folder.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
 
 from headgate.demo.records import Cut, Inputs, write_inputs
-from headgate.errors import InvalidRequest, Unavailable
+from headgate.errors import InvalidRequest, MissingExtra, Unavailable
+from headgate.testing.aws_server import aws_server, lacks_aws
 
 INGESTION, MUTATION, TTL = JOBS = ("Ingestion", "Mutation", "TTL")
 LOCK = "ENGAGEMENT_HVS_DATA"
+BUCKET = "lake"
+S3_KEYS = ("demo", "demodemo")
+"""Access key and secret of the server on this machine, which takes any."""
 MARK = "demo.json"
 """Tells a folder that a demo made, and may empty, from any other."""
 
@@ -33,7 +42,7 @@ SPARK: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
-PROPERTIES: Mapping[str, str] = {"delta.enableDeletionVectors": "true"}
+PROPERTIES: Mapping[str, str] = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": "true"}
 
 _PIPELINE = """\
 # Written by `headgate demo`. Three jobs on one table, each after the one before it.
@@ -44,7 +53,7 @@ spark:
 {spark}
 tables:
   engagement:
-    path: ./lake/engagement
+    path: "{table}"
     lock: {lock}
     columns: "{columns}"
     properties: {{{properties}}}
@@ -80,10 +89,39 @@ streams:
 
 
 @dataclass(frozen=True, slots=True)
+class Commits:
+    """The log of a table, wherever it is."""
+
+    files: Any
+    """As `pyarrow.fs` has them."""
+    log: str
+
+    def names(self) -> list[str]:
+        """The commit files that are there now, by version."""
+        found = self.files.get_file_info(fs.FileSelector(self.log, allow_not_found=True))
+        return sorted(one.base_name for one in found if len(one.base_name) == 25 and one.extension == "json")
+
+    def text(self, name: str) -> str:
+        """What one of them says."""
+        with self.files.open_input_stream(f"{self.log}/{name}") as stream:
+            return bytes(stream.read()).decode()
+
+
+def s3_files(url: str) -> Any:
+    """The files of the server on this machine."""
+    key, secret = S3_KEYS
+    return fs.S3FileSystem(
+        access_key=key, secret_key=secret, endpoint_override=url, region="us-east-1", allow_bucket_creation=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Lake:
     """Where everything of one demo is."""
 
     root: Path
+    s3: str | None = None
+    """The URL of the S3 server with the tables; None: they are in the folder."""
 
     @property
     def spec(self) -> Path:
@@ -101,9 +139,32 @@ class Lake:
         return self.root / "lake" / "_headgate"
 
     @property
-    def table(self) -> Path:
+    def table(self) -> str:
         """The table of the run with the coordinator."""
-        return self.root / "lake" / "engagement"
+        return self.location(self.storage.parent / "engagement")
+
+    def location(self, table: Path) -> str:
+        """Where a table of this folder is."""
+        return str(table) if self.s3 is None else f"s3a://{BUCKET}/{table.relative_to(self.root)}"
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Spark's configuration, beside the log store."""
+        if self.s3 is None:
+            return SPARK
+        key, secret = S3_KEYS
+        return {
+            **SPARK,
+            "spark.hadoop.fs.s3a.endpoint": self.s3,
+            "spark.hadoop.fs.s3a.access.key": key,
+            "spark.hadoop.fs.s3a.secret.key": secret,
+        }
+
+    def commits(self, table: str) -> Commits:
+        """The log of one of its tables."""
+        if self.s3 is None:
+            return Commits(fs.LocalFileSystem(), f"{table}/_delta_log")
+        return Commits(s3_files(self.s3), f"{table.removeprefix('s3a://')}/_delta_log")
 
     @property
     def without(self) -> Path:
@@ -111,9 +172,9 @@ class Lake:
         return self.root / "without"
 
     @property
-    def table_without(self) -> Path:
+    def table_without(self) -> str:
         """The table of the run without it."""
-        return self.without / "engagement"
+        return self.location(self.without / "engagement")
 
     @property
     def logs(self) -> Path:
@@ -127,13 +188,21 @@ class Lake:
 
 
 @contextmanager
-def open_lake(root: Path) -> Iterator[Lake]:
+def open_lake(root: Path, *, s3: bool = False) -> Iterator[Lake]:
     """The folder for one run of the demo, made if need be and emptied of what an earlier demo left; nobody else's.
 
+    With `s3` there is a server for its tables, which ends with the block.
+
     Raises:
+        MissingExtra: there is no server here.
         InvalidRequest: the folder holds something that no demo made, or a demo is running in it; nothing was changed.
         Unavailable: it cannot be written.
     """
+    lacking = lacks_aws() if s3 else None
+    if lacking is not None:
+        raise MissingExtra(
+            f"there is no S3 server here: {lacking}; nothing was made", advice="pip install 'headgate[demo]'"
+        )
     lake = Lake(root.absolute())
     mark = lake.root / MARK
     if lake.root.exists() and not mark.is_file() and (not lake.root.is_dir() or any(lake.root.iterdir())):
@@ -155,7 +224,11 @@ def open_lake(root: Path) -> Iterator[Lake]:
                 file.write(json.dumps({"format": 1, "made_by": "headgate demo"}) + "\n")
                 file.flush()
             _empty(lake)
-            yield lake
+            if s3:
+                with aws_server(lake.logs) as server:
+                    yield replace(lake, s3=server.endpoint)
+            else:
+                yield lake
     except OSError as error:
         raise Unavailable(
             f"the folder of the demo cannot be written: {error.strerror}",
@@ -165,7 +238,7 @@ def open_lake(root: Path) -> Iterator[Lake]:
 
 
 def _empty(lake: Lake) -> None:
-    for folder in (lake.inputs, lake.table.parent, lake.without, lake.logs):
+    for folder in (lake.inputs, lake.storage.parent, lake.without, lake.logs):
         if folder.exists():
             shutil.rmtree(folder)
     for file in (lake.spec, lake.report):
@@ -175,29 +248,24 @@ def _empty(lake: Lake) -> None:
 def fill(lake: Lake, inputs: Inputs, cut: Cut) -> None:
     """Writes the sources' files and the pipeline's file."""
     largest = write_inputs(inputs, lake.inputs, cut)
-    lake.logs.mkdir()
-    lake.spec.write_text(pipeline_text(largest), encoding="utf-8")
+    if lake.s3 is not None:
+        s3_files(lake.s3).create_dir(BUCKET)
+    lake.logs.mkdir(exist_ok=True)
+    lake.spec.write_text(pipeline_text(lake, largest), encoding="utf-8")
 
 
-def pipeline_text(largest: Mapping[str, int]) -> str:
+def pipeline_text(lake: Lake, largest: Mapping[str, int]) -> str:
     """`headgate.yml` of the demo, so that each file is a micro-batch.
 
     Args:
+        lake: Whose it is.
         largest: Source folder → rows of its largest file.
     """
     return _PIPELINE.format(
-        spark="\n".join(f"  {key}: {json.dumps(value)}" for key, value in SPARK.items()),
+        spark="\n".join(f"  {key}: {json.dumps(value)}" for key, value in lake.conf.items()),
+        table="./lake/engagement" if lake.s3 is None else lake.table,
         lock=LOCK,
         columns=COLUMNS,
         properties=", ".join(f"{key}: {json.dumps(value)}" for key, value in PROPERTIES.items()),
         **{f"{folder}_rows": rows for folder, rows in largest.items()},
     )
-
-
-def commit_files(table: Path) -> list[Path]:
-    """The commit files of a local table that are there now, by version."""
-    try:
-        names = os.listdir(table / "_delta_log")
-    except FileNotFoundError:
-        return []
-    return [table / "_delta_log" / name for name in sorted(names) if len(name) == 25 and name.endswith(".json")]

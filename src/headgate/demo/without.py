@@ -1,6 +1,6 @@
 """The same three jobs without turns: plain Structured Streaming on stock Delta, as one writes it who knows both well.
 
-    python -m headgate.demo.without JOB FOLDER [KAFKA_SERVERS]
+    python -m headgate.demo.without JOB FOLDER [--kafka SERVERS] [--s3 URL]
 
 They are written with care. Mutation and TTL keep every request in a table that they alone write, so that Ingestion writes a
 record that comes later under the right person, or not at all; Mutation deletes what it would move into an erased person;
@@ -8,11 +8,13 @@ a batch of requests may be repeated without harm; a job whose query fails is sta
 another, in any order of their batches, they give exactly the right table. What they lack: nothing says who writes next, and
 an append is not tied to its micro-batch (no `txnAppId`, `txnVersion`), so that one that is repeated is doubled.
 
-They share the session of the jobs with turns: its store of commits is put-if-absent, so no commit is overwritten.
+On a local disk they share the session of the jobs with turns: its store of commits is put-if-absent, so no commit is
+overwritten. On S3 they have what Delta has there without a word of configuration: its store for a single driver.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -23,12 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headgate import api
 from headgate.delta.statements import DELTA_CONFLICTS
 from headgate.demo.expected import COLUMNS as NAMES
-from headgate.demo.lake import COLUMNS, INGESTION, JOBS, MUTATION, PROPERTIES, SPARK, TTL, Lake
+from headgate.demo.lake import COLUMNS, INGESTION, JOBS, MUTATION, PROPERTIES, TTL, Lake
 from headgate.demo.records import BATCH_OFFSETS, FOLDERS, TOPIC_COLUMNS
 from headgate.errors import Unavailable
+from headgate.site import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,8 +56,8 @@ class Plain:
         self._ready = lake.without / "ready"
         self._checkpoint = lake.without / "checkpoints" / job
         self._target = f"delta.`{lake.table_without}`"
-        self._mutations = f"delta.`{lake.without / 'mutations'}`"
-        self._erased = f"delta.`{lake.without / 'erased'}`"
+        self._mutations = f"delta.`{lake.location(lake.without / 'mutations')}`"
+        self._erased = f"delta.`{lake.location(lake.without / 'erased')}`"
         self._write: Callable[[DataFrame, int], None] = {
             INGESTION: self._ingest,
             MUTATION: self._mutate,
@@ -187,12 +189,24 @@ class Plain:
         say(self._job, "ended", batch_id)
 
 
-def main(job: str, folder: str, servers: str | None = None) -> int:
+def main() -> int:
     """Runs one job to its end; 0 if it worked everything off."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", choices=JOBS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kafka")
+    parser.add_argument("--s3")
+    given = parser.parse_args()
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
-    lake = Lake(Path(folder))
-    spark = api.session(f"{job} without turns", conf=SPARK, kafka=servers is not None)
-    plain = Plain(job, lake, spark, servers)
+    lake = Lake(given.folder, s3=given.s3)
+    spark = open_session(
+        f"{given.job} without turns",
+        conf=lake.conf,
+        kafka=given.kafka is not None,
+        s3=lake.s3 is not None,
+        log_store="auto" if lake.s3 is None else "single_driver",
+    )
+    plain = Plain(given.job, lake, spark, given.kafka)
     plain.prepare()
     return 0 if plain.run() else 1
 
@@ -204,4 +218,4 @@ def _end_with_the_demo() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main())

@@ -6,7 +6,7 @@ texts would call 1.0 and 1.00, or one moment in two time zones, a difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -67,6 +67,11 @@ class Verified:
 @runtime_checkable
 class KnowsItsRows(Protocol):
     """A source that can say all rows as of a position, in place of all changes since the beginning."""
+
+    @property
+    def target_tables(self) -> Sequence[str]:
+        """What its rows are for: compared, too, where it has none."""
+        ...
 
     def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
         """Target table and whole row, in any order."""
@@ -132,15 +137,19 @@ def verify(source: ChangeSource, target: ComparedTarget, *, stream: str, listed_
                 advice="Let it be finished first: headgate sync run",
                 position=progress.position,
             )
-        groups = _groups(source, progress)
         names: list[str] = []
         tables: dict[str, TableSchema] = {}
         with Expected() as expected:
-            for batch in batches(groups, changes_max=CHANGES_MAX):
-                fresh = [one for one in dict.fromkeys(_tables_of(batch.changes)) if one not in names]
-                names += fresh
+
+            def meet(said: Iterable[str]) -> None:
+                fresh = [one for one in dict.fromkeys(said) if one not in names]
+                names.extend(fresh)
                 tables.update({n: table for n, table in target.tables(fresh).items() if table.identity})
                 expected.meet(tables)
+
+            meet(source.target_tables if isinstance(source, KnowsItsRows) else ())
+            for batch in batches(_groups(source, progress), changes_max=CHANGES_MAX):
+                meet(_tables_of(batch.changes))
                 expected.take([one for one in batch.changes if one.table in tables])
             found = tuple(
                 _compared(tables[name], expected, comparison, listed_max)

@@ -11,6 +11,7 @@ The server is moto behind one lock, in a process of its own (`aws_app.py`): as s
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import sys
 import urllib.request
@@ -136,6 +137,12 @@ class AwsServer:
         asked = urllib.request.Request(f"{self.endpoint}{ADMIN}/{path}", data=body, method=method)
         with urllib.request.urlopen(asked, timeout=30) as answer:
             return bytes(answer.read())
+
+
+def lacks_aws() -> str | None:
+    """What is missing for `aws_server`, or None."""
+    missing = [one for one in ("moto", "flask", "flask_cors") if importlib.util.find_spec(one) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
 
 
 @contextlib.contextmanager

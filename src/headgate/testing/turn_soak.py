@@ -29,12 +29,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from headgate import api, settings
+from headgate import settings
 from headgate.demo.expected import COLUMNS, compare, replay, rows_of
 from headgate.demo.generator import generate
 from headgate.demo.lake import INGESTION, JOBS, SPARK, Lake, pipeline_text
 from headgate.demo.records import FOLDERS, Cut, Inputs, write_inputs
 from headgate.inspect import verify_pipeline
+from headgate.site import open_session
 from headgate.stores.processes import is_running, start_of
 from headgate.testing.proxy import Mode, Proxy
 from headgate.testing.servers import ZookeeperNode, zookeeper
@@ -180,7 +181,7 @@ def soak(
         for job in JOBS:
             network = stack.enter_context(Proxy(node.port, delay_s=0.15))
             url = f"zookeeper://{network.address}/soak?session_timeout={LEASE_S:g}s&call_timeout=20s"
-            text = pipeline_text(largest).replace("sqlite:./lake/_headgate/turns.db", url)
+            text = pipeline_text(lake, largest).replace("sqlite:./lake/_headgate/turns.db", url)
             _spec(lake, job).write_text(text.replace("lock_timeout: 10m", "lock_timeout: 2m"), encoding="utf-8")
             drivers.append(Driver(lake, job, found, network))
         feeder = Feeder(lake, folder / "staged")
@@ -188,7 +189,7 @@ def soak(
             stack.callback(driver.end)
             driver.thread.start()
         _until(
-            lambda: all(driver.pids() for driver in drivers) and len(_names(lake.table / "_delta_log")) > 3, 120, feeder
+            lambda: all(driver.pids() for driver in drivers) and len(lake.commits(lake.table).names()) > 2, 120, feeder
         )
         _break_things(drivers, node, feeder, found, random.Random(seed), seconds, faults_min, show)
         deadline_s = time.monotonic() + END_S
@@ -277,9 +278,9 @@ def _check(lake: Lake, inputs: Inputs, largest: dict[str, int], handed: dict[str
         mutations=inputs.mutations.slice(0, rows["mutation"]),
         erasures=inputs.erasures.slice(0, rows["delete"]),
     )
-    spark = api.session("soak", conf=SPARK)
+    spark = open_session("soak", conf=SPARK)
     try:
-        final = rows_of(spark.read.format("delta").load(str(lake.table)).select(*COLUMNS).toArrow())
+        final = rows_of(spark.read.format("delta").load(lake.table).select(*COLUMNS).toArrow())
     finally:
         spark.stop()
     found.rows = len(final)

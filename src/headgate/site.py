@@ -1,0 +1,193 @@
+"""Where jobs meet: the session, the store of turns, the ledger. The only module that names the adapters of turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from headgate import settings
+from headgate.coordinator.coordinator import Coordinator
+from headgate.coordinator.driver import Ports
+from headgate.coordinator.machine import MachineClock, Uuids, this_process
+from headgate.core.ids import TableLocation
+from headgate.core.spec import Pipeline as PipelineSpec
+from headgate.core.spec import TableSpec
+from headgate.core.spec.dynamodb import read_dynamodb
+from headgate.core.spec.options import BadPlace
+from headgate.core.spec.zookeeper import read_place
+from headgate.core.turns.protocol import Order
+from headgate.delta.gate import Gate
+from headgate.delta.jvm import check_jvm
+from headgate.delta.log import DeltaTableLog
+from headgate.errors import HeadgateError, InvalidRequest
+from headgate.events import Noticed
+from headgate.ports import EventSink, TurnStore
+from headgate.sinks.ledger import LedgerSink
+from headgate.sinks.logs import LogSink
+from headgate.sinks.tee import Tee
+from headgate.spark import jars
+from headgate.spark import session as spark_session
+
+Place = TypeVar("Place")
+
+
+def open_session(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    kafka: bool = False,
+    s3: bool = False,
+    log_store: str = "auto",
+    progress: jars.Progress | None = None,
+) -> SparkSession:
+    """See `headgate.session`; nothing takes turns by the configuration alone."""
+    return spark_session.session(
+        name,
+        conf=conf,
+        kafka=kafka,
+        s3=s3,
+        log_store=log_store,
+        sources=settings.jar_sources(),
+        java=settings.java_sources(),
+        submitted=settings.is_submitted(),
+        progress=progress,
+    )
+
+
+def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
+    """A session with all that a pipeline's tables need; errors as of `session`."""
+    return open_session(
+        f"headgate {pipeline.name}",
+        conf=pipeline.spark,
+        kafka=kafka,
+        s3=pipeline.needs_s3,
+        log_store=pipeline.log_store,
+        progress=progress,
+    )
+
+
+def open_store(url: str) -> TurnStore:
+    """The store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
+
+    Raises:
+        InvalidRequest: no store of this version has such a URL.
+        MissingExtra: its driver is not installed.
+        Unavailable: it cannot be reached.
+    """
+    scheme, _, rest = url.partition(":")
+    match scheme:
+        case "sqlite":
+            from headgate.stores.sqlite import SqliteTurnStore
+
+            return SqliteTurnStore(rest.removeprefix("//") if rest.startswith("///") else rest)
+        case "memory":
+            return _memory_store()
+        case "zookeeper":
+            return _zookeeper_store(url)
+        case "dynamodb":
+            from headgate.stores.dynamodb import DynamodbTurnStore
+
+            return DynamodbTurnStore(_place(read_dynamodb, url))
+        case _:
+            raise InvalidRequest(f"coordinator {scheme}: is not in this version", advice="Use sqlite:PATH or memory:")
+
+
+def _zookeeper_store(url: str) -> TurnStore:
+    from headgate.stores.zookeeper import ZookeeperTurnStore
+    from headgate.stores.zookeeper_client import Secrets
+
+    password, key_password = settings.zookeeper_passwords()
+    return ZookeeperTurnStore(_place(read_place, url), Secrets(password=password, key_password=key_password))
+
+
+def _place(read: Callable[[str], Place], url: str) -> Place:
+    try:
+        return read(url)
+    except BadPlace as bad:
+        raise InvalidRequest(f"coordinator: {bad}; nothing was done") from bad
+
+
+_MEMORY: list[TurnStore] = []
+
+
+def _memory_store() -> TurnStore:
+    """One store for the process: jobs that are to take turns must meet in it."""
+    from headgate.stores.memory import MemoryTurnStore
+
+    if not _MEMORY:
+        _MEMORY.append(MemoryTurnStore())
+    return _MEMORY[0]
+
+
+def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
+    """Where a table is.
+
+    Raises:
+        InvalidRequest: the catalog has no Delta table of that name.
+    """
+    if table.path is not None:
+        return TableLocation(table.path)
+    try:
+        detail = spark.sql(f"DESCRIBE DETAIL {table.catalog_name}").first()
+    except AnalysisException as error:
+        raise InvalidRequest(
+            f"the catalog has no Delta table {table.catalog_name}; nothing was run",
+            advice="Make it first, or give the table a `path`",
+        ) from error
+    assert detail is not None
+    return TableLocation(str(detail["location"]).removeprefix("file:").rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the jobs of one pipeline meet: the store of turns, the storage, the tables' logs, and who watches."""
+
+    spark: SparkSession
+    storage: str
+    store: TurnStore
+    log: DeltaTableLog
+    events: EventSink
+
+    @classmethod
+    def open(cls, spark: SparkSession, *, url: str, storage: str, watchers: Sequence[EventSink] = ()) -> Self:
+        """Opens the store and the ledger.
+
+        Raises:
+            MissingExtra: the session was made without Delta, or without Headgate's jar.
+            UnsupportedTable: it has another Delta than this release was made for.
+            Unavailable: the store or the ledger cannot be used.
+        """
+        check_jvm(spark)
+        events = Tee([LedgerSink(storage), LogSink(), *watchers])
+        return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
+
+    def coordinator(
+        self, *, lock: str, job: str, order: Order, lock_timeout_s: float, on_lost: Callable[[str], None]
+    ) -> Coordinator:
+        """One run's side of a lock."""
+        jvm: Any = self.spark._jvm
+        ports = Ports(
+            store=self.store,
+            log=self.log,
+            clock=MachineClock(),
+            randomness=Uuids(),
+            events=self.events,
+            gate=Gate(self.spark),
+        )
+        return Coordinator(
+            ports,
+            lock=lock,
+            job=job,
+            order=order,
+            process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
+            lock_timeout_s=lock_timeout_s,
+            on_lost=on_lost,
+        )
+
+    def say(self, error: HeadgateError) -> None:
+        """Tells the watchers of something that went wrong and will be tried again."""
+        self.events.emit(Noticed(job=None, text=str(error)))
