@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
 
 from headgate.core.keys.apply import DeadLetter, Progress
+from headgate.core.keys.change import Batch
 from headgate.core.spec import (
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -24,7 +25,6 @@ from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.sources.files import ChangeFiles
 from headgate.syncs.explain import NextBatch, explain
-from headgate.syncs.resync import replace_all
 from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one, carry
 from headgate.syncs.verify import Verified, verify
 
@@ -383,8 +383,7 @@ class Keeper:
         progress = self._target.open_stream(self.stream)
         if table not in self._target.tables([table]):
             raise InvalidRequest("the target does not have the table; nothing was done", table=table)
-        version, place, rows = source.snapshot()
-        whole = replace_all(table, self._target, version, place, rows)
+        whole = Batch(changes=(source.snapshot(),))
         settings = replace(self._settings, mode="atomic")
         return apply_one(whole, self._target, progress.last_batch + 1, settings)
 
@@ -394,7 +393,7 @@ class Keeper:
         if not isinstance(source, TableSource) or source.start != "snapshot" or progress.last_batch:
             return
         table = self._spec.table or source.table
-        if table in self._target.tables([table]) and self._target.keys(table):
+        if table in self._target.tables([table]) and self._target.has_rows(table):
             raise InvalidRequest(
                 "the target table has rows, and the table was never carried over; nothing was written",
                 advice=f"To make it equal to the source, deleting what the source does not have: headgate sync resync {self.name}",

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
 from headgate.core.keys.apply import DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change
-from headgate.core.keys.fold import Net
+from headgate.core.keys.fold import Key, Net
 from headgate.core.keys.plan import Assignment, Found
 from headgate.core.keys.schema import TableSchema
 from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
@@ -238,6 +238,10 @@ class TargetView(Protocol):
         """Definitions by name; tables that do not exist are left out."""
         ...
 
+    def staged_key(self, table: str, n: int) -> Key:
+        """See `TargetDatabase`."""
+        ...
+
     def progress(self, stream: str) -> Progress | None:
         """What the target knows about a stream; None if it knows none of that name."""
         ...
@@ -348,6 +352,10 @@ class TargetDatabase(Protocol):
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
         """Adds columns, each of a type that takes a value like this one; one that is there by now is left as it is."""
+        ...
+
+    def staged_key(self, table: str, n: int) -> Key:
+        """The key of a row that is staged."""
         ...
 
     def define(self, change: Change) -> None:

@@ -134,6 +134,12 @@ BAD = {
         None,
         Fault("error_before", times=None, status=400, code="ExpiredToken", message="has expired"),
     ),
+    "the bucket is in another region": (
+        None,
+        Fault(
+            "error_before", times=None, status=400, code="AuthorizationHeaderMalformed", message="expecting 'us-west-2'"
+        ),
+    ),
     "the server does not know them": (
         None,
         Fault("error_before", times=None, status=403, code="InvalidAccessKeyId", message="no"),

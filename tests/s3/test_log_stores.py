@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from headgate.spark.log_stores import GATE
 from headgate.testing.aws_server import AwsServer, Fault
@@ -200,6 +201,59 @@ def test_entries_are_as_deltas_own_store_writes_them(make: MakeStore, dynamodb: 
     assert (units["ReadCapacityUnits"], units["WriteCapacityUnits"]) == (5, 5)
     forgets = dynamodb.describe_time_to_live(TableName=ENTRIES)["TimeToLiveDescription"]
     assert (forgets["TimeToLiveStatus"], forgets["AttributeName"]) == ("ENABLED", "expireTime")
+
+
+def test_another_table_of_entries_for_the_same_log_is_found_out(
+    make: MakeStore, jvm: Any, hadoop: Any, s3: Any, dynamodb: Any
+) -> None:
+    """A driver with a wrong table, or region: nothing is overwritten, and the first of the right ones that comes is told."""
+    right = make("dynamodb")
+    elsewhere = jvm.org.apache.hadoop.conf.Configuration(hadoop)
+    elsewhere.set("io.delta.storage.S3DynamoDBLogStore.ddb.tableName", "other_log")
+    wrong = Store("dynamodb", jvm, elsewhere, s3, dynamodb)
+    wrong.name, wrong.table = right.name, right.table
+    assert (right.write(0, "zero"), right.write(1, "one")) == ("ok", "ok")
+    assert wrong.write(1, "another's").startswith("FileAlreadyExistsException")
+    assert wrong.write(2, "two") == "ok"  # it cannot know: its table of entries is new
+    assert "with another log store, table or region" in right.write(3, "three")
+    assert [right.content(version) for version in range(4)] == ["zero", "one", "two", None]
+
+
+def test_a_table_of_entries_is_made_on_demand_where_that_is_said(
+    make: MakeStore, jvm: Any, hadoop: Any, s3: Any, dynamodb: Any
+) -> None:
+    """Without units that are paid for by the hour."""
+    settings = jvm.org.apache.hadoop.conf.Configuration(hadoop)
+    settings.set("io.delta.storage.S3DynamoDBLogStore.ddb.tableName", "on_demand_log")
+    settings.set("spark.headgate.dynamodb.onDemand", "true")
+    assert Store("dynamodb", jvm, settings, s3, dynamodb).write(0, "zero") == "ok"
+    made = dynamodb.describe_table(TableName="on_demand_log")["Table"]
+    assert made["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+
+
+def test_a_checkpoint_is_not_begun_where_two_runs_could_plan_one_batch(
+    aws: AwsServer, jvm: Any, hadoop: Any, s3: Any
+) -> None:
+    """The server of a checkpoint is asked, too, before the first file; one that refuses nobody gets none."""
+    location = {"LocationConstraint": "eu-central-1"}
+    for bucket in ("checkpoints", "unsafe-checkpoints"):
+        s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
+    aws.fail(Fault("ignore_condition", key="^unsafe-checkpoints/", times=None))
+
+    def planned(bucket: str) -> str:
+        path = jvm.org.apache.hadoop.fs.Path(f"s3a://{bucket}/c/offsets/0")
+        file = jvm.io.github.headgate.S3CheckpointFileManager(path.getParent(), hadoop).createAtomic(path, False)
+        file.write(b"v1")
+        try:
+            file.close()
+        except Py4JJavaError as error:
+            return str(error.java_exception.getMessage())
+        return "ok"
+
+    assert planned("checkpoints") == "ok"
+    assert "another run of this query wrote it" in planned("checkpoints")
+    assert "does not refuse a second writer" in planned("unsafe-checkpoints")
+    assert s3.list_objects_v2(Bucket="unsafe-checkpoints").get("KeyCount") == 0
 
 
 def test_a_commit_costs_as_few_requests_as_are_promised(aws: AwsServer, make: MakeStore) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ class Driver:
 
     def __init__(self, name: str, command: list[str], settings: dict[str, str], log: Path) -> None:
         given = [f"{key}={value}" for key, value in settings.items()]
-        self._log = log
+        self.name, self._log = name, log
         with log.open("wb") as errors:
             self.process = subprocess.Popen(
                 [*command, name, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -44,33 +46,53 @@ class Driver:
         assert self.process.stdout is not None
         said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))  # type: ignore[union-attr]
         assert "died" not in said, self._log.read_text()[-3000:]
-        return [(int(version), content) for version, _, content in (line.partition(" ") for line in said)]
+        return told(said)
+
+    def kill(self) -> list[tuple[int, str]]:
+        """Kills it with -9; what it was told before."""
+        self.process.kill()
+        said, _ = self.process.communicate()
+        return told(said.splitlines())
+
+
+def told(lines: list[str]) -> list[tuple[int, str]]:
+    """Version and content of each commit that was acknowledged."""
+    return [(int(version), content) for version, _, content in (line.partition(" ") for line in lines)]
 
 
 @pytest.fixture(scope="module")
-def drivers(
+def start(
     aws_running: AwsServer, jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Driver]]:
-    """Three of them, connected."""
-    folder = tmp_path_factory.mktemp("drivers")
+) -> Iterator[Callable[[str], Driver]]:
+    """Starts a driver of that name, which ends with the tests."""
+    folder, running = tmp_path_factory.mktemp("drivers"), list[Driver]()
     command = [str(find_java(java_from).program), *FLAGS, "-cp", class_path(jars_from), str(PROGRAM)]
     settings = settings_for(aws_running)
-    running = [Driver(f"driver{n}", command, settings, folder / f"{n}.log") for n in range(DRIVERS)]
-    try:
-        for driver in running:
-            driver.answers("ready")
-        yield running
-    finally:
-        for driver in running:
-            driver.process.kill()
-            driver.process.communicate()
+
+    def one(name: str) -> Driver:
+        running.append(Driver(name, command, settings, folder / f"{name}.log"))
+        return running[-1]
+
+    yield one
+    for driver in running:
+        driver.process.kill()
+        driver.process.wait()
 
 
-def race(drivers: list[Driver], store: str, table: str) -> list[tuple[int, str]]:
+@pytest.fixture(scope="module")
+def drivers(start: Callable[[str], Driver]) -> list[Driver]:
+    """Three of them, connected."""
+    running = [start(f"driver{n}") for n in range(DRIVERS)]
+    for driver in running:
+        driver.answers("ready")
+    return running
+
+
+def race(drivers: list[Driver], store: str, table: str, commits: int = COMMITS) -> list[tuple[int, str]]:
     """What all of them were told."""
     for driver in drivers:
-        driver.begin(CLASSES[store], f"s3a://lake/{table}", COMMITS)
-    return [told for driver in drivers for told in driver.answers("end")]
+        driver.begin(CLASSES[store], f"s3a://lake/{table}", commits)
+    return [made for driver in drivers for made in driver.answers("end")]
 
 
 def stored(s3: Any, table: str) -> dict[int, str]:
@@ -87,11 +109,11 @@ def stored(s3: Any, table: str) -> dict[int, str]:
 def test_nothing_that_was_acknowledged_is_lost(aws: AwsServer, s3: Any, drivers: list[Driver], store: str) -> None:
     """3 drivers with 50 commits each: 150 versions without a gap, each put once, holding what its driver put there."""
     aws.fail(SLOW_PUTS)
-    told = race(drivers, store, store)
+    made = race(drivers, store, store)
 
-    assert dict(told) == stored(s3, store)
-    assert len(told) == DRIVERS * COMMITS
-    assert sorted(version for version, _ in told) == list(range(DRIVERS * COMMITS))
+    assert dict(made) == stored(s3, store)
+    assert len(made) == DRIVERS * COMMITS
+    assert sorted(version for version, _ in made) == list(range(DRIVERS * COMMITS))
     puts = [
         one for one in aws.requests() if one.kind == "PUT" and one.status == 200 and f"{store}/_delta_log/0" in one.key
     ]
@@ -102,14 +124,58 @@ def test_nothing_that_was_acknowledged_is_lost(aws: AwsServer, s3: Any, drivers:
     assert all(put.is_conditional for put in puts)
 
 
+SECOND = r"/0{19}1\.json"
+STEPS = {
+    "puts its commit": ("conditional", Fault("delay", kind="PUT", key=SECOND)),
+    "puts it aside": ("dynamodb", Fault("delay", kind="PUT", key=r"\.tmp/0{19}1\.json")),
+    "enters it": ("dynamodb", Fault("delay", kind="PutItem", key=SECOND)),
+    "gives it its name": ("dynamodb", Fault("delay", kind="PUT", key=r"_delta_log/0{19}1\.json$")),
+    "completes its entry": ("dynamodb", Fault("delay", kind="PutItem", key=SECOND, each=2)),
+}
+"""What a driver does when it is killed, and the request that is under way then."""
+LATE_MS = 2500
+
+
+@pytest.mark.spark
+@pytest.mark.jdk
+@pytest.mark.parametrize("step", STEPS)
+def test_a_driver_killed_in_a_commit_holds_up_nobody_and_takes_nothing_with_it(
+    aws: AwsServer, s3: Any, drivers: list[Driver], start: Callable[[str], Driver], step: str
+) -> None:
+    """The others go on at once; what they were told stays, though the dead driver's request arrives long after it."""
+    store, request = STEPS[step]
+    table, victim = f"{store}-{step.replace(' ', '-')}", start(step.replace(" ", "-"))
+    victim.answers("ready")
+    aws.fail(replace(request, delay_ms=LATE_MS))
+    victim.begin(CLASSES[store], f"s3a://lake/{table}", 3)
+    sent_s = time.monotonic() + 60
+    while aws.faults_left() and time.monotonic() < sent_s:
+        time.sleep(0.01)
+    assert not aws.faults_left()
+    made = victim.kill()
+    assert len(made) == 1
+    made += race(drivers, store, table, commits=5)
+    during = len([one for one in aws.requests() if one.fault == "delay"])
+    time.sleep(LATE_MS / 1000)
+    there = stored(s3, table)
+
+    assert during == 0  # the others were ready before the late request was carried out
+    assert len([one for one in aws.requests() if one.fault == "delay"]) == 1
+    assert made == [(version, content) for version, content in made if there.get(version) == content]
+    assert sorted(there) == list(range(len(there)))
+    is_made = step in ("gives it its name", "completes its entry")  # its entry was there
+    assert len(there) == len(made) + is_made == 1 + 5 * DRIVERS + is_made
+    assert is_made == any(f'"{victim.name}-1"' in content for content in there.values())
+
+
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_deltas_own_store_loses_commits_in_the_same_race(aws: AwsServer, s3: Any, drivers: list[Driver]) -> None:
     """The race is one: without conditions, acknowledged commits are overwritten, and no driver is told."""
     aws.fail(SLOW_PUTS)
-    told = race(drivers, "single_driver", "stock")
+    made = race(drivers, "single_driver", "stock")
 
     there = Counter(stored(s3, "stock").values())
-    lost = [content for _, content in told if content not in there]
-    assert len(told) == DRIVERS * COMMITS
+    lost = [content for _, content in made if content not in there]
+    assert len(made) == DRIVERS * COMMITS
     assert len(lost) > 10

@@ -57,6 +57,10 @@ class Commit:
     removed: tuple[RemovedFile, ...]
     is_metadata_change: bool
     """Schema, partitioning or properties were set."""
+    has_change_files: bool
+    """Files of the change data feed say which rows changed."""
+    changed_bytes: int
+    """Size of these, or else of the data files that came and went."""
 
     @property
     def is_headgate(self) -> bool:
@@ -80,7 +84,18 @@ def parse_commit(version: Version, text: str) -> Commit:
             for remove in actions(text, "remove")
         ),
         is_metadata_change=any(True for _ in actions(text, "metaData")),
+        has_change_files=any(True for _ in actions(text, "cdc")),
+        changed_bytes=_bytes(actions(text, "cdc")) or _bytes(_changing(text)),
     )
+
+
+def _changing(text: str) -> Iterator[dict[str, Any]]:
+    files = (file for kind in ("add", "remove") for file in actions(text, kind))
+    return (file for file in files if file.get("dataChange", True))
+
+
+def _bytes(files: Iterator[dict[str, Any]]) -> int:
+    return sum(int(file.get("size") or 0) for file in files)
 
 
 def actions(text: str, kind: str) -> Iterator[dict[str, Any]]:

@@ -6,26 +6,34 @@ first, then all that came comes. What cannot be read any more is an error that s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any, Literal
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType, TimestampType
 
-from headgate.core.ids import TableLocation
+from headgate.core.ids import TableLocation, Version
 from headgate.core.keys import places
 from headgate.core.keys.change import Change, Image
+from headgate.delta.commits import Commit
 from headgate.delta.jvm import JVM_ERRORS
-from headgate.delta.log import DeltaTableLog
+from headgate.delta.log import DeltaTableLog, LogGone
 from headgate.errors import CheckpointMismatch, HeadgateError, InvalidRequest, Unavailable
 
 LOAD_ROWS = 10_000
 """So many rows of a snapshot come together at most; several such groups make a batch."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MANY_ROWS, MANY_BYTES = 100_000, 16 << 20
+"""A commit of more rows, or of larger files, is not read row by row: one row takes about 1 KiB of memory."""
+COME = "_headgate_come"
+Decoder = Callable[[Any], Any]
 RESYNC = "Make the target equal to the table again with: headgate sync resync"
 GONE = (
     "FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFound", "VERSION_NOT_FOUND", "VersionNotFound", "VERSIONS_NOT_CONTIGUOUS",
@@ -77,11 +85,11 @@ class TableFeed:
             yield from self._load(after, now.id, here)
         yield from self._commits(after, last, here)
 
-    def snapshot(self) -> tuple[int, str, Iterator[Change]]:
-        """All rows as of now: their version, its place, and the rows, all of that version."""
+    def snapshot(self) -> Change:
+        """All rows as of now, and that there are no others."""
         now = DeltaTableLog(self.spark).metadata(self.location)
         version, here = int(now.version), places.written(places.DELTA, {"table": now.id})
-        return version, here, (self._row("c", row, version) for row in self._rows(version))
+        return self._many(self._snapshot(version).withColumn(COME, F.lit(True)), version, here, is_whole=True)
 
     @property
     def target_tables(self) -> tuple[str, ...]:
@@ -112,11 +120,26 @@ class TableFeed:
         yield _placed(held, here)
 
     def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
+        """Commit by commit; the rows of a large one stay where they are."""
+        for version in self._large(after, last):
+            yield from self._one_by_one(after, version - 1, here)
+            yield (self._many(self._feed(version, version).drop("_commit_version"), version, here, is_whole=False),)
+            after = version
+        yield from self._one_by_one(after, last, here)
+
+    def _large(self, after: int, last: int) -> list[int]:
+        try:
+            commits = DeltaTableLog(self.spark).commits(self.location, Version(after), Version(last))
+        except LogGone:
+            return []  # which of the feed's files is missing is told by who reads them
+        return [int(one.version) for one in commits if _is_large(one)]
+
+    def _one_by_one(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
         if last <= after:
             return
         held: list[Change] = []
         for row in self._changed(after + 1, last):
-            version, has_come = row.pop("_commit_version"), row.pop("_headgate_come")
+            version, has_come = row.pop("_commit_version"), row.pop(COME)
             if held and held[-1].seq != version:
                 yield _placed(held, here)
                 held = []
@@ -128,20 +151,32 @@ class TableFeed:
 
     def _rows(self, version: int) -> Iterator[dict[str, Any]]:
         def rows() -> Iterator[dict[str, Any]]:
-            frame = self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
-            yield from _read(frame, ())
+            yield from _read(self._snapshot(version), ())
 
         return self._told(rows, version, version)
 
     def _changed(self, first: int, last: int) -> Iterator[dict[str, Any]]:
         def rows() -> Iterator[dict[str, Any]]:
-            feed = self.spark.read.format("delta").option("readChangeFeed", "true")
-            frame = feed.option("startingVersion", first).option("endingVersion", last).load(self.location)
-            come = F.col("_change_type").isin("insert", "update_postimage").alias("_headgate_come")
-            frame = frame.withColumn("_headgate_come", come).drop("_change_type", "_commit_timestamp")
-            yield from _read(frame, ("_commit_version", "_headgate_come"))
+            yield from _read(self._feed(first, last), ("_commit_version", COME))
 
         return self._told(rows, first, last)
+
+    def _snapshot(self, version: int) -> DataFrame:
+        return self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
+
+    def _feed(self, first: int, last: int) -> DataFrame:
+        """What came and went, with the version of its commit and whether it came."""
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true")
+        frame = feed.option("startingVersion", first).option("endingVersion", last).load(self.location)
+        come = F.col("_change_type").isin("insert", "update_postimage")
+        return frame.withColumn(COME, come).drop("_change_type", "_commit_timestamp")
+
+    def _many(self, frame: DataFrame, version: int, here: str, *, is_whole: bool) -> Change:
+        try:
+            many = FrameRows.of(frame, is_whole=is_whole)
+        except (PySparkException, *JVM_ERRORS) as error:
+            raise self._error(str(error), version, version) from error
+        return Change(seq=version, tx=str(version), table=self.table, op="many", many=many, place=here)
 
     def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
         """The rows, with Spark's errors as ours."""
@@ -183,20 +218,96 @@ def _placed(changes: Sequence[Change], place: str) -> tuple[Change, ...]:
     return (*changes[:-1], end)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameRows:
+    """The rows of a frame, read where Spark has them. See `ManyRows`."""
+
+    frame: DataFrame
+    """Whether a row came, then its values, coded."""
+    columns: tuple[str, ...]
+    decoders: tuple[Decoder | None, ...]
+    parts: Mapping[int, int]
+    """Partition → how many rows it has."""
+    gone: int
+    put: int
+    is_whole: bool
+
+    @classmethod
+    def of(cls, frame: DataFrame, *, is_whole: bool) -> FrameRows:
+        """Those of a frame with the column `COME`. They are counted, which reads the files' ends."""
+        fields = [one for one in frame.schema.fields if one.name != COME]
+        counts = frame.groupBy(F.spark_partition_id().alias("part"), F.col(COME).alias("come")).count().collect()
+        parts = Counter[int]()
+        for row in counts:
+            parts[row["part"]] += row["count"]
+        return cls(
+            frame=frame.select(COME, *_coded(fields)),
+            columns=tuple(one.name for one in fields),
+            decoders=(None, *(_decoder(one.dataType) for one in fields)),
+            parts=parts,
+            gone=sum(row["count"] for row in counts if not row["come"]),
+            put=sum(row["count"] for row in counts if row["come"]),
+            is_whole=is_whole,
+        )
+
+    def sample(self) -> Image | None:
+        row = self.frame.first()
+        return None if row is None else dict(zip(self.columns, next(_decoded([row], self.decoders))[1:], strict=True))
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        yield from _decoded(self.frame.toLocalIterator(prefetchPartitions=True), self.decoders)
+
+    def spread(self, write: Callable[[int, int, Iterator[Sequence[object]]], str | None]) -> Sequence[str]:
+        starts = [0, *accumulate(self.parts.get(part, 0) for part in range(max(self.parts, default=-1) + 1))]
+        decoders = self.decoders
+
+        def written(part: int, rows: Iterable[Row]) -> Iterator[str]:
+            first, end = (starts[min(one, len(starts) - 1)] for one in (part, part + 1))
+            said = write(first, end, _decoded(rows, decoders))
+            if said is not None:
+                yield said
+
+        try:
+            return list(self.frame.rdd.mapPartitionsWithIndex(written).collect())
+        except (PySparkException, *JVM_ERRORS) as error:
+            raise Unavailable(f"rows could not be staged: {_reason(str(error))}; nothing was applied") from error
+
+
+def _reason(said: str) -> str:
+    """The error of Python in a long text of Spark."""
+    lines = [line.strip() for line in said.strip().splitlines()]
+    return next((line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)), lines[0])
+
+
+def _is_large(commit: Commit) -> bool:
+    records = 0 if commit.has_change_files else sum(one.records or 0 for one in commit.added if one.is_data_change)
+    return records > MANY_ROWS or commit.changed_bytes > MANY_BYTES
+
+
 def _read(frame: DataFrame, order: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Rows as a target takes them: moments are of UTC, nested values JSON."""
     fields = frame.schema.fields
     frame = frame.sort(*order) if order else frame
-    frame = frame.select(*(_column(one.name, one.dataType).alias(one.name) for one in fields))
-    decoders = [(one.name, _decoder(one.dataType)) for one in fields]
-    to_decode = [(name, decode) for name, decode in decoders if decode is not None]
-    names = [one.name for one in fields]
-    for row in frame.toLocalIterator(prefetchPartitions=True):
-        values = dict(zip(names, row, strict=True))
-        for name, decode in to_decode:
-            if values[name] is not None:
-                values[name] = decode(values[name])
+    names, decoders = [one.name for one in fields], [_decoder(one.dataType) for one in fields]
+    rows = frame.select(*_coded(fields)).toLocalIterator(prefetchPartitions=True)
+    return (dict(zip(names, row, strict=True)) for row in _decoded(rows, decoders))
+
+
+def _decoded(rows: Iterable[Row], decoders: Sequence[Decoder | None]) -> Iterator[Sequence[object]]:
+    to_decode = [(place, decode) for place, decode in enumerate(decoders) if decode is not None]
+    for row in rows:
+        if not to_decode:
+            yield row
+            continue
+        values = list(row)
+        for place, decode in to_decode:
+            if values[place] is not None:
+                values[place] = decode(values[place])
         yield values
+
+
+def _coded(fields: Sequence[StructField]) -> list[Column]:
+    return [_column(one.name, one.dataType).alias(one.name) for one in fields]
 
 
 def _column(name: str, kind: DataType) -> Column:
@@ -208,7 +319,11 @@ def _column(name: str, kind: DataType) -> Column:
     return column
 
 
-def _decoder(kind: DataType) -> Callable[[Any], Any] | None:
+def _decoder(kind: DataType) -> Decoder | None:
     if isinstance(kind, TimestampType):
-        return lambda micros: EPOCH + timedelta(microseconds=micros)
+        return _moment
     return bytes if isinstance(kind, BinaryType) else None
+
+
+def _moment(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)

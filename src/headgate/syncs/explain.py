@@ -86,6 +86,13 @@ def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str
     if target.writers_max == 1 and how.mode == "parallel":
         because.append("this kind of database has one writer")
     slots = 1 if because else max(1, min(ready.slots, len(net.rows)))
+    if net.many is not None:
+        return NextBatch(
+            batch=progress.last_batch + 1, changes=batch.size, through=batch.through, is_begun=progress.pending is not None,
+            rows={net.many[0]: batch.size}, edges=0, components=0, largest=0, in_components=0, transactions=slots,
+            serial=("one transaction of so many rows is not tried out: who has to let go is found when it is applied",),
+            troubles=(), statement=None,
+        )  # fmt: skip
     refused, found = target.preview(stream, net, slots)
     assignment = assign(found, rows=len(net.rows), slots=slots)
     if ready.queues is not None:

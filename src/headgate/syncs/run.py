@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, assert_never
 
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import Batch, Change, batches
-from headgate.core.keys.fold import Net
+from headgate.core.keys.fold import FoundRows, Net, NetRow
 from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
@@ -124,8 +124,7 @@ def apply_one(
         complete = _apply(batch, target, how, seen, ready)
     except DefinitionChanged:
         complete = _apply(batch, target, how, seen, None)
-    changes = sum(change.op != "mark" for change in batch.changes)
-    return AppliedBatch(batch=number, changes=changes, through=batch.through, place=batch.place, complete=complete)
+    return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
@@ -193,15 +192,17 @@ def prepared(
         InvalidRequest: A change has no key, no table or a column that the target lacks.
     """
     names = list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
-    changes, tables = fitted(batch.changes, target.tables(names), how.on_schema_change, extended)
+    changes, tables = fitted(_shown(batch), target.tables(names), how.on_schema_change, extended)
     net = replace(net_effect(changes, tables), place=batch.place)
+    if batch.many is not None:
+        net = _net_of_many(batch, target, tables)
     slots = how.parallelism
     if target.slot_rows_max is not None:
         slots = max(slots, -(-len(net.rows) // target.slot_rows_max))
     if target.writers_max == 1:
         slots = 1
     queues = None
-    if how.plan == "conflict_queue":
+    if how.plan == "conflict_queue" and batch.many is None:
         queues = conflict_queue([change for change in changes if change.op != "mark"], net, tables)
     if net.copies and how.mode == "parallel" and target.writers_max != 1:
         raise InvalidRequest(
@@ -210,6 +211,30 @@ def prepared(
             table=net.copies[0].table,
         )
     return Prepared(net=net, tables=tables, slots=slots, queues=queues)
+
+
+def _shown(batch: Batch) -> Sequence[Change]:
+    """The changes; of many rows one, which has the columns of all."""
+    if batch.many is None:
+        return batch.changes
+    sample = batch.many.sample()
+    return [] if sample is None else [replace(batch.changes[0], op="u", many=None, after=sample)]
+
+
+def _net_of_many(batch: Batch, target: TargetDatabase | TargetView, tables: Mapping[str, TableSchema]) -> Net:
+    many, (name, seq) = batch.many, (batch.changes[0].table, batch.through)
+    assert many is not None
+    if name not in tables or not tables[name].identity:
+        raise InvalidRequest(
+            f"a transaction of {batch.size:,} rows is for a table with a key, which the target does not have; nothing was written",
+            table=name,
+            position=seq,
+        )
+
+    def find(n: int) -> NetRow:
+        return NetRow(n=n, table=name, key=target.staged_key(name, n), image=None, origin=None, seq=seq)
+
+    return Net(rows=FoundRows(batch.size, find), many=(name, many), changes=batch.size, through=seq, place=batch.place)
 
 
 def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:

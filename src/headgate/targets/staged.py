@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from headgate.core.keys.change import ManyRows
 from headgate.core.keys.fold import NetRow
 from headgate.core.keys.plan import Clash, Edge
-from headgate.core.keys.schema import ForeignKey, TableSchema
-from headgate.targets.dialect import Dialect
+from headgate.core.keys.schema import Column, ForeignKey, TableSchema
+from headgate.targets.dialect import Connection, Dialect, Fault
 
 GONE, PUT = 0, 1
 VOID = 2
@@ -34,6 +35,9 @@ class StagedTable:
     stage: str
     """Quoted name of the staging table."""
     rows: list[NetRow] = field(default_factory=list)
+    """Those that this process holds."""
+    count: int = 0
+    """How many are staged."""
     masks: dict[frozenset[str], int] = field(default_factory=dict)
     """Which columns an image says → its number, from 1."""
     shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class StagedTable:
     def add(self, row: NetRow) -> None:
         """Counts the row in."""
         self.rows.append(row)
+        self.count += 1
         if self.has_numbers_only and not INT.issuperset(map(type, row.key)):
             self.has_numbers_only = False
         if row.image is None:
@@ -62,6 +67,12 @@ class StagedTable:
         if shape not in self.shapes:
             said = frozenset(column.name for column in self.schema.stored if column.name in row.image)
             self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
+
+    def add_many(self, many: ManyRows) -> None:
+        """Counts rows in that this process does not hold."""
+        self.count, self.gone, self.put = many.gone + many.put, many.gone, many.put
+        self.masks[frozenset(column.name for column in self.schema.stored if column.name in many.columns)] = 1
+        self.has_numbers_only = False
 
     @property
     def may_be_filled(self) -> bool:
@@ -96,6 +107,53 @@ class StagedTable:
             yield (n, PUT, self.shapes[shape], *mark, *place, *values_of)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Writes a part of many rows to a staging table: here, or in another process, where it makes a connection of its own."""
+
+    dialect: Dialect
+    stage: str
+    columns: Sequence[tuple[int, Column]]
+    """What is staged: the place among a row's values, and the column."""
+    identity: frozenset[str]
+    slots: int
+
+    def __call__(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> str | None:
+        """Stages a part in one transaction; what it was refused for, if it was. It may be called again for the same part."""
+        connection = self.dialect.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"DELETE FROM {self.stage} WHERE hg_n >= {int(first)} AND hg_n < {int(end)}")
+            self.write(connection, first, end, rows)
+            connection.commit()
+        except self.dialect.errors as error:
+            if self.dialect.fault(error) is not Fault.VIOLATION:
+                raise
+            return self.dialect.violated(error).reason
+        finally:
+            connection.close()
+        return None
+
+    def write(self, connection: Connection, first: int, end: int, rows: Iterator[Sequence[object]]) -> None:
+        """The same in a transaction of the caller's."""
+        names = [*MARKS, *(["hg_slot"] if self.slots > 1 else []), *(column.name for _, column in self.columns)]
+        types = [None] * (len(names) - len(self.columns)) + [column for _, column in self.columns]
+        self.dialect.write(connection, self.stage, names, types, self._staged(first, end, rows))
+
+    def _staged(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> Iterator[Sequence[object]]:
+        slots, n = self.slots, first
+        of_put = [place + 1 for place, _ in self.columns]
+        of_gone = [place + 1 if column.name in self.identity else None for place, column in self.columns]
+        for n, row in enumerate(rows, first):
+            mark = (n % slots,) if slots > 1 else ()
+            if row[0]:
+                yield (n, PUT, 1, *mark, *[row[place] for place in of_put])
+            else:
+                yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
+        if n + 1 != end and first != end:
+            raise RuntimeError(f"a part of {end - first} rows was read again as {n + 1 - first}")
+
+
 class Questions:
     """The SELECTs of a plan, for one table each, and completions before them."""
 
@@ -118,6 +176,17 @@ class Questions:
             (table.stage, "s"), (table.stage, "t"), self.match(table, "s", "t"), [("hg_op", str(VOID))],
             f"s.hg_op = {GONE} AND t.hg_op = {PUT}",
         )  # fmt: skip
+
+    def others_gone(self, table: StagedTable) -> str:
+        """Stages what the target has and the batch does not, as gone."""
+        name = self._dialect.name
+        keys = ", ".join(map(name, table.schema.identity))
+        found = ", ".join(f"t.{name(k)}" for k in table.schema.identity)
+        return (
+            f"INSERT INTO {table.stage} (hg_n, hg_op, hg_mask, {keys}) "
+            f"SELECT {table.count} - 1 + ROW_NUMBER() OVER (ORDER BY {found}), {GONE}, 0, {found} FROM {table.table} t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table.stage} s WHERE {self.match(table, 't', 's')})"
+        )
 
     def completions(self, table: StagedTable, referenced: frozenset[str]) -> Iterator[str]:
         """UPDATEs that give staged rows what the events did not say and a plan needs.

@@ -11,20 +11,22 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
-from headgate.core.keys.change import Change
-from headgate.core.keys.fold import Net, NetRow
+from headgate.core.keys.change import Change, ManyRows
+from headgate.core.keys.fold import Key, Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
-from headgate.errors import InvalidRequest, Unavailable
+from headgate.errors import ConstraintViolated, InvalidRequest, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
 from headgate.targets.control import LATER_COLUMNS, Control, Stream
 from headgate.targets.dialect import Connection, Dialect
-from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
+from headgate.targets.staged import Part, Questions, StagedTable, add_duplicates, sort_holders
 from headgate.targets.writing import Writing
 
 R = TypeVar("R")
+SPREAD_ROWS = 100_000
+"""From here on many rows are staged by many processes; fewer, by this one."""
 
 
 class SqlTarget:
@@ -69,6 +71,9 @@ class SqlTarget:
         self._tables = {}
 
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
+        if net.many is not None:
+            self._stage_many(*net.many, slots)
+            return ()
         staged: dict[str, StagedTable] = {}
         names = dict.fromkeys([*(row.table for row in net.rows), *(row.table for row in net.copies), *net.truncated])
         schemas = self.tables(list(names))
@@ -103,7 +108,7 @@ class SqlTarget:
         def find(cursor: Any) -> Found:
             edges: list[Edge] = []
             clashes: list[Clash] = []
-            tables = [table for table in self._staged.values() if table.rows]
+            tables = [table for table in self._staged.values() if table.count]
             if not duplicates:
                 self._complete(cursor, tables)
             for table in tables:
@@ -120,21 +125,21 @@ class SqlTarget:
         return self._transaction(find)
 
     def assign(self, assignment: Assignment) -> None:
-        for table in self._staged.values():
-            for row in table.rows:
-                table.vacated |= assignment.vacate.get(row.n, 0)
+        named = assignment.slot_of.keys() | assignment.vacate.keys()
+        marks = {
+            name: [
+                (n, assignment.slot_of.get(n), assignment.vacate.get(n))
+                for n in (named if table.count > len(table.rows) else (row.n for row in table.rows if row.n in named))
+            ]
+            for name, table in self._staged.items()
+        }
+        for name, table in self._staged.items():
+            for _, _, bits in marks[name]:
+                table.vacated |= bits or 0
 
         def move(cursor: Any) -> None:
-            of_table = {
-                table.schema.name: [
-                    (row.n, assignment.slot_of.get(row.n), assignment.vacate.get(row.n))
-                    for row in table.rows
-                    if row.n in assignment.slot_of or row.n in assignment.vacate
-                ]
-                for table in self._staged.values()
-            }
-            for name, marks in of_table.items():
-                self._writing.assign(cursor, self._staged[name], marks)
+            for name, table in self._staged.items():
+                self._writing.assign(cursor, table, marks[name])
 
         if assignment.slot_of or assignment.vacate:
             self._transaction(move)
@@ -191,15 +196,24 @@ class SqlTarget:
             self._execute(sql, is_exclusive=True)
         self.forget_tables()
 
-    def keys(self, table: str) -> Sequence[Sequence[object]]:
-        """The keys of all rows of a table, as the target has them."""
-        schema = self.tables([table])[table]
-        columns = ", ".join(map(self._dialect.name, schema.identity))
+    def has_rows(self, table: str) -> bool:
+        """Whether a table has any."""
 
-        def read(connection: Connection) -> Sequence[Sequence[object]]:
+        def read(connection: Connection) -> bool:
             cursor = connection.cursor()
-            cursor.execute(f"SELECT {columns} FROM {self._dialect.name(table)}")
-            return list(cursor.fetchall())
+            cursor.execute(f"SELECT 1 FROM {self._dialect.name(table)} LIMIT 1")
+            return cursor.fetchone() is not None
+
+        return self._connections.read(read)
+
+    def staged_key(self, table: str, n: int) -> Key:
+        staged = self._staged[table]
+        columns = ", ".join(map(self._dialect.name, staged.schema.identity))
+
+        def read(connection: Connection) -> Key:
+            cursor = connection.cursor()
+            cursor.execute(f"SELECT {columns} FROM {staged.stage} WHERE hg_n = {int(n)}")
+            return tuple(cursor.fetchone() or ())
 
         return self._connections.read(read)
 
@@ -324,6 +338,49 @@ class SqlTarget:
         for name in [one for one in LATER_COLUMNS if one not in there]:
             sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
             self._execute(sql, fenced=False)
+
+    def _stage_many(self, name: str, many: ManyRows, slots: int) -> None:
+        """Stages rows that this process does not hold.
+
+        Raises:
+            ConstraintViolated: One of them fits no column: which, nobody knows.
+        """
+        schema = self.tables([name])[name]
+        table = StagedTable(schema, self._dialect.name(name), "")
+        table.add_many(many)
+        self._make_stages([table])
+        self._staged = {name: table}
+        stored = {column.name: column for column in schema.stored}
+        part = Part(
+            dialect=self._dialect, stage=table.stage, slots=slots, identity=frozenset(schema.identity),
+            columns=[(place, stored[one]) for place, one in enumerate(many.columns) if one in stored],
+        )  # fmt: skip
+
+        def write(cursor: Any) -> None:
+            self._dialect.empty(cursor.connection, table.stage)
+            if not is_spread:
+                part.write(cursor.connection, 0, table.count, many.rows())
+
+        def end(cursor: Any) -> None:
+            if many.is_whole:
+                cursor.execute(self._questions.others_gone(table))
+                table.gone, table.count = table.gone + cursor.rowcount, table.count + cursor.rowcount
+            self._dialect.analyze(cursor.connection, table.stage, table.count)
+
+        is_spread = self._dialect.writers_max != 1 and table.count >= SPREAD_ROWS
+        try:
+            self._transaction(write)
+            refused = many.spread(part) if is_spread else ()
+        except ViolatedError as error:
+            refused = [error.violated.reason]
+        if refused:
+            self._empty(table.stage)
+            raise ConstraintViolated(
+                f"a row of a transaction of {table.count:,} fits no column: {refused[0]}; "
+                "the target stays at the last complete batch",
+                table=name,
+            )
+        self._transaction(end)
 
     def _make_stages(self, tables: Sequence[StagedTable]) -> None:
         """Staging tables for these definitions of the target tables, where there are none."""

@@ -72,7 +72,7 @@ class Writing:
         """
         for statement in self._emptied(tables):
             cursor.execute(statement)
-        some = [table for table in tables if table.rows]
+        some = [table for table in tables if table.count]
         mine = "s.hg_slot >= 0" if slot == ALL else f"s.hg_slot = {int(slot)}"
         circles = {table.schema.name: self._circle(table, schemas) for table in some}
         for table in reversed(some):

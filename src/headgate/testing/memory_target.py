@@ -189,6 +189,9 @@ class MemoryTarget:
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
         raise NotImplementedError("there is nothing to add here")
 
+    def staged_key(self, table: str, n: int) -> Key:
+        return self._batch.net.rows[n].key
+
     def define(self, change: Change) -> None:
         raise NotImplementedError("there is nothing to define here")
 

@@ -132,7 +132,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     }
   }
 
-  private static void prove(FileSystem files, Path path) throws IOException {
+  static void prove(FileSystem files, Path path) throws IOException {
     String bucket = files.getUri().toString();
     if (PROVEN.contains(bucket)) return;
     // Beside the versions: it is where we may write. Names with a dot are not seen by Delta.
@@ -140,7 +140,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     try {
       boolean isFirst = put(files, scratch, new byte[] {1});
       if (!isFirst || put(files, scratch, new byte[] {2})) {
-        throw new IOException("headgate: the server of " + bucket + " does not refuse a second writer (it ignores If-None-Match), so commits would be lost; nothing was written. Use log_store: dynamodb");
+        throw new IOException("headgate: the server of " + bucket + " does not refuse a second writer (it ignores If-None-Match), so what one writes another would replace; nothing was written. For commits use log_store: dynamodb; keep checkpoints elsewhere");
       }
       PROVEN.add(bucket);
     } finally {

@@ -56,6 +56,7 @@ public final class S3CheckpointFileManager implements CheckpointFileManager {
       if (isEnded) return;
       isEnded = true;
       flush();
+      ConditionalPutLogStore.prove(files, path);
       if (!ConditionalPutLogStore.put(files, path, content.toByteArray())) throw new FileAlreadyExistsException("headgate: " + path + " is there already: another run of this query wrote it; nothing was written");
     }
 

@@ -9,7 +9,7 @@ images of the end, so all of them may be applied again. Nothing is retried witho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -267,7 +267,7 @@ def _atomically(state: _State, on_violation: OnViolation) -> Protocol[Stopped | 
     (outcome,) = yield from perform(Apply(state.net, (ALL,), True, state.dead_rows()))
     if isinstance(outcome, Applied):
         return None
-    stopped = yield from _find_guilty(state, outcome, tuple(range(len(state.net.rows))), on_violation)
+    stopped = yield from _find_guilty(state, outcome, range(len(state.net.rows)), on_violation)
     if stopped is not None:
         return stopped
     (outcome,) = yield from perform(Apply(state.net, (ALL,), True, state.dead_rows()))
@@ -280,7 +280,7 @@ def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stop
     if isinstance(outcome, Applied):
         return None
     slot_of = state.assignment.slot_of
-    rows = tuple(n for n in range(len(state.net.rows)) if slot_of.get(n, n % state.slots) == slot)
+    rows = {n for n in range(len(state.net.rows)) if slot_of.get(n, n % state.slots) == slot}
     stopped = yield from _find_guilty(state, outcome, rows, on_violation)
     if stopped is not None:
         return stopped
@@ -289,16 +289,15 @@ def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stop
 
 
 def _find_guilty(
-    state: _State, violation: Violated, rows: tuple[int, ...], on_violation: OnViolation
+    state: _State, violation: Violated, rows: Collection[int], on_violation: OnViolation
 ) -> Protocol[Stopped | None]:
     """Sets the components apart that cannot be applied; or says which those are, and stops."""
     found = yield from perform(Look(state.net, True))
-    among = set(rows) - state.dead.keys()
-    clashes = tuple(clash for clash in found.clashes if clash.row in among)
+    clashes = tuple(clash for clash in found.clashes if clash.row in rows and clash.row not in state.dead)
     if on_violation == "stop":
         named = tuple(dict.fromkeys(clash.row for clash in clashes))
-        if not named:
-            named = tuple((yield from _bisect(state, tuple(sorted(among)), first_only=True)))
+        if not named and state.net.many is None:  # halving would take these rows one by one
+            named = tuple((yield from _bisect(state, _alive(state, rows), first_only=True)))
             yield from _put_back(state)
         return Stopped(violation=violation, rows=tuple(state.net.rows[n] for n in named), clashes=clashes)
     guilty: dict[int, str] = {}
@@ -307,10 +306,14 @@ def _find_guilty(
         for n in state.component_of(clash.row):
             guilty.setdefault(n, reason)
     yield from _set_apart(state, guilty)
-    left = tuple(sorted(among - guilty.keys()))
-    yield from _set_apart(state, (yield from _bisect(state, left)))
+    if state.net.many is None or not guilty:
+        yield from _set_apart(state, (yield from _bisect(state, _alive(state, rows))))
     yield from _put_back(state)
     return None
+
+
+def _alive(state: _State, rows: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(rows) - state.dead.keys()))
 
 
 def _bisect(state: _State, rows: tuple[int, ...], *, first_only: bool = False) -> Protocol[dict[int, str]]:

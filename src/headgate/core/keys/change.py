@@ -6,15 +6,55 @@ source may have been in a state that its keys forbid (deferred constraints); at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-Op = Literal["c", "u", "d", "t", "ddl", "mark"]
-"""Created, updated, deleted, truncated; a statement that changes the definition of a table; and nothing but a place, so far
-has the source come."""
+Op = Literal["c", "u", "d", "t", "many", "ddl", "mark"]
+"""Created, updated, deleted, truncated; rows that are too many to be changes; a statement that changes the definition of a
+table; and nothing but a place, so far has the source come."""
 Image = Mapping[str, Any]
 """Column → value: a row, or as much of it as the source says."""
+
+
+class ManyRows(Protocol):
+    """What one transaction took out of a table and put into it, as whole rows that nobody holds in memory."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Of each row."""
+        ...
+
+    @property
+    def gone(self) -> int:
+        """How many rows were taken out; one under the key of a row that was put in is the same row, changed."""
+        ...
+
+    @property
+    def put(self) -> int:
+        """How many were put in."""
+        ...
+
+    @property
+    def is_whole(self) -> bool:
+        """The table has the rows that were put in, and no others."""
+        ...
+
+    def sample(self) -> Image | None:
+        """One of the rows; None if there is none."""
+        ...
+
+    def rows(self) -> Iterator[Sequence[object]]:
+        """One after another: whether it was put in, then its values."""
+        ...
+
+    def spread(self, write: Callable[[int, int, Iterator[Sequence[object]]], str | None]) -> Sequence[str]:
+        """Has parts of the rows written side by side, in other processes; what any of them was refused for.
+
+        Args:
+            write: Takes the number of its first row, of the first row behind it, and those as `rows` has them.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +74,8 @@ class Change:
     """The row after. Columns that are missing kept their value."""
     sql: str | None = None
     """The statement of a `ddl`."""
+    many: ManyRows | None = None
+    """The rows of a `many`, which is a transaction of its own."""
     place: str | None = None
     """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
 
@@ -59,6 +101,18 @@ class Batch:
         """The statement, if this batch is nothing but one."""
         return self.changes[0] if self.changes[0].op == "ddl" else None
 
+    @property
+    def many(self) -> ManyRows | None:
+        """The rows, if it is one transaction of too many."""
+        return self.changes[0].many
+
+    @property
+    def size(self) -> int:
+        """How many changes of rows it has."""
+        if self.many is not None:
+            return self.many.gone + self.many.put
+        return sum(change.op != "mark" for change in self.changes)
+
 
 def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
     """Changes in groups that the source committed together: a transaction ends where `tx` changes."""
@@ -75,7 +129,8 @@ def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
 def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: int | None = None) -> Iterator[Batch]:
     """Batches of at most `changes_max` changes, or of one transaction that is larger.
 
-    A transaction that truncates a table and a statement that changes a definition are batches of their own.
+    A transaction that truncates a table, one of too many rows, and a statement that changes a definition are batches of their
+    own.
 
     Args:
         groups: Whole transactions, in order.
@@ -84,7 +139,7 @@ def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: 
     """
     held: list[Change] = []
     for group in groups:
-        is_alone = any(change.op in ("t", "ddl") for change in group)
+        is_alone = any(change.op in ("t", "many", "ddl") for change in group)
         is_pinned = through is not None and group[-1].seq <= through
         if held and not is_pinned and (is_alone or len(held) + len(group) > changes_max):
             yield Batch(changes=tuple(held))

@@ -8,12 +8,12 @@ not say it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
-from headgate.core.keys.change import Change, Image
+from headgate.core.keys.change import Change, Image, ManyRows
 from headgate.core.keys.schema import TableSchema, refuse_columns
 from headgate.errors import InvalidRequest
 
@@ -47,11 +47,33 @@ class NetCopies:
     seq: int
 
 
+class FoundRows(Sequence[NetRow]):
+    """Net rows that are where they were staged, and looked up there one by one."""
+
+    def __init__(self, count: int, find: Callable[[int], NetRow]) -> None:
+        self._count, self._find = count, find
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, n: int) -> NetRow: ...
+    @overload
+    def __getitem__(self, n: slice) -> Sequence[NetRow]: ...
+    def __getitem__(self, n: int | slice) -> NetRow | Sequence[NetRow]:
+        return self._find(n) if isinstance(n, int) else [self._find(one) for one in range(*n.indices(self._count))]
+
+    def __iter__(self) -> Iterator[NetRow]:
+        return map(self._find, range(self._count))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
     """The net effect of a batch."""
 
-    rows: tuple[NetRow, ...]
+    rows: Sequence[NetRow]
+    many: tuple[str, ManyRows] | None = None
+    """A table, and its rows where they are too many to be among `rows`, which finds them once they are staged."""
     copies: tuple[NetCopies, ...] = ()
     truncated: tuple[str, ...] = ()
     """Tables that are emptied before anything else."""

@@ -155,7 +155,11 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
         live = yield from perform(LiveSessions(record.holder))
         if me.session not in live.ids:
             return SessionLost()
+        if record.holder is not None and record.holder.session not in live.ids:
+            yield from perform(CompareAndSet(moves.close(record), stored.version))
+            continue
         now_ms = yield from perform(WallClock())
+        asked = record
         if record.ticket(nonce) is None:
             asked_at_ms = now_ms
             ticket = Ticket(
@@ -167,16 +171,14 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
                 aging_ms=order.aging_ms,
             )
             asked = moves.ask(record, ticket, order.rule, order.absent_after_ms)
-            yield from perform(CompareAndSet(asked, stored.version))
-            continue
-        if record.holder is not None and record.holder.session not in live.ids:
-            yield from perform(CompareAndSet(moves.close(record), stored.version))
-            continue
-        waits = moves.reason_to_wait(record, nonce, live, now_ms)
-        if waits is None:
+        waits = moves.reason_to_wait(asked, nonce, live, now_ms)
+        if waits is None:  # who need not wait asks and is granted in one step
             top = yield from _tables_epoch(record, me.tables)
-            granted = moves.grant(record, replace(me, since_ms=now_ms), top)
+            granted = moves.grant(asked, replace(me, since_ms=now_ms), top)
             yield from perform(CompareAndSet(granted, stored.version))
+            continue
+        if asked is not record:
+            yield from perform(CompareAndSet(asked, stored.version))
             continue
         waited = yield from perform(WaitForChange(stored.version, waits.reason))
         if waited == "timeout":
