@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import tempfile
@@ -255,13 +256,11 @@ def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for files in (100, 1_000, 10_000):
         path = table(spark, folder, f"growth-{files}", rows=files * 10, files=files)
-        ours = publisher(spark)
+        ours, last = publisher(spark), itertools.count(files * 10 - 1, -1)  # each row is deleted once
         for winners in (1, 10, 100):
             samples = []
             for _ in range(3):
-                staged = ours.stage(
-                    statement(spark, f"DELETE FROM delta.`{path}` WHERE k = {files * 10 - 1 - len(samples)}")
-                )
+                staged = ours.stage(statement(spark, f"DELETE FROM delta.`{path}` WHERE k = {next(last)}"))
                 for number in range(winners):
                     spark.sql(f"INSERT INTO delta.`{path}` VALUES ({-number - 1}, 0, 'w')")
                 begun = time.perf_counter()

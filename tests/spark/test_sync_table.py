@@ -12,8 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from headgate.core.spec import Pipeline, parse
+from headgate.delta import feed
 from headgate.errors import CheckpointMismatch, InvalidRequest
 from headgate.online import Keeper
+from headgate.targets import target as sql_target
 from headgate.testing.databases import Database, fresh_postgres, fresh_sqlite
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
@@ -146,6 +148,39 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     with lake.keeper() as keeper:
         keeper.resync()
     assert lake.rows() == [(7, "c")]
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_large_commit_is_staged_by_the_executors(
+    session: SparkSession, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Commits before and behind it come one by one; unique values go round within it; moments and amounts are as they were."""
+    monkeypatch.setattr(feed, "MANY_ROWS", 500)
+    monkeypatch.setattr(feed, "MANY_BYTES", 1 << 13)
+    monkeypatch.setattr(sql_target, "SPREAD_ROWS", 1)
+    database = fresh_postgres(postgres)
+    lake = Lake(session, tmp_path, database, database.dsn)
+    database.execute(
+        "CREATE TABLE people (id bigint PRIMARY KEY, email text UNIQUE, n numeric(20, 2), at timestamptz NOT NULL)"
+    )
+    lake.sql(f"CREATE TABLE @ (id BIGINT, email STRING, n DECIMAL(20, 2), at TIMESTAMP) USING delta {FEED}")
+    rows = "id, concat('m', id) AS email, CAST(id AS DECIMAL(20, 2)) / 3 AS n, timestamp_micros(id * 1000001) AS at"
+    keys = f", start: {{version: 1}}, mode: {mode}"
+    lake.sql(f"INSERT INTO @ SELECT {rows} FROM range(3)")
+    lake.sql(f"INSERT INTO @ SELECT {rows} FROM range(3, 2000)")
+    lake.sql("UPDATE @ SET email = concat('m', (id + 1) % 2000)")
+    lake.sql("DELETE FROM @ WHERE id % 500 = 0")
+    with lake.keeper(keys) as keeper:
+        done = list(next(keeper.passes()))
+    assert [(one.through, one.changes) for one in done] == [(0, 0), (1, 3), (2, 1997), (3, 4000), (4, 4)][-len(done) :]
+    assert lake.rows() == [(id, f"m{(id + 1) % 2000}") for id in range(2000) if id % 500]
+    with lake.keeper(keys) as keeper:
+        assert [(one.at_source, one.differences) for one in keeper.verify(5).tables] == [(1996, 0)]
+    database.execute("UPDATE people SET email = NULL", "DELETE FROM people WHERE id > 1000")
+    with lake.keeper(keys) as keeper:
+        keeper.resync()
+        assert [(one.at_source, one.differences) for one in keeper.verify(5).tables] == [(1996, 0)]
 
 
 def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -> None:

@@ -16,8 +16,11 @@ from headgate.core.turns.moves import Sessions
 from headgate.core.turns.protocol import CheckpointView, Granted, Order, Refused, SessionLost, Turn
 from headgate.core.turns.record import Holder, LockRecord
 from headgate.errors import LostTurn, TurnNotGranted
-from headgate.events import JobIdle, TurnEnded, TurnGranted
+from headgate.events import JobIdle, Noticed, TurnEnded, TurnGranted
 from headgate.ports import StoreSession
+
+CLOCKS_APART_MS = 60_000
+"""From here on it is told that two machines do not agree on what time it is."""
 
 
 class Coordinator:
@@ -44,6 +47,7 @@ class Coordinator:
         self._heartbeat: Heartbeat | None = None
         self._turn: HeldTurn | None = None
         self._version_seen = 0
+        self._has_told_clocks = False
 
     # ------------------------------------------------------------------------------------------- life of a run
 
@@ -178,6 +182,13 @@ class Coordinator:
         match taken:
             case Granted():
                 waited_ms = max(0, taken.since_ms - row.asked_at_ms)
+                if taken.behind_ms > CLOCKS_APART_MS and not self._has_told_clocks:
+                    self._has_told_clocks = True
+                    text = (
+                        f"the clock of {self._process.host} is {taken.behind_ms / 60_000:.0f} minutes behind another's on the "
+                        f"lock {self.lock}: turns and tables stay right, but absences, pauses and priorities count from it"
+                    )
+                    self._ports.events.emit(Noticed(job=self.job, text=text))
                 self._ports.events.emit(
                     TurnGranted(
                         lock=self.lock,

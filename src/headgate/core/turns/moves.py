@@ -66,7 +66,7 @@ def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int
     let_in, kept_out = _sorted_out(record, live, now_ms)
     if nonce in kept_out:
         return Waits(kept_out[nonce])
-    ranks = ranked(let_in, _last_change_ms(record))
+    ranks = ranked(let_in, last_change_ms(record))
     mine = next((rank for rank, ticket in ranks if ticket.nonce == nonce), None)
     if mine is None:
         return Waits("has no live ticket")
@@ -83,7 +83,7 @@ def first_to_go(record: LockRecord, live: Sessions, now_ms: int) -> Ticket | Non
     if record.holder is not None:
         return None
     let_in, _ = _sorted_out(record, live, now_ms)
-    return ranked(let_in, _last_change_ms(record))[0][1] if let_in else None
+    return ranked(let_in, last_change_ms(record))[0][1] if let_in else None
 
 
 def _sorted_out(record: LockRecord, live: Sessions, now_ms: int) -> tuple[list[Ticket], dict[Nonce, str]]:
@@ -103,7 +103,7 @@ def _sorted_out(record: LockRecord, live: Sessions, now_ms: int) -> tuple[list[T
     return let_in, kept_out
 
 
-def _last_change_ms(record: LockRecord) -> int:
+def last_change_ms(record: LockRecord) -> int:
     """The latest instant that the record names for something that lets a job in: what waiting is counted to."""
     times = [ticket.asked_at_ms for ticket in record.tickets]
     for state in record.jobs.values():

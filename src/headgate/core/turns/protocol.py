@@ -114,6 +114,8 @@ class Granted:
     """Whose turn was completed last before this one."""
     asked_at_ms: int
     since_ms: int
+    behind_ms: int = 0
+    """By how much this machine's clock is behind what another one wrote into the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +223,11 @@ def _granted(record: LockRecord, asked_at_ms: int) -> Granted:
     last = max(((state.done, name) for name, state in record.jobs.items() if state.done), default=None)
     since_ms = record.holder.since_ms if record.holder else asked_at_ms
     return Granted(
-        epoch=record.epoch, predecessor=last[1] if last else None, asked_at_ms=asked_at_ms, since_ms=since_ms
+        epoch=record.epoch,
+        predecessor=last[1] if last else None,
+        asked_at_ms=asked_at_ms,
+        since_ms=since_ms,
+        behind_ms=max(0, moves.last_change_ms(record) - since_ms),
     )
 
 

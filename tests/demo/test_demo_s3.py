@@ -1,0 +1,28 @@
+"""The demo with its tables on S3: turns of three drivers there, and what Delta's own store makes of the same jobs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(1800)
+def test_three_jobs_take_turns_on_a_table_on_s3(tmp_path: Path) -> None:
+    """One of them is killed, and the table is right; without turns, and with Delta's store, something is wrong."""
+    command = [sys.executable, "-m", "headgate", "demo", "--s3", "--tiny", "--seed", "3", "--output", "jsonl"]
+    done = subprocess.run([*command, "--dir", str(tmp_path / "lake")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    report = json.loads(done.stdout.splitlines()[-1])
+    ours = report["with_turns"]
+    assert ours["is_right"]
+    assert ours["difference"]["final_rows"] == ours["difference"]["expected_rows"] > 0
+    assert (ours["column"]["conflicts"], ours["column"]["overlaps"], ours["column"]["killed"]) == ({}, 0, 1)
+    assert report["database"]["differences"] == 0
+    assert not list((tmp_path / "lake").rglob("_delta_log"))  # nothing of the tables is in the folder
+    without = report["without_turns"]
+    assert without["column"]["conflicts"] or not without["is_right"]
