@@ -141,7 +141,7 @@ class Part:
         self.dialect.write(connection, self.stage, names, types, self._staged(first, end, rows))
 
     def _staged(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> Iterator[Sequence[object]]:
-        slots, n = self.slots, first
+        slots, n = self.slots, first - 1
         of_put = [place + 1 for place, _ in self.columns]
         of_gone = [place + 1 if column.name in self.identity else None for place, column in self.columns]
         for n, row in enumerate(rows, first):
@@ -150,7 +150,7 @@ class Part:
                 yield (n, PUT, 1, *mark, *[row[place] for place in of_put])
             else:
                 yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
-        if n + 1 != end and first != end:
+        if n + 1 != end:
             raise RuntimeError(f"a part of {end - first} rows was read again as {n + 1 - first}")
 
 
