@@ -132,12 +132,12 @@ def test_requests_meet_what_came_after_they_were_computed(session: SparkSession,
     b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
     b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
-    put = ahead(b, "Mut", 1, "a>p", "c>q", "y>y")
+    put = ahead(b, "Mut", 1, "a>p", "c>q", "y>w")  # nobody is y yet
     computed = files_of(b)
     foreign(b, ("9", "a", "a"), ("8", "y", "y"), ("7", "u", "u"))
     result = put()
     assert (result.rows_in, result.rows_written, result.requests_matched) == (3, 4, 3)
-    assert persons(b) == {"1": "p", "2": "b", "3": "q", "7": "u", "8": "y", "9": "p"}
+    assert persons(b) == {"1": "p", "2": "b", "3": "q", "7": "u", "8": "w", "9": "p"}
     assert {row.source_position: row.matched_rows for row in b.request_rows("Mut") if row.batch == 1} == {
         "file1#0": 2,
         "file1#1": 1,

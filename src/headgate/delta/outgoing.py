@@ -1,4 +1,4 @@
-"""Rows of a frame as a target takes them: moments of UTC, nested values as JSON; one by one here, or in parts where Spark has them."""
+"""Rows of a frame as a target takes them (moments of UTC, nested values as JSON): one by one here, or in parts where they are."""
 
 from __future__ import annotations
 

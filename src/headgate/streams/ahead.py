@@ -41,7 +41,7 @@ class Change:
     def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
         """Meets the rows and changes them, without a commit."""
         met = rows.meet(decided.rules, version)
-        staged = rows.stage(decided.rules, met) if met.rows.num_rows > 0 else None
+        staged = rows.stage(decided.rules) if met.rows.num_rows > 0 else None
         return Change(rules=decided.rules, met=met, staged=staged)
 
     def put(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken) -> Met | None:

@@ -107,9 +107,12 @@ class TargetRows:
         """Whether what becomes of a row hangs on its key alone."""
         return not self._others
 
-    def stage(self, rules: pa.Table, met: Met) -> Staged | None:
-        """`change` without its commit, for rows that are decided by their key; None where there was nothing to change."""
-        source = self._frame(_of_keys(rules, met.rows["key_hash"]))
+    def stage(self, rules: pa.Table) -> Staged | None:
+        """`change` without its commit, for rows that are decided by their key; None where there was nothing to change.
+
+        With all rules, also those that meet no row yet: rows may come for them before it is put.
+        """
+        source = self._frame(rules)
         with collected(self._context.session) as collector:
             self._merge(DeltaTable, source, self._sql_same("s.key"))
         return collector.staged

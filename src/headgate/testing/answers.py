@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from headgate.core.ids import Nonce, SessionId
+from headgate.core.ids import JobName, Nonce, SessionId
 from headgate.core.turns.effects import (
     CommitEntry,
     CompareAndSet,
@@ -181,7 +181,8 @@ def changed(world: Processes, state: State, number: int) -> State:
         worlds.check_order(ghost, granted_at, world.scenario.jobs)
         assert after.holder is not None
         if before is not None and not world.looks_at_absence:
-            worlds.check_rank(before, _let_in(world, state.record, state.live), after.holder)
+            asked = worlds.as_asked(before, after, after.holder, world.scenario.jobs[granted_at])
+            worlds.check_rank(asked, worlds.eligible(asked, state.live, _alive(world, state.live)), after.holder)
         ghost = ghost._replace(opened=put(ghost.opened, granted_at, True))
     if completed_at is not None:
         ghost = ghost._replace(finished_since=frozenset(x for x in ghost.finished_since if x[0] != completed_at))
@@ -205,9 +206,12 @@ def _waited(world: Processes, state: State, number: int, granted_at: int | None)
 def _let_in(world: Processes, number: int, live: frozenset[SessionId]) -> frozenset[str]:
     key = (number, live)
     if key not in world.eligible:
-        jobs = frozenset(world.scenario.jobs[world.job_of[session]].name for session in live)
-        world.eligible[key] = worlds.eligible(world.records[number], live, jobs)
+        world.eligible[key] = worlds.eligible(world.records[number], live, _alive(world, live))
     return world.eligible[key]
+
+
+def _alive(world: Processes, live: frozenset[SessionId]) -> frozenset[JobName]:
+    return frozenset(world.scenario.jobs[world.job_of[session]].name for session in live)
 
 
 def _tokens(world: Processes, state: State, table: Any) -> Hashable:

@@ -7,13 +7,13 @@ A state is a tuple of plain values, so that equal worlds are one state. A table 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from headgate.core.ids import Epoch, JobName, SessionId, TableLocation, TokenId
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.order import After, waits_for
-from headgate.core.turns.record import Holder, LockRecord
+from headgate.core.turns.record import Holder, LockRecord, Ticket
 from headgate.core.turns.tokens import Token, lock_token, query_token, unpack
 from headgate.testing.jobs import LOCK, Batch, Job
 
@@ -297,6 +297,17 @@ def check_holders(state: State, writing: list[SessionId]) -> None:
 def time_of(record: LockRecord | None, scenario: Scenario) -> int:
     """What the clock shows."""
     return record.epoch if record is not None and scenario.has_clock else 0
+
+
+def as_asked(before: LockRecord, after: LockRecord, granted: Holder, job: Job) -> LockRecord:
+    """The record on which the turn was granted: with the ticket, also of who asked and was granted in one step."""
+    if before.ticket(granted.nonce) is not None:
+        return before
+    last = Ticket(
+        job=granted.job, session=granted.session, nonce=granted.nonce, asked_at_ms=granted.since_ms,
+        priority=job.priority, aging_ms=job.aging_ms,
+    )  # fmt: skip
+    return replace(after, holder=None, tickets=(*after.tickets, last))
 
 
 def check_rank(record: LockRecord, let_in: frozenset[str], granted: Holder) -> None:
