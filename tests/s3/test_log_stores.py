@@ -240,20 +240,21 @@ def test_a_checkpoint_is_not_begun_where_two_runs_could_plan_one_batch(
         s3.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
     aws.fail(Fault("ignore_condition", key="^unsafe-checkpoints/", times=None))
 
-    def planned(bucket: str) -> str:
+    def planned(bucket: str, by: bytes) -> str:
         path = jvm.org.apache.hadoop.fs.Path(f"s3a://{bucket}/c/offsets/0")
         file = jvm.io.github.headgate.S3CheckpointFileManager(path.getParent(), hadoop).createAtomic(path, False)
-        file.write(b"v1")
+        file.write(by)
         try:
             file.close()
         except Py4JJavaError as error:
             return str(error.java_exception.getMessage())
         return "ok"
 
-    assert planned("checkpoints") == "ok"
-    assert "another run of this query wrote it" in planned("checkpoints")
-    assert "does not refuse a second writer" in planned("unsafe-checkpoints")
-    assert s3.list_objects_v2(Bucket="unsafe-checkpoints").get("KeyCount") == 0
+    assert planned("checkpoints", b"one") == "ok"
+    assert "another run of this query wrote it" in planned("checkpoints", b"other")
+    assert "does not refuse a second writer" in planned("unsafe-checkpoints", b"one")
+    left = s3.list_objects_v2(Bucket="unsafe-checkpoints").get("Contents", ())
+    assert [one["Key"] for one in left if not one["Key"].endswith("/")] == []  # but for a folder's mark
 
 
 def test_a_commit_costs_as_few_requests_as_are_promised(aws: AwsServer, make: MakeStore) -> None:

@@ -50,9 +50,17 @@ class Driver:
 
     def kill(self) -> list[tuple[int, str]]:
         """Kills it with -9; what it was told before."""
+        assert self.process.stdout is not None
         self.process.kill()
-        said, _ = self.process.communicate()
-        return told(said.splitlines())
+        return told(self.process.stdout.read().splitlines())
+
+    def end(self) -> None:
+        """Ends it, if it has not been killed."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def told(lines: list[str]) -> list[tuple[int, str]]:
@@ -75,8 +83,7 @@ def start(
 
     yield one
     for driver in running:
-        driver.process.kill()
-        driver.process.wait()
+        driver.end()
 
 
 @pytest.fixture(scope="module")

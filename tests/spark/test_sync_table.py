@@ -76,13 +76,6 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.database.execute("UPDATE people SET email = 'z' WHERE id = 4")
     with lake.keeper() as keeper:
         assert [(one.at_source, one.different) for one in keeper.verify(5).tables] == [(3, 1)]
-    lake.sql("DELETE FROM @")
-    assert lake.carry() == [6]
-    lake.database.execute("INSERT INTO people VALUES (9, 'x')")
-    with lake.keeper() as keeper:
-        assert [(one.at_source, one.extra) for one in keeper.verify(5).tables] == [(0, 1)]
-    lake.database.execute("DELETE FROM people")
-    lake.sql("INSERT INTO @ VALUES (4, 'c')")
     lake.sql("ALTER TABLE @ ADD COLUMN phone STRING")
     lake.sql("UPDATE @ SET phone = '1' WHERE id = 4")
     with pytest.raises(
@@ -93,6 +86,11 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
     lake.sql("UPDATE @ SET phone = '2' WHERE id = 1")
     assert lake.carry(", on_schema_change: add_columns") == [8]
     assert lake.database.query("SELECT id, phone FROM people ORDER BY id") == [(1, "2"), (2, None), (4, None)]
+    lake.sql("DELETE FROM @")
+    assert lake.carry() == [9]
+    lake.database.execute("INSERT INTO people (id, email) VALUES (9, 'x')")
+    with lake.keeper() as keeper:  # a table without rows has one that is too many
+        assert [(one.at_source, one.extra) for one in keeper.verify(5).tables] == [(0, 1)]
 
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +133,7 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     lake.database.execute("INSERT INTO people VALUES (1, 'b'), (2, 'a'), (8, 'c')")
     with lake.keeper() as keeper:
         done = keeper.resync()
-    assert (done.through, done.changes) == (1, 4)
+    assert (done.through, done.changes) == (1, 3)
     assert lake.rows() == [(1, "a"), (2, "b"), (3, "c")]
     lake.sql("DELETE FROM @ WHERE id = 2")
     assert lake.carry() == [2]

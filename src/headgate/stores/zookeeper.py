@@ -39,8 +39,6 @@ RECORD_BYTES_MAX: Final = 900_000
 PATIENCE: Final = 1.5
 """How many leases a run waits for the end of an earlier one that may be dead; servers end sessions at their next tick."""
 POLL_S: Final = 0.05
-AT_ONCE_S: Final = 0.05
-"""So long after a record was read it counts who was alive just after that reading."""
 
 _OPEN_HERE: Final[set[SessionId]] = set()
 """The runs of this process: one that was ended while no server answered still has its node, and is not alive."""
@@ -78,7 +76,7 @@ class ZookeeperSession:
         try:
             # Two questions on one connection, answered in order. The first is a write to the server, so a majority has to
             # agree to it: a server that is cut off from the others would still answer the second.
-            _, stat = self.connection.ask(self._ask_both, deadline_s)
+            stat = self.connection.ask(self._ask_both, deadline_s)
         except NoAnswer as error:
             if self.connection.is_lost:
                 return False
@@ -107,14 +105,15 @@ class ZookeeperSession:
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """Two requests sent one after the other on one connection, which answers them in order; what each says."""
+    """Two requests sent one after the other; what the second says, once the first is answered."""
 
     first: Any
     second: Any
 
-    def get(self, timeout: float) -> tuple[Any, Any]:
+    def get(self, timeout: float) -> Any:
         deadline_s = time.monotonic() + timeout
-        return self.first.get(timeout=timeout), self.second.get(timeout=max(0.0, deadline_s - time.monotonic()))
+        self.first.get(timeout=timeout)
+        return self.second.get(timeout=max(0.0, deadline_s - time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +126,6 @@ class _AllOrNone:
         for result in self.inner.get(timeout=timeout):
             if isinstance(result, Exception) and not isinstance(result, zk.RolledBackError | zk.RuntimeInconsistency):
                 raise result
-
-
-class _Beside(threading.local):
-    """What the reading of a record brought with it: the node of its sessions, for a question that follows at once."""
-
-    of: str | None = None
-    until_s = 0.0
-    seen: Any = None
 
 
 class _WakeUp:
@@ -172,7 +163,6 @@ class ZookeeperTurnStore:
         self._connection = Connection(place, self._secrets)
         self._wake_ups: dict[str, _WakeUp] = {}
         self._alive: dict[str, tuple[int, Sessions]] = {}
-        self._beside = _Beside()
         self._open_sessions: list[ZookeeperSession] = []
         try:
             self.coordinator_id()
@@ -258,17 +248,11 @@ class ZookeeperTurnStore:
         return _facts(data), stat.ephemeralOwner
 
     def read(self, lock: str) -> Stored:
-        path, sessions = self._lock_path(lock), self._sessions_path(lock)
-
-        def send(client: Any) -> Any:
-            # Who is alive is asked after each reading: in the same go, and after it on the same connection.
-            return _Both(_get(path)(client), client.exists_async(sessions))
-
+        path = self._lock_path(lock)
         try:
-            (data, stat), self._beside.seen = self._fresh(path, send, self._deadline())
+            data, stat = self._fresh(path, _get(path), self._deadline())
         except zk.NoNodeError:
             return Stored(None, 0)
-        self._beside.of, self._beside.until_s = lock, time.monotonic() + AT_ONCE_S
         try:
             return Stored(record_from_json(data.decode()), stat.version + 1)
         except NewerFormat as error:
@@ -331,12 +315,7 @@ class ZookeeperTurnStore:
 
     def live_sessions(self, lock: str) -> Sessions:
         path, deadline_s = self._sessions_path(lock), self._deadline()
-        beside, of, until_s = self._beside, self._beside.of, self._beside.until_s
-        beside.of = None
-        if of == lock and time.monotonic() < until_s:
-            stat = beside.seen
-        else:
-            stat = self._fresh(path, lambda client: client.exists_async(path), deadline_s)
+        stat = self._fresh(path, lambda client: client.exists_async(path), deadline_s)
         if stat is None:
             return Sessions(ids=frozenset(), jobs=frozenset())
         # Waiters ask at every change of the record, and runs come and go seldom: the parent says whether any did.
@@ -374,7 +353,7 @@ class ZookeeperTurnStore:
                 # In this order: a change after the version was read finds the watch set.
                 return _Both(client.exists_async(watched, watch=wake_up.told), client.exists_async(path))
 
-            _, stat = self._connection.insist(send, deadline_s)
+            stat = self._connection.insist(send, deadline_s)
         except Unavailable:
             return  # its time is over; whether the store is down, the next reading finds out within its own time
         if (0 if stat is None else stat.version + 1) == version:
@@ -395,8 +374,7 @@ class ZookeeperTurnStore:
 
     def _fresh(self, path: str, send: Callable[[Any], Any], deadline_s: float) -> Any:
         """A reading of at least what was acknowledged to anybody before the call: a server may lag behind the others."""
-        _, found = self._connection.insist(lambda client: _Both(client.sync_async(path), send(client)), deadline_s)
-        return found
+        return self._connection.insist(lambda client: _Both(client.sync_async(path), send(client)), deadline_s)
 
     def _make(self, path: str, data: bytes, deadline_s: float) -> None:
         """Makes a lasting node and those above it, where they are missing."""
