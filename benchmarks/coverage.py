@@ -20,11 +20,12 @@ import pyspark
 
 import headgate
 from benchmarks.measure import figures, machine, write
-from benchmarks.streams import ORDER, PARTS, SOURCE, cut, digest, ours, ratio
+from benchmarks.streams import ORDER, SOURCE, cut, digest, ours, ratio
 from headgate.core.spec.data import Coverage
 
 LATENCIES_MS = (0, 30)
-ROUNDS = 3
+ROUNDS = 2
+PARTS = {"ingest": 4, "mutation": 2, "delete": 2}
 SLOW = Path(__file__).parent / "java" / "SlowFileSystem.java"
 COVERAGES: tuple[Coverage, ...] = ("exclusive", "publish")
 

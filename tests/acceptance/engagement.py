@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -71,12 +72,17 @@ def drop(folder: Path, kind: str, number: int, rows: pa.Table) -> None:
 def pipeline(
     root: Path, kinds: tuple[str, ...] = ("ingest", "mutation", "delete"), *, is_ordered: bool = True, **keys: object
 ) -> headgate.Pipeline:
-    """The three streams over `root/in`, into `root/table`."""
+    """The three streams over `root/in`, into `root/table`; `ahead`: each file is a batch, computed before its turn."""
     made = headgate.Pipeline("engagement", storage=str(root / "_headgate"))
     table = made.table(
         "engagement", path=str(root / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
     )
     append_keys = {key: keys[key] for key in ("key", "on_duplicate", "turn_limit") if key in keys}
+    ahead: dict[str, Any] = {}
+    if keys.get("ahead"):
+        ahead = {"coverage": "publish", "turn_limit": {"batches": 1}}
+        append_keys |= ahead
+        keys, ahead["max_rows_per_batch"] = {**keys, "max_rows_per_batch": 1}, 1
     table.append(
         name="Ingestion",
         source=headgate.files(str(root / "in/ingest")),
@@ -93,6 +99,7 @@ def pipeline(
             set={"person_id": "new_person_id"},
             sequence_by="seq",
             applies_to="arrived_and_later",
+            **ahead,
         )
     if "delete" in kinds:
         table.erase(
@@ -100,6 +107,7 @@ def pipeline(
             after=("Mutation" if "mutation" in kinds else "Ingestion") if is_ordered else None,
             source=headgate.files(str(root / "in/delete")),
             match={"person_id": "person_id"},
+            **ahead,
         )
     return made
 

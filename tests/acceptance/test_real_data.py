@@ -82,6 +82,18 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 
 
 @pytest.mark.data
+def test_batches_computed_beside_each_other_give_the_same_table(
+    spark: SparkSession, engagement_data: Path, tmp_path: Path
+) -> None:
+    """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile."""
+    source = Source(engagement_data, "rlists", 2 * PREFIX)
+    source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 2})
+    pipeline(tmp_path, ahead=True).run(until_idle=True, spark=spark)
+    assert dict(content(spark, tmp_path)) == source.answer()
+    check_every_version(spark, tmp_path)
+
+
+@pytest.mark.data
 def test_requests_that_come_before_their_rows_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path
 ) -> None:
