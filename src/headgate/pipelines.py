@@ -20,7 +20,7 @@ from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink
 from headgate.sinks.ledger import read_ledger
-from headgate.site import Site, locate, open_session
+from headgate.site import Site, locate, session_for
 from headgate.spark import jars
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.steps import StreamContext
@@ -66,14 +66,7 @@ class PipelineRun:
             _stream(pipeline, name)
         if spark is None:
             needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
-            spark = open_session(
-                f"headgate {pipeline.name}",
-                conf=pipeline.spark,
-                kafka=needs_kafka,
-                s3=pipeline.needs_s3,
-                log_store=pipeline.log_store,
-                progress=progress,
-            )
+            spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
         rows = read_ledger(pipeline.storage)
         self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
