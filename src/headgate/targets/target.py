@@ -21,7 +21,8 @@ from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
 from headgate.targets.control import LATER_COLUMNS, Control, Stream
 from headgate.targets.dialect import Connection, Dialect
-from headgate.targets.staged import Part, Questions, StagedTable, add_duplicates, sort_holders
+from headgate.targets.many import Part
+from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
 from headgate.targets.writing import Writing
 
 R = TypeVar("R")
