@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def drop(folder: Path, kind: str, number: int, rows: pa.Table) -> None:
     hidden = place / f".{number:04}.tmp"
     parquet.write_table(rows, hidden)
     hidden.rename(place / f"{number:04}.parquet")
+    time.sleep(0.003)  # Spark takes files in the order of their times, of which it sees milliseconds
 
 
 def pipeline(

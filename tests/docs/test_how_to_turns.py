@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 from headgate import api
 from headgate.delta.gate import OUTSIDE_CONF
-from headgate.delta.jvm import Jvm
 from headgate.delta.statements import confs
 from headgate.settings import resolve_job
 from headgate.sinks.ledger import read_ledger
@@ -42,7 +41,8 @@ def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path
     }
     assert resolve_job(settings, environ={}).coordinator.url.startswith("zookeeper://")
     settings["spark.job.coordinator.url"] = f"sqlite:{tmp_path}/turns.db"
-    with confs(spark, {**settings, OUTSIDE_CONF: "refuse"}), Jvm(spark).active():
+    spark.createDataFrame([(1,)], "id INT")  # so that this session is the active one, as the only one of a program is
+    with confs(spark, {**settings, OUTSIDE_CONF: "refuse"}):
         try:
             run(page, spark, tmp_path)
         finally:

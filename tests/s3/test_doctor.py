@@ -137,8 +137,12 @@ BAD = {
     "the bucket is in another region": (
         None,
         Fault(
-            "error_before", times=None, status=400, code="AuthorizationHeaderMalformed", message="expecting 'us-west-2'"
-        ),
+            "error_before",
+            times=None,
+            status=400,
+            code="AuthorizationHeaderMalformed",
+            message="The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'us-west-2'",
+        ),  # fmt: skip
     ),
     "the server does not know them": (
         None,

@@ -28,7 +28,8 @@ REASONS: Final = (
     ),
     ("NoSuchBucket|bucket does not exist|UnknownStoreException", "the bucket does not exist"),
     (
-        "PermanentRedirect|AuthorizationHeaderMalformed|Status Code: 301|IllegalLocationConstraint",
+        "PermanentRedirect|AuthorizationHeaderMalformed|authorization header is malformed|is wrong; expecting"
+        "|Status Code: 301|IllegalLocationConstraint",
         "the bucket is in another region",
     ),
     (r"not authorized to perform: ([\w:]+)", "permission is missing: {0}"),
