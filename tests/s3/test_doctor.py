@@ -142,7 +142,7 @@ BAD = {
             status=400,
             code="AuthorizationHeaderMalformed",
             message="The authorization header is malformed; the region 'us-east-1' is wrong; expecting 'us-west-2'",
-        ),  # fmt: skip
+        ),
     ),
     "the server does not know them": (
         None,
