@@ -79,7 +79,7 @@ def pipeline(
     table = made.table(
         "engagement", path=str(root / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
     )
-    append_keys = {key: keys[key] for key in ("key", "on_duplicate", "turn_limit") if key in keys}
+    append_keys: dict[str, Any] = {key: keys[key] for key in ("key", "on_duplicate", "turn_limit") if key in keys}
     ahead: dict[str, Any] = {}
     if keys.get("ahead"):
         ahead = {"coverage": "publish", "turn_limit": {"batches": 1}}
@@ -90,7 +90,7 @@ def pipeline(
         source=headgate.files(str(root / "in/ingest")),
         columns={"person_id": "alias_id"},
         max_rows_per_batch=int(str(keys.get("max_rows_per_batch", 1_000_000))),
-        **append_keys,  # type: ignore[arg-type]
+        **append_keys,
     )
     if "mutation" in kinds:
         table.mutate(

@@ -186,7 +186,7 @@ class Coordinator:
                     self._has_told_clocks = True
                     text = (
                         f"the clock of {self._process.host} is {taken.behind_ms / 60_000:.0f} minutes behind another's on the "
-                        f"lock {self.lock}: turns and tables stay right, but absences, pauses and priorities count from it"
+                        f"lock {self.lock}: turns and tables stay right, but absences and priorities are counted by clocks"
                     )
                     self._ports.events.emit(Noticed(job=self.job, text=text))
                 self._ports.events.emit(

@@ -362,11 +362,13 @@ class SqlTarget:
             if not is_spread:
                 part.write(cursor.connection, 0, table.count, many.rows())
 
-        def end(cursor: Any) -> None:
+        def end(cursor: Any) -> int:
+            others = 0
             if many.is_whole:
                 cursor.execute(self._questions.others_gone(table))
-                table.gone, table.count = table.gone + cursor.rowcount, table.count + cursor.rowcount
-            self._dialect.analyze(cursor.connection, table.stage, table.count)
+                others = int(cursor.rowcount)
+            self._dialect.analyze(cursor.connection, table.stage, table.count + others)
+            return others
 
         is_spread = self._dialect.writers_max != 1 and table.count >= SPREAD_ROWS
         try:
@@ -381,7 +383,8 @@ class SqlTarget:
                 "the target stays at the last complete batch",
                 table=name,
             )
-        self._transaction(end)
+        others = self._transaction(end)  # counted only now, as it may have been tried several times
+        table.gone, table.count = table.gone + others, table.count + others
 
     def _make_stages(self, tables: Sequence[StagedTable]) -> None:
         """Staging tables for these definitions of the target tables, where there are none."""
