@@ -307,7 +307,8 @@ class TargetDatabase(Protocol):
         """Puts the net rows beside their tables, in place of what was staged before; row n in slot `n % slots`.
 
         Returns:
-            Rows that no column takes, with the reason; these are not staged.
+            Rows that no column takes, and parts of rows that the target does not have, with the reason; these are not
+            staged.
         """
         ...
 

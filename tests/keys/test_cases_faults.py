@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headgate.errors import ConstraintViolated, Unavailable
+from headgate.targets.connections import Connections
+from headgate.targets.mariadb import MariadbDialect
 from headgate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, sync, u
 
@@ -94,14 +96,43 @@ def test_case_43_a_foreign_writer_holds_a_lock(kind: str, request: Request) -> N
     cursor.execute("BEGIN IMMEDIATE" if kind == "sqlite" else "BEGIN")
     cursor.execute("UPDATE t SET n = 1 WHERE id = 1")
     if kind != "mariadb":  # eight waits of a second and more
-        with pytest.raises(Unavailable):
+        began_s = time.monotonic()
+        with pytest.raises(Unavailable, match=r"did not let the batch in: .*lock") as error:
             sync(database, changes, target_settings=settings)
+        assert error.value.facts["tries"] == 8
+        if kind == "postgres":  # SQLite's lock is on the whole file: not even the position can be asked for
+            assert (error.value.facts["tables"], error.value.facts["position"]) == ("t", 1)
+        assert time.monotonic() - began_s < 60
     end = threading.Timer(1.0, lambda: other.execute("COMMIT") if kind == "sqlite" else other.commit())
     end.start()
     sync(database, changes, target_settings=settings)
     end.join()
     other.close()
     assert found(database) == [(1, "y"), (2, "x")]
+
+
+@pytest.mark.mariadb
+def test_case_43_a_table_that_is_locked_as_a_whole(request: Request) -> None:
+    """MariaDB waits a day for it of its own accord."""
+    database = fresh("mariadb", request)
+    database.execute(T)
+    other = database.connect()
+    other.cursor().execute("LOCK TABLES t WRITE")
+    end = threading.Timer(2.5, lambda: other.cursor().execute("UNLOCK TABLES"))
+    connections = Connections(MariadbDialect(database.dsn, lock_wait_s=1))
+    tried: list[float] = []
+
+    def insert(cursor: Any) -> None:
+        tried.append(time.monotonic())
+        cursor.execute("INSERT INTO t VALUES (1, 'x', 0)")
+
+    end.start()
+    connections.transaction(insert)
+    end.join()
+    connections.close()
+    other.close()
+    assert len(tried) > 1  # it gave up, and came again
+    assert found(database) == [(1, "x")]
 
 
 @every

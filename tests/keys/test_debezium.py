@@ -129,6 +129,10 @@ def test_values_are_decoded_by_their_schema() -> None:
         "z": datetime(2026, 1, 2, 1, 4, 5, 678000, tzinfo=UTC), "n": Decimal("-10000000000000000000000000000000000.001"),
         "null": None,
     }  # fmt: skip
+    for op in "cru":  # only of a row that was there before can the rest be what the target has
+        one = envelope.read({"schema": schema, "payload": {**message(op, 1), "after": after}})
+        assert isinstance(one, RowChanged)
+        assert one.is_partial == (op == "u")
     with pytest.raises(NotAnEnvelope, match=r"after\.d is not what its schema says"):
         envelope.read({"schema": schema, "payload": {**message("c", 1), "after": {"d": "x"}}})
 
@@ -216,6 +220,8 @@ def test_a_bad_message_is_named_and_what_is_before_it_is_applied(tmp_path: Path)
         changes(tmp_path, whole=False)
     with pytest.raises(CheckpointMismatch, match="it is of change files, and this sync reads debezium"):
         changes(tmp_path, after=7)
+    with pytest.raises(CheckpointMismatch, match=r"it is of debezium at /other, and this sync reads those at /.*/data"):
+        changes(tmp_path, '{"source":"debezium","at":"/other","logs":{}}', 7)
     with pytest.raises(CheckpointMismatch, match="it is of delta, and this sync reads debezium"):
         changes(tmp_path, '{"source":"delta"}', 7)
 

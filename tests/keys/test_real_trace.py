@@ -26,6 +26,8 @@ TYPES = {
     "sqlite": {"path": "text PRIMARY KEY", "url": "text UNIQUE", "duration": "int", "legacy_id": "int", "n_tags": "int"},
 }  # fmt: skip
 COLUMNS = ("duration", "event", "language", "legacy_id", "n_tags", "path", "recorded", "speakers", "title", "url")
+FINAL_SHA256 = "20fd0300bbed881d30a9e139ee8d3ec5e1ef277d49fa51da7c5ef964c77b6d9d"
+"""Over the sorted last images as the file has them, found with nothing but a Parquet reader: 21,715 rows."""
 pytestmark = pytest.mark.data
 
 
@@ -68,12 +70,11 @@ def in_target(database: Database) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture(scope="module")
-def changes() -> list[Change]:
-    """All 53,631."""
-    found = [change for group in source().transactions(-1) for change in group]
-    assert len(found) == 53_631
-    return found
+def test_the_file_is_read_as_it_is() -> None:
+    """Every change, in order, each before-image what the change before it left."""
+    changes = [change for group in source().transactions(-1) for change in group]
+    assert len(changes) == 53_631
+    assert digest(list(replayed(changes).values())) == FINAL_SHA256
 
 
 SHORT = {
@@ -93,9 +94,7 @@ WINDOWS = [
 
 
 @pytest.mark.parametrize(("kind", "window", "mode"), WINDOWS)
-def test_the_trace_ends_as_its_serial_replay(
-    kind: str, window: int, mode: Any, changes: list[Change], request: pytest.FixtureRequest
-) -> None:
+def test_the_trace_ends_as_its_serial_replay(kind: str, window: int, mode: Any, request: pytest.FixtureRequest) -> None:
     """In windows of 1,000 and 10,000 changes and all at once; values do change hands."""
     database = fresh(kind, request)
     table(database)
@@ -106,5 +105,5 @@ def test_the_trace_ends_as_its_serial_replay(
         assert batch.complete is not None
         edges += batch.complete.edges
     target.close()
-    assert digest(in_target(database)) == digest(list(replayed(changes).values()))
+    assert digest(in_target(database)) == FINAL_SHA256
     assert edges > 1000 or window > 10_000

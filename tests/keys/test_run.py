@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from decimal import Decimal
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from headgate.core.keys.change import batches, transactions
-from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, Unavailable
+from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
 from headgate.online import open_target
 from headgate.sources.files import ChangeFiles
 from headgate.syncs.run import SyncSettings, run
@@ -159,6 +160,32 @@ def test_bad_changes_are_named_and_nothing_is_written(kind: str, request: pytest
     assert database.rows("t") == []
 
 
+@every
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_change_before_its_snapshot_is_named_and_makes_no_half_row(
+    kind: str, mode: str, request: pytest.FixtureRequest
+) -> None:
+    """Of a row that the target does not have, the change shows a part; the rest of the row would be lost without a word."""
+    database = fresh(kind, request)
+    database.execute(T)
+    fill(database, "t", [row(1, "x", "one"), row(4, "w", "four")])
+    shown: list[Any] = [
+        ("u", None, {"id": 1, "uk": "new"}), ("u", None, {"id": 2, "uk": "x"}),
+        ("u", {"id": 3}, {"id": 8}), ("u", {"id": 4}, {"id": 9}),
+        ("c", None, row(5, "five", "b")), ("u", None, {"id": 5, "uk": "y"}),
+    ]  # fmt: skip
+    changes = [replace(one, is_partial=one.op == "u") for one in changes_of(*(("1", "t", *each) for each in shown))]
+    with pytest.raises(ConstraintViolated, match="shows a part of the row only, and the target does not have") as error:
+        sync(database, changes, mode=mode)
+    assert error.value.facts["rows"] == "t 2 (position 1); t 8 (position 2)"
+    assert sorted(one["id"] for one in database.rows("t")) == [1, 4]
+    (done,) = sync(database, changes, mode=mode, on_violation="quarantine")
+    assert done.complete is not None
+    assert sorted(one.row.key for one in done.complete.dead) == [(2,), (8,)]
+    there = sorted((one["id"], one["uk"], one["b"]) for one in database.rows("t"))
+    assert there == [(1, "new", "one"), (5, "y", "b"), (9, "w", "four")]
+
+
 def test_a_target_is_chosen_by_its_dsn(tmp_path: Path) -> None:
     """And one that does not answer says so; the DSN, which may hold a password, is not in the message."""
     with pytest.raises(Unavailable, match=r"does not answer.*a\.db"):
@@ -198,6 +225,24 @@ def test_an_older_control_table_is_extended_and_a_place_stays(kind: str, request
     assert (progress.position, progress.place) == (1, '{"source":"debezium"}')
     with pytest.raises(CheckpointMismatch, match="it is of debezium, and this sync reads change files"):
         list(ChangeFiles(files="none").transactions(progress.position, progress.place))
+
+
+def test_a_position_of_other_files_is_refused(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Their numbers mean other changes: what lies below the position would be left out without a word."""
+    database = fresh("sqlite", request)
+    database.execute(T)
+    lines(tmp_path / "a.jsonl", {**GOOD, "seq": 7, "after": row(1, "x")})
+    lines(tmp_path / "b.jsonl", {**GOOD, "seq": 3, "after": row(2, "y")})
+    for name, says in [("a", None), ("a", None), ("b", r"change files at .*a\.jsonl.* reads those at .*b\.jsonl")]:
+        target = database.target()
+        expected = contextlib.nullcontext() if says is None else pytest.raises(CheckpointMismatch, match=says)
+        with expected:
+            list(run(ChangeFiles(files=str(tmp_path / f"{name}.jsonl")), target, stream="s"))
+        target.close()
+    database.execute("UPDATE headgate_stream SET place = NULL")  # as earlier versions left it
+    target = database.target()
+    assert list(run(ChangeFiles(files=str(tmp_path / "b.jsonl")), target, stream="s")) == []
+    target.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -51,7 +51,9 @@ def check(kind: str, name: str, way: tuple[str, int, int, str], request: pytest.
     elif variant == "changed":
         changes = changed_columns_only(changes, keys)
     how = {"mode": mode, "parallelism": parallelism, "changes_max": changes_max, "plan": plan}
-    sync(database, changes, **how)
+    for done in sync(database, changes, **how):
+        # What the plan foresaw needs no second try: one would hide an edge that was missed.
+        assert done.complete is None or done.complete.retried_alone == 0
     assert state(database, scenario.tables) == expected(scenario)
     # The whole delivered again changes nothing.
     assert sync(database, changes, **how) == []
@@ -63,7 +65,7 @@ def check(kind: str, name: str, way: tuple[str, int, int, str], request: pytest.
 def test_a_scenario_ends_as_at_the_source(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     """Modes, parallelism, batch sizes and what the images say, pairwise."""
     # A table that is made takes MariaDB as long as a batch: a few ways there, and all of them with the long tests.
-    for way in WAYS[4:] if kind == "mariadb" else WAYS:
+    for way in WAYS[2::2] if kind == "mariadb" else WAYS:
         check(kind, name, way, request, "staged")
 
 

@@ -106,6 +106,10 @@ def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> Non
     with pytest.raises(Corrupt, match=rf"it is not JSON.*topic={topic} partition=1 offset=2"):
         next(going)
 
+    elsewhere = json.dumps({**json.loads(first.place), "at": "another-cluster"})
+    with pytest.raises(CheckpointMismatch, match="it is of debezium at another-cluster"):
+        next(source.transactions(first.seq, elsewhere))
+
     for deleted in admin.delete_records([TopicPartition(topic, 1, 2)]).values():
         deleted.result(20)
     with pytest.raises(

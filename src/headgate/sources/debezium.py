@@ -51,6 +51,10 @@ class Logs(Protocol):
         """Changes when a log grows: cheap to ask for."""
         ...
 
+    def at(self) -> str | None:
+        """Where they are, as far as that tells them from others of the same names."""
+        ...
+
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None
     ) -> Sequence[tuple[str, Iterator[Message]]]:
@@ -163,8 +167,9 @@ class DebeziumChanges:
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        state = places.read(places.DEBEZIUM, after, place).get("logs", {})
-        end = None if until is None else places.read(places.DEBEZIUM, after, until).get("logs", {})
+        at = self.logs.at()
+        state = places.read(places.DEBEZIUM, after, place, at=at).get("logs", {})
+        end = None if until is None else places.read(places.DEBEZIUM, after, until, at=at).get("logs", {})
         shared = _Seen()
         logs: dict[str, _Log] = {}
         starts = {name: one[0] for name, one in state.items()}
@@ -185,8 +190,8 @@ class DebeziumChanges:
             groups = self._merged(data)
         else:
             groups = self._whole(data, [log for name, log in logs.items() if self.logs.is_transactions(name)])
+        head = places.written(places.DEBEZIUM, {} if at is None else {"at": at})[:-1] + ',"logs":{'
         for rows in groups:
-            head = f'{{"source":"{places.DEBEZIUM}","logs":{{'
             text = head + ",".join([log.text for log in logs.values()]) + "}}"
             changes: list[Change] = []
             for row in rows:
@@ -194,7 +199,8 @@ class DebeziumChanges:
                 changes.append(
                     Change(
                         seq=after, tx=row.tx if len(rows) > 1 else None, table=self._table(row), op=row.op,
-                        before=row.before, after=row.after, place=text if len(changes) + 1 == len(rows) else None,
+                        before=row.before, after=row.after, is_partial=row.is_partial,
+                        place=text if len(changes) + 1 == len(rows) else None,
                     )
                 )  # fmt: skip
             yield tuple(changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,9 @@ class EnvelopeFiles:
 
     def fingerprint(self) -> object:
         return tuple(stat_of(self._all()))
+
+    def at(self) -> str:
+        return os.path.abspath(self.files)
 
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None

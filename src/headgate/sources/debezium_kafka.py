@@ -58,6 +58,13 @@ class EnvelopeTopics:
     def fingerprint(self) -> object:
         return tuple((name, end) for name, (_, _, _, end) in self._partitions().items())
 
+    def at(self) -> str | None:
+        """The cluster's id: its servers may be renamed."""
+        try:
+            return self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id  # type: ignore[no-any-return]
+        except self._kafka.KafkaException as error:
+            raise self._silent(error) from error
+
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None
     ) -> Sequence[tuple[str, Iterator[Message]]]:
@@ -126,10 +133,11 @@ class EnvelopeTopics:
                     low, high = consumer.get_watermark_offsets(there, timeout=ANSWER_S)
                     found[f"{topic}/{partition}"] = (topic, partition, low, high)
         except self._kafka.KafkaException as error:
-            raise Unavailable(
-                f"Kafka does not answer: {error.args[0].str()}", servers=self._settings["bootstrap.servers"]
-            ) from error
+            raise self._silent(error) from error
         return found
+
+    def _silent(self, error: Any) -> Unavailable:
+        return Unavailable(f"Kafka does not answer: {error.args[0].str()}", servers=self._settings["bootstrap.servers"])
 
 
 class _Reading:

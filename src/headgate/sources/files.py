@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import glob
 import heapq
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -58,7 +60,7 @@ class ChangeFiles:
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
         if after >= 0:
-            places.read(places.FILES, after, place)
+            places.read(places.FILES, after, place, at=os.path.abspath(self.files))
         last = after
         for group in self._merged():
             new = tuple(change for change in group.changes if change.seq > last)
@@ -189,8 +191,14 @@ class ChangeFiles:
         tx = record.get(self.transaction)
         return Change(
             seq=seq, tx=None if tx is None else str(tx), table=self.tables.get(table, table), op=cast(Op, op),
-            before=before, after=after, sql=sql,
+            before=before, after=after, sql=sql, is_partial=op == "u",
+            place=_place(self.files),
         )  # fmt: skip
+
+
+@cache
+def _place(files: str) -> str:
+    return places.written(places.FILES, {"at": os.path.abspath(files)})
 
 
 def paths_of(files: str) -> list[Path]:

@@ -15,7 +15,7 @@ from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
 from headgate.core.spec.data import OnSchemaChange
-from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest
+from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
 from headgate.syncs.apply import Seen, drive
 from headgate.syncs.schema import fitted
@@ -124,6 +124,10 @@ def apply_one(
         complete = _apply(batch, target, how, seen, ready)
     except DefinitionChanged:
         complete = _apply(batch, target, how, seen, None)
+    except (Unavailable, UnsupportedTable) as error:
+        names = dict.fromkeys(change.table for change in batch.changes if change.op != "mark")
+        error.tell(tables=", ".join(names), position=batch.through)
+        raise
     return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
 
 
@@ -259,9 +263,14 @@ def violated(stopped: Stopped) -> ConstraintViolated:
     if len(stopped.rows) > NAMED_MAX:
         rows.append(f"and {len(stopped.rows) - NAMED_MAX} more")
     clash = next(iter(stopped.clashes), None)
+    stays = (
+        "the position stays at the last complete batch; the other parts of this one are in, and the whole of it is applied "
+        "from there again"
+        if stopped.is_begun
+        else "the target stays at the last complete batch"
+    )
     return ConstraintViolated(
-        f"the changes break a constraint of the target: {stopped.violation.reason}; "
-        "the target stays at the last complete batch",
+        f"the changes break a constraint of the target: {stopped.violation.reason}; {stays}",
         constraint=stopped.violation.constraint or (clash.key if clash else None),
         rows="; ".join(rows) or None,
         holder=clash.holder if clash else None,

@@ -138,6 +138,8 @@ class MariadbDialect:
             for statement in SESSION:
                 cursor.execute(statement)
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (self._lock_wait_s,))
+            # Of a whole table: somebody's LOCK TABLES or ALTER TABLE. The server's own is a day.
+            cursor.execute("SET SESSION lock_wait_timeout = %s", (self._lock_wait_s,))
         connection.commit()
         return connection
 

@@ -24,6 +24,12 @@ except ImportError as error:  # pragma: no cover - the extra is there where this
 
 LOCK_WAIT_MS = 10_000
 """So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
+SILENCE = {
+    "connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
+    "tcp_user_timeout": 60_000,
+}  # fmt: skip
+"""Seconds, the last one milliseconds, where the address does not say them: after about a minute without a word a connection
+counts as lost."""
 ANALYZE_ROWS = 2_000
 """From here on it pays to tell the planner what was staged."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
@@ -66,14 +72,16 @@ class PostgresDialect:
 
     def connect(self) -> Connection:
         try:
-            psycopg.conninfo.conninfo_to_dict(self._dsn)
+            said = psycopg.conninfo.conninfo_to_dict(self._dsn)
         except psycopg.ProgrammingError:
             # The reason repeats the address, with its password.
             raise InvalidRequest(
                 "the address of the target cannot be read; nothing was done",
                 advice="postgresql://user:password@host:5432/database, what is special in it percent-encoded",
             ) from None
-        connection = psycopg.connect(self._dsn, prepare_threshold=None)
+        silence = {name: value for name, value in SILENCE.items() if name not in said}
+        address = psycopg.conninfo.make_conninfo(self._dsn, **silence)
+        connection = psycopg.connect(address, prepare_threshold=None)
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
             cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")

@@ -47,6 +47,8 @@ class StagedTable:
     moved: int = 0
     vacated: int = 0
     """Bits of the unique keys that some row has to let go of."""
+    has_partial: bool = False
+    """Some row ends with what only the target can complete."""
     is_emptied: bool = False
     """The batch empties the target table first."""
     has_numbers_only: bool = True
@@ -63,6 +65,7 @@ class StagedTable:
             return
         self.put += 1
         self.moved += row.origin is not None
+        self.has_partial |= row.is_partial
         shape = tuple(row.image)
         if shape not in self.shapes:
             said = frozenset(column.name for column in self.schema.stored if column.name in row.image)
@@ -95,7 +98,7 @@ class StagedTable:
         """What is staged: values in the order of `stage_columns`."""
         names = tuple(column.name for column in self.schema.stored)
         blank: list[object] = [None] * len(self.schema.identity)
-        for n, _, key, image, origin, _ in rows:
+        for n, _, key, image, origin, *_ in rows:
             mark = (n % slots,) if slots > 1 else ()
             place = () if not self.moved else blank if origin is None else origin
             if image is None:
@@ -129,6 +132,16 @@ class Questions:
             (table.stage, "s"), (table.stage, "t"), self.match(table, "s", "t"), [("hg_op", str(VOID))],
             f"s.hg_op = {GONE} AND t.hg_op = {PUT}",
         )  # fmt: skip
+
+    def absent(self, table: StagedTable) -> str:
+        """Staged rows that are not whole and of which the target has nothing that they could be completed from."""
+        columns = len(table.schema.stored)
+        masks = ", ".join(str(mask) for said, mask in table.masks.items() if len(said) < columns)
+        nothing = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {self.match(table, 't', 's')})"
+        if table.moved:
+            elsewhere = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {self.origin_match(table)})"
+            nothing = f"(s.hg_o0 IS NULL AND {nothing} OR s.hg_o0 IS NOT NULL AND {elsewhere})"
+        return f"SELECT s.hg_n FROM {table.stage} s WHERE s.hg_op = {PUT} AND s.hg_mask IN ({masks}) AND {nothing}"
 
     def others_gone(self, table: StagedTable) -> str:
         """Stages what the target has and the batch does not, as gone."""

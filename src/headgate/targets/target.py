@@ -26,6 +26,10 @@ from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort
 from headgate.targets.writing import Writing
 
 R = TypeVar("R")
+ABSENT = (
+    "the change shows a part of the row only, and the target does not have the row: it was made before what the target "
+    "began with, or was set apart, or was deleted in the target"
+)
 SPREAD_ROWS = 100_000
 """From here on many rows are staged by many processes; fewer, by this one."""
 
@@ -94,13 +98,16 @@ class SqlTarget:
                 self._add_rows(cursor.connection, table, table.rows, slots)
                 self._dialect.analyze(cursor.connection, table.stage, len(table.rows))
 
+        refused: list[Refusal] = []
         try:
             self._transaction(write)
-            return ()
         except ViolatedError:
             for table in some:
                 self._empty(table.stage)
-            return tuple(refusal for table in some for refusal in self._refused(table, table.rows, slots))
+            refused = [refusal for table in some for refusal in self._refused(table, table.rows, slots)]
+        for table in some:
+            refused += self._absent(table)
+        return tuple(refused)
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
         if duplicates:
@@ -428,6 +435,20 @@ class SqlTarget:
                 return [Refusal(row=rows[0].n, reason=error.violated.reason)]
         middle = len(rows) // 2
         return [*self._refused(table, rows[:middle], slots), *self._refused(table, rows[middle:], slots)]
+
+    def _absent(self, table: StagedTable) -> Sequence[Refusal]:
+        """Takes the rows back of which the changes show a part, and the target has nothing."""
+        if not table.has_partial:
+            return ()
+        partial = {row.n for row in table.rows if row.is_partial}
+
+        def take_back(cursor: Any) -> Sequence[int]:
+            cursor.execute(self._questions.absent(table))
+            absent = sorted(partial.intersection(int(n) for (n,) in cursor.fetchall()))
+            self._writing.take_back(cursor, table, absent)
+            return absent
+
+        return [Refusal(row=n, reason=ABSENT) for n in self._transaction(take_back)]
 
     def _check_definitions(self) -> None:
         """After a refusal: perhaps it was a key that has been added since."""

@@ -55,10 +55,13 @@ class Writing:
         for (slot, bits), rows in groups.items():
             sets = [f"hg_slot = {slot}"] if slot is not None else []
             sets += [f"hg_vacate = {bits}"] if bits is not None else []
-            for begin in range(0, len(rows), CHUNK):
-                # Numbers of ours, not values of anybody's.
-                which = ", ".join(str(int(n)) for n in rows[begin : begin + CHUNK])
+            for which in _chunks(rows):
                 cursor.execute(f"UPDATE {table.stage} SET {', '.join(sets)} WHERE hg_n IN ({which})")
+
+    def take_back(self, cursor: Any, table: StagedTable, rows: Sequence[int]) -> None:
+        """Staged rows are not staged any more."""
+        for which in _chunks(rows):
+            cursor.execute(f"DELETE FROM {table.stage} WHERE hg_n IN ({which})")
 
     def apply(self, cursor: Any, tables: Sequence[StagedTable], slot: int, net: Net, schemas: Tables) -> None:
         """Applies a slot, or all.
@@ -261,3 +264,9 @@ class Writing:
 
     def _value(self, value: object) -> object:
         return numbers.dumps(value) if isinstance(value, dict | list) else value
+
+
+def _chunks(rows: Sequence[int]) -> Iterator[str]:
+    # Numbers of ours, not values of anybody's.
+    for begin in range(0, len(rows), CHUNK):
+        yield ", ".join(str(int(n)) for n in rows[begin : begin + CHUNK])

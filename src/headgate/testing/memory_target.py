@@ -118,7 +118,13 @@ class MemoryTarget:
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
         self._fence()
         self._staged = _Staged(net, {row.n: row.n % slots for row in net.rows})
-        return ()
+        absent = [
+            row
+            for row in net.rows
+            if row.is_partial and (row.origin or row.key) not in self.storage.rows.get(row.table, {})
+        ]
+        self._staged.slot.update((row.n, DEAD) for row in absent)
+        return tuple(Refusal(row=row.n, reason="the target does not have the row") for row in absent)
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
         self._fence()

@@ -183,9 +183,11 @@ QUICK = (
     "plain",
     "plain-fine",
     "crash",
+    "crash-twice",
     "expire",
     "lost-twice",
     "raises",
+    "raises-crash",
     "give-up-lost",
     "foreign-writer",
     "steps-crash",
@@ -213,4 +215,4 @@ QUICK = (
     "new",
     "missing-table-crash",
 )
-"""Scenarios for every test run: together about half a minute."""
+"""Scenarios for every test run: together under a minute."""

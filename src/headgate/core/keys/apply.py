@@ -10,7 +10,7 @@ images of the end, so all of them may be applied again. Nothing is retried witho
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from headgate.core.effects import Effect, Protocol, perform
@@ -72,7 +72,8 @@ Outcome = Applied | Violated
 
 @dataclass(frozen=True, slots=True)
 class Stage(Effect[tuple[Refusal, ...]]):
-    """Put the net rows beside their tables. Row n goes to slot `n % slots`. Answers with rows that fit no column."""
+    """Put the net rows beside their tables. Row n goes to slot `n % slots`. Answers with rows that fit no column, or that
+    are not whole and not there."""
 
     net: Net
     slots: int
@@ -154,12 +155,14 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The batch breaks a constraint and the policy is `stop`: the target stays at the last complete batch."""
+    """The batch breaks a constraint and the policy is `stop`: the position stays at the last complete batch."""
 
     violation: Violated
     rows: tuple[NetRow, ...]
     """Rows that cannot be applied, as far as it was found out."""
     clashes: tuple[Clash, ...] = ()
+    is_begun: bool = False
+    """Other parts of the batch are in: the position is that of the last complete batch, and it is finished from there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +253,7 @@ def apply_batch(
         if stopped is None:
             yield from perform(Finish(net, slots, state.dead_rows()))
     if stopped is not None:
-        return stopped
+        return replace(stopped, is_begun=slots > 1)
     return Complete(
         rows=len(net.rows),
         edges=len(found.edges),

@@ -72,6 +72,8 @@ class Change:
     """The row before; or its key only; or None where the source does not say."""
     after: Image | None = None
     """The row after. Columns that are missing kept their value."""
+    is_partial: bool = False
+    """The source has columns that `after` leaves out: what they are, only a row that is there already can tell."""
     sql: str | None = None
     """The statement of a `ddl`."""
     many: ManyRows | None = None

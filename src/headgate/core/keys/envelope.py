@@ -53,6 +53,8 @@ class RowChanged:
     """Its place in the source, never falling within a log; several rows may have one. None: not told, or a snapshot."""
     ts_ms: int
     """When it was made at the source; 0: not told."""
+    is_partial: bool = False
+    """`after` lacks large values that did not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +144,7 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
         op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=".".join(names),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
         tx=str(transaction["id"]) if transaction else None, total_order=total_order,
-        order=order, ts_ms=ts_ms,
+        order=order, ts_ms=ts_ms, is_partial=op == "u" and after is not None and len(after) < len(value["after"]),
     )  # fmt: skip
 
 

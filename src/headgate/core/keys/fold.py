@@ -35,6 +35,8 @@ class NetRow(NamedTuple):
     """The key under which the target has it, if that is another one. What `image` does not say is found there."""
     seq: int
     """The place of the last change to it."""
+    is_partial: bool = False
+    """Only a row that the target has can be what this one ends with: the source's row has more than `image` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +100,8 @@ class _Row:
     seq: int
     placed_tx: str | None = None
     """The transaction that put it under this key."""
+    is_partial: bool = False
+    """No change has made it or shown it whole."""
 
 
 @dataclass(slots=True)
@@ -156,6 +160,7 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
                 image=row.image,
                 origin=row.origin if row.image is not None and row.origin != row.key else None,
                 seq=row.seq,
+                is_partial=row.is_partial and _lacks(row, open_tables[name].schema),
             )
             for n, (name, row) in enumerate(rows)
         ),
@@ -170,12 +175,17 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
             row.image is not None
             and row.origin is not None
             and row.origin != row.key
-            and any(column.name not in row.image for column in open_tables[name].schema.stored)
+            and _lacks(row, open_tables[name].schema)
             for name, row in rows
         ),
         changes=count,
         through=through,
     )
+
+
+def _lacks(row: _Row, schema: TableSchema) -> bool:
+    """Whether the changes leave out how a part of the row is."""
+    return row.image is not None and any(column.name not in row.image for column in schema.stored)
 
 
 def _opened(tables: Mapping[str, TableSchema], name: str, seq: int) -> _Table:
@@ -217,12 +227,13 @@ def _fold_row(table: _Table, change: Change) -> None:
             table.rows[place] = _Row(old, None, None, change.seq)
         return
     whole = image if row.image is None else {**row.image, **image}
+    is_partial = row.is_partial and change.is_partial
     if is_here and (new == old or canonical(new) == place):
-        table.rows[place] = _Row(new, whole, row.origin, change.seq, row.placed_tx)
+        table.rows[place] = _Row(new, whole, row.origin, change.seq, row.placed_tx, is_partial)
         return
     if is_here:
         table.rows[place] = _Row(old, None, None, change.seq)
-    _put(table, _Row(new, whole, row.origin, change.seq, change.tx))
+    _put(table, _Row(new, whole, row.origin, change.seq, change.tx, is_partial))
 
 
 def _put(table: _Table, row: _Row) -> None:
@@ -231,7 +242,7 @@ def _put(table: _Table, row: _Row) -> None:
     there = table.rows.get(place)
     if row.placed_tx is not None and (there is None or there.image is not None):
         # Nobody known is there: then perhaps one that only the target knows.
-        table.displaced.setdefault(place, []).append(there or _Row(row.key, None, row.key, row.seq))
+        table.displaced.setdefault(place, []).append(there or _Row(row.key, None, row.key, row.seq, is_partial=True))
     table.rows[place] = row
 
 
@@ -239,7 +250,7 @@ def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bo
     """The row that a change means, and whether it is the one that stands under the key now."""
     here = table.rows.get(place)
     if here is None:
-        return _Row(key, None, key, change.seq), True
+        return _Row(key, None, key, change.seq, is_partial=True), True
     waiting = table.displaced.get(place)
     if not waiting or here.image is None or agrees(here.image, change.before):
         return here, True

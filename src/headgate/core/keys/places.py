@@ -21,11 +21,17 @@ def written(kind: str, facts: Mapping[str, Any]) -> str:
     return json.dumps({"source": kind, **facts}, separators=(",", ":"))
 
 
-def read(kind: str, position: int, place: str | None) -> Mapping[str, Any]:
+def read(kind: str, position: int, place: str | None, *, at: str | None = None) -> Mapping[str, Any]:
     """What a source of this kind wrote; empty at the beginning.
 
+    Args:
+        kind: Of the source that is read.
+        position: The target's.
+        place: What stands beside it.
+        at: Where this source is, if that is compared.
+
     Raises:
-        CheckpointMismatch: Another kind of source wrote it, or one that writes none.
+        CheckpointMismatch: Another source wrote it, or one that writes none.
     """
     facts: Mapping[str, Any] = {}
     if place is not None:
@@ -36,6 +42,9 @@ def read(kind: str, position: int, place: str | None) -> Mapping[str, Any]:
     found = facts.get("source", FILES) if place is not None or position >= 0 else kind
     if found != kind:
         raise other(found, kind, position)
+    was = facts.get("at", at)  # earlier versions wrote none
+    if at is not None and was != at:
+        raise other(f"{kind} at {was}", f"those at {at}", position)
     return facts
 
 

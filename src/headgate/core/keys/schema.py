@@ -152,5 +152,6 @@ def refuse_columns(schema: TableSchema, image: Image, seq: int) -> None:
                 advice="Add the column to the target, or leave it out at the source",
                 table=schema.name,
                 column=name,
+                key=", ".join(map(str, schema.key_of(image) or ())) or None,
                 position=seq,
             )

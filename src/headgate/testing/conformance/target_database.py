@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -91,6 +92,19 @@ class TargetDatabaseConformance:
         (number,) = [i for i, key in enumerate(target.tables(["t"])["t"].unique_keys) if not key.is_primary]
         assert found.edges == (Edge(1, 0, number),)
         assert found.clashes == ()
+
+    def test_a_part_of_a_row_that_is_not_there_is_refused(self, open_target: OpenTarget) -> None:
+        """What it leaves out cannot be found; of a row that is there, or that the batch makes, it can."""
+        target = open_target()
+        target.open_stream("s")
+        partial = [
+            replace(one, after={"id": one.after["id"]}, is_partial=True) if one.op == "u" and one.after else one
+            for one in changes(("u", 1, "?"), ("u", 5, "?"), ("c", 6, "z"), ("u", 6, "?"))
+        ]
+        moved = replace(partial[0], before={"id": 7}, after={"id": 8})
+        net = fold([*partial, moved], target.tables(["t"]))
+        refused = [net.rows[one.row].key for one in target.stage(net, 1)]
+        assert sorted(refused) == [(5,), (8,)]
 
     def test_a_holder_outside_the_batch_is_named(self, open_target: OpenTarget) -> None:
         """As drift, with its key."""
