@@ -20,6 +20,7 @@ from typing import cast
 
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports
+from headgate.coordinator.heartbeat import SELF_FENCE
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import job_token
@@ -31,7 +32,7 @@ from headgate.sinks.tee import Tee
 from headgate.site import open_store
 
 END_S = 10.0
-"""So long a program has to end when it is asked to; then it is killed."""
+"""So long a program has to end when it is asked to; then it is killed. When its turn was lost it has less: see `_grace_s`."""
 LAUNCHER = """
 import json, os, signal, subprocess, sys, threading
 told = open(int(sys.argv[1]))
@@ -77,8 +78,9 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
     program = _Program(command)
     coordinator: Coordinator | None = None
     try:
+        store = open_store(job.coordinator.url)
         ports = Ports(
-            store=open_store(job.coordinator.url),
+            store=store,
             log=cast(TableLog, None),  # a turn without tables asks nothing of any
             clock=MachineClock(),
             randomness=Uuids(),
@@ -91,7 +93,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             order=Order(rule=job.order, absent_after_ms=job.absent_after_ms, priority=job.priority),
             process=this_process(program.pid),
             lock_timeout_s=job.coordinator.lock_timeout_ms / 1000,
-            on_lost=lambda reason: program.end(),
+            on_lost=lambda reason: program.end(_grace_s(store.lease_s)),
         )
         turn = coordinator.take(token_id=job_token(job.job), query_id=None, batch=0, tables=())
         try:
@@ -114,6 +116,11 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
         program.end()
         if coordinator is not None:
             coordinator.close()
+
+
+def _grace_s(lease_s: float | None) -> float:
+    """How long a program whose turn was lost has to end: half of what is left of the lease, at whose end another begins."""
+    return END_S if lease_s is None else min(END_S, (1 - SELF_FENCE) / 2 * lease_s)
 
 
 class _Program:
@@ -150,13 +157,13 @@ class _Program:
                 signal.signal(number, handler)
         return status if status >= 0 else 128 - status
 
-    def end(self) -> None:
+    def end(self, grace_s: float = END_S) -> None:
         """Asks it and all that it has started to end, and kills them if they do not. Safe from any thread, and twice."""
         with self._guard:
             if self._process.poll() is None:
                 self._signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(END_S)
+                    self._process.wait(grace_s)
                 self._signal(signal.SIGKILL)  # also what the program had started, where only that stayed
                 self._process.wait()
             if self._go is not None:

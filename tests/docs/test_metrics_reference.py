@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 
 import yaml
 
 from headgate.cli.metrics import ALERTS, shipped
-from headgate.report.metrics import METRICS
+from headgate.report.metrics import METRICS, Metric
+from headgate.report.statements import STATEMENT_METRICS
 from tests.docs.markdown import DOCS
 
 PAGE = DOCS / "reference" / "metrics.md"
 
 
-def metrics() -> str:
+def metrics(of: Iterable[Metric]) -> str:
     """The table of names."""
     rows = [
         f"| `{metric.series[0] if metric.kind != 'histogram' else metric.name}` | {metric.kind} "
         f"| {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
-        for metric in METRICS
+        for metric in of
     ]
     return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows])
 
@@ -45,7 +47,11 @@ def test_the_page_is_what_the_code_has() -> None:
     """Generated between its marks, and never edited there."""
     text = PAGE.read_text(encoding="utf-8")
     expected = text
-    for name, table in (("metrics", metrics()), ("alerts", alerts())):
+    for name, table in (
+        ("metrics", metrics(METRICS)),
+        ("statements", metrics(STATEMENT_METRICS)),
+        ("alerts", alerts()),
+    ):
         before, rest = expected.split(f"<!-- {name} -->\n")
         expected = f"{before}<!-- {name} -->\n{table}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
     if os.environ.get("HEADGATE_WRITE_REFERENCE") == "1":

@@ -19,8 +19,9 @@ from prometheus_client.samples import Sample
 from headgate.checks.kept import Kept
 from headgate.checks.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
 from headgate.cli.metrics import ALERTS, DASHBOARD, shipped
-from headgate.events import PersonActed, TurnEnded
+from headgate.events import PersonActed, StatementPublished, TurnEnded
 from headgate.report.metrics import METRICS, Facts, families
+from headgate.report.statements import STATEMENT_METRICS, StatementMetrics
 from tests.checks.lake import healthy
 from tests.cli.command import headgate
 from tests.cli.test_looking import FILE
@@ -139,6 +140,48 @@ def test_every_declared_metric_is_exposed_with_its_labels_and_no_other() -> None
 def test_a_metric_says_what_the_record_and_the_ledger_say(name: str, labels: dict[str, str], expected: float) -> None:
     """In seconds; an act that was not done does not count."""
     assert value(name, **labels) == expected
+
+
+def test_statements_of_a_process_are_counted() -> None:
+    """By table, operation and level; what following others took is summed, in seconds where it is time."""
+    counts = StatementMetrics()
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(counts)
+    first = StatementPublished(
+        table="/t",
+        operation="UPDATE",
+        version=3,
+        level=3,
+        attempts=2,
+        lost_puts=1,
+        reasons=("rows came",),
+        rows_read=40,
+        waited_ms=1_250,
+        publish_ms=250.4,
+    )
+    for event in (
+        first,
+        replace(first, rows_read=2, publish_ms=500.0),
+        replace(first, level=0, attempts=1, lost_puts=0),
+    ):
+        counts(event)
+    counts(replace(first, table="/other", operation="DELETE", version=None, level=2))
+    found = samples(generate_latest(registry).decode())
+    labels = {"table": "/t", "operation": "UPDATE"}
+    assert {
+        (one.name, one.labels.get("level")): one.value for one in found if labels.items() <= one.labels.items()
+    } == {
+        ("headgate_statements_total", "0"): 1,
+        ("headgate_statements_total", "3"): 2,
+        ("headgate_statement_attempts_total", None): 5,
+        ("headgate_statement_lost_puts_total", None): 2,
+        ("headgate_statement_rows_read_total", None): 82,
+        ("headgate_statement_waited_seconds_total", None): 3.75,
+        ("headgate_statement_publish_seconds_total", None): 1.0,
+    }
+    names = {(one.name, frozenset(one.labels)) for one in found}
+    assert names == {(name, frozenset(metric.labels)) for metric in STATEMENT_METRICS for name in metric.series}
+    assert {metric.name for metric in STATEMENT_METRICS}.isdisjoint(metric.name for metric in METRICS)
 
 
 KNOWN = {name for metric in METRICS for name in metric.series}

@@ -39,7 +39,7 @@ MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)
 """One file of which a row is marked from the beginning."""
 ALL = (
     *(delete(0), delete(1), update(0, 1), update(1, 0), merge(1, 5), merge(4, 5), merge(2, None), append(4, 0)),
-    *(copy(0), optimize(), restore((9, 0)), insert_absent(1, 5)),
+    *(copy(0), optimize(), restore((9, 0)), insert_absent((1, 4), 5)),
 )
 FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
 
@@ -52,6 +52,7 @@ def explored(
     outside: frozenset[int] = frozenset(),
     marks: bool = True,
     has_vectors: bool = True,
+    has_feed: bool = False,
     executions_max: int = 99,
 ) -> Found:
     """All choices of so many statements, on both tables; the first violation ends it."""
@@ -66,6 +67,7 @@ def explored(
                     outside=outside,
                     marks=marks,
                     has_vectors=has_vectors,
+                    has_feed=has_feed,
                     faults=faults,
                     executions_max=executions_max,
                 )
@@ -84,6 +86,12 @@ def explored(
 def test_every_pair_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements, with up to two lost requests, lost or late answers, or crashes."""
     assert explored(ALL, 2, faults=2, marks=marks, has_vectors=has_vectors).violation == ""
+
+
+def test_the_change_feed_shows_each_commit() -> None:
+    """Of any two, with what was executed again on some files: readers of such a commit look at nothing but its change files."""
+    assert explored(ALL, 2, has_feed=True).violation == ""
+    assert explored(ALL, 2, has_feed=True, marks=False).violation == ""
 
 
 def test_three_at_once_are_serial_and_come_to_an_end() -> None:
@@ -114,7 +122,7 @@ def test_the_whole_set() -> None:
 # ------------------------------------------------------------------------------------------------------ planted bugs
 
 real_read_test, real_write_test, real_moved = rebase._read_test, rebase._write_test, rebase._moved
-real_rebase, real_follow = rebase.rebase, publish._follow
+real_rebase, real_follow, real_is_free = rebase.rebase, publish._follow, rows._is_free
 
 
 def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
@@ -129,6 +137,16 @@ def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoc
     if statement.reads is rebase.Reads.KEYS:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
+
+
+def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """A MERGE looks for rows that came, and not for those that it matched, did not write, and that are gone."""
+    return (yield from real_read_test(replace(statement, writes_all_matched=True), won, may_mark=may_mark))
+
+
+def stock_put_during_a_reservation(scenario: Scenario, state: Any, writer: int, step: Any) -> bool:
+    """The gate keeps back what follows others, and lets the stock commit through."""
+    return isinstance(step, Execute) or real_is_free(scenario, state, writer, step)
 
 
 def reads_of_the_table_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
@@ -237,6 +255,7 @@ def stock_first_then_nothing() -> Protocol[Any]:
 BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "no image test": (rebase, "_read_test", no_image_test, lambda: explored(ALL, 2)),
     "no key test": (rebase, "_read_test", no_key_test, lambda: explored(ALL, 2)),
+    "no pre-image test": (rebase, "_read_test", no_pre_image_test, lambda: explored(ALL, 2)),
     "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
@@ -255,6 +274,12 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies not marked": (rebase, "_moved", copies_not_marked, lambda: explored(ALL, 2)),
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
+    "a stock put during a reservation": (
+        rows,
+        "_is_free",
+        stock_put_during_a_reservation,
+        lambda: explored((update(0, 1), append(4, 0)), 4, executions_max=3),
+    ),
     "never reserved": (
         publish,
         "LOSSES_FREE",
@@ -276,11 +301,11 @@ def test_the_exploration_finds_a_planted_bug(name: str) -> None:
 # -------------------------------------------------------------------------------------------------------------- groups
 
 
-def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL) -> str:
+def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed: bool = False) -> str:
     """What is wrong with the first group that goes wrong: all choices of a winner and so many members, in every order."""
     for chosen in itertools.product(changes, repeat=number + 1):
         for files, marked in ((FILES, ()), (MARKED_FILES, MARKED)):
-            wrong = rows.put_together(Scenario(files=files, marked=marked, writers=chosen))
+            wrong = rows.put_together(Scenario(files=files, marked=marked, writers=chosen, has_feed=has_feed))
             if wrong:
                 return wrong
     return ""
@@ -290,6 +315,7 @@ def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
     """Any winner and any two that follow it together; three of the few."""
     assert wrong_groups(2) == ""
     assert wrong_groups(3, FEW) == ""
+    assert wrong_groups(2, has_feed=True) == ""
 
 
 def by_concatenation(head: Any, parts: Any) -> Any:
@@ -302,13 +328,24 @@ def without_the_members_before(after: Any, commits: Any) -> Any:
     return real_changes(after, commits[:1])
 
 
-real_changes = group.changes
+def without_a_look_at_change_files(actions: Any) -> Any:
+    """Members that have them and members that do not are taken together."""
+    kind = real_kind(actions)
+    return None if kind is None else (False, kind[1])
+
+
+real_changes, real_kind = group.changes, group._kind
 
 
 @pytest.mark.parametrize(
-    ("name", "planted_bug"), [("combined", by_concatenation), ("changes", without_the_members_before)]
+    ("name", "planted_bug"),
+    [
+        ("combined", by_concatenation),
+        ("changes", without_the_members_before),
+        ("_kind", without_a_look_at_change_files),
+    ],
 )
 def test_a_group_with_a_planted_bug_is_found(name: str, planted_bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of a member that is added twice; members that do not see each other."""
+    """A file of a member that is added twice; members that do not see each other; a change feed that shows but some."""
     monkeypatch.setattr(group, name, planted_bug)
-    assert wrong_groups(2) != ""
+    assert wrong_groups(2, has_feed=name == "_kind") != ""

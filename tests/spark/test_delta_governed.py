@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
+from headgate.core.spec.coordinators import coordinator_place
 from headgate.delta.governed import GovernedTable, adopt, compare, read_governed, release, write_governed
 from headgate.errors import Corrupt, InvalidRequest, UnsupportedTable
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
@@ -80,6 +82,30 @@ def test_another_lock_or_store_is_refused_and_another_coordinator_told() -> None
     for store, args in (("dynamodb", {"region": "r2"}), ("link", {})):
         with pytest.raises(InvalidRequest, match="another store of commits"):
             compare(table, found, "L", "c", store, log_store_args=args)
+
+
+def test_a_coordinator_at_another_place_is_refused_and_a_lost_one_told() -> None:
+    """Two that live do not see each other's turns; one whose data are new is where it was."""
+    table, place = TableLocation("/t"), coordinator_place("zookeeper://a:2181,b/lake?session_timeout=30s")
+    found = GovernedTable(lock="L", coordinator_id="c", coordinator=place, log_store="link", created_at_ms=1)
+    for url in ("zookeeper://b:2181,c:2181/lake", "zookeeper://a/lake/?call_timeout=5s", "memory:"):
+        told = compare(table, found, "L", "d", "link", coordinator=coordinator_place(url))
+        assert told is not None
+        assert "lost or exchanged" in told
+    others = (
+        "zookeeper://a:2181/Lake",
+        "zookeeper://a:2181",
+        "zookeeper://x/lake",
+        "sqlite:/lake",
+        "dynamodb://lake?region=eu-west-1",
+    )
+    for url in others:
+        for coordinator_id in ("d", None):
+            with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written"):
+                compare(table, found, "L", coordinator_id, "link", coordinator=coordinator_place(url))
+        # The same data by another way, as through a proxy; and a note of a version that did not say the place.
+        assert compare(table, found, "L", "c", "link", coordinator=coordinator_place(url)) is None
+        assert compare(table, replace(found, coordinator=None), "L", "d", "link", coordinator=coordinator_place(url))
 
 
 def test_notes_of_other_versions_are_respected(session: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.gate import JOB_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.statements import confs
+from headgate.delta.upkeep import CHECK_CONF
 from headgate.errors import TurnNotGranted
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
 from tests.spark.test_delta_statements import wait_until
@@ -139,13 +141,21 @@ def statements(session: SparkSession, table: TableLocation, tmp_path: Path) -> d
     """Everything stock that commits."""
     sql, name = session.sql, f"delta.`{table}`"
     one = rows(session, 99)
-    (tmp_path / "in").mkdir()
     one.write.mode("append").parquet(str(tmp_path / "in"))
     stream = session.readStream.schema("id BIGINT, v STRING").parquet(str(tmp_path / "in")).writeStream
 
     def sink() -> None:
         writer = stream.format("delta").option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer.trigger(availableNow=True).start(table).awaitTermination()
+
+    def each_batch() -> None:
+        writer = stream.foreachBatch(lambda batch, _: batch.write.format("delta").mode("append").save(table))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint of foreachBatch"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    def vacuum() -> None:
+        with confs(session, {CHECK_CONF: "false"}):
+            sql(f"VACUUM {name} RETAIN 0 HOURS")
 
     return {
         "append": lambda: one.write.format("delta").mode("append").save(table),
@@ -164,8 +174,9 @@ def statements(session: SparkSession, table: TableLocation, tmp_path: Path) -> d
         "properties": lambda: sql(f"ALTER TABLE {name} SET TBLPROPERTIES (a = 'b')"),
         "add column": lambda: sql(f"ALTER TABLE {name} ADD COLUMN (new INT)"),
         "restore": lambda: sql(f"RESTORE TABLE {name} TO VERSION AS OF 1"),
-        "vacuum": lambda: sql(f"VACUUM {name}"),
+        "vacuum": vacuum,
         "stream": sink,
+        "foreachBatch": each_batch,
     }
 
 
@@ -177,6 +188,8 @@ def test_without_its_turn_nothing_stock_commits_to_a_governed_table(
     rows(session, 10).write.format("delta").mode("append").save(governed)  # so that OPTIMIZE and RESTORE have work
     gate.govern(governed)
     before = bytes_of(governed)
+    unused = Path(governed) / "part-of-nothing.snappy.parquet"
+    shutil.copy(min(data_files(governed)), unused)
     gate.grant(governed, "Ingestion", 3, 600_000)
     for name, work in statements(session, governed, tmp_path).items():
         with pytest.raises(JVM_ERRORS, match="was refused: Ingestion has the turn") as refused:
@@ -187,6 +200,10 @@ def test_without_its_turn_nothing_stock_commits_to_a_governed_table(
                 run(gate, work)
         assert refused
     assert ids(session, governed) == list(range(11))
+    assert unused.exists(), "VACUUM is refused before it deletes anything"
+    with confs(session, {JOB_CONF: "Ingestion"}):
+        statements(session, governed, tmp_path)["vacuum"]()
+    assert not unused.exists(), "there was something to delete"
 
 
 def test_with_its_turn_a_job_commits_and_after_it_no_more(

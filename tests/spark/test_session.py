@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headgate.errors import InvalidRequest, MissingExtra
-from headgate.spark.jars import JarSources, fetch
+from headgate.spark.jars import JarSources, fetch, spark_line
 from headgate.spark.java import JavaSources, find_java, java_sources, java_version
+from headgate.spark.log_stores import BEHIND, CHECKPOINTS, CHECKPOINTS_KEY, CLASSES, VACUUM_KEY, s3_settings
+from headgate.spark.session import S3_LINES
 from tests.conftest import FAST_CONF
 
 if TYPE_CHECKING:
@@ -143,6 +146,39 @@ def test_what_this_version_has_not_is_refused_before_anything_starts(
             make(jars_from, java_from, conf)
     with pytest.raises(InvalidRequest, match=r"spark\.delta\.logStore\.class"):
         make(jars_from, java_from, {"spark.delta.logStore.class": "x.Y"})
+
+
+UNSAFE = {
+    "fs.s3a.performance.flags": {"spark.hadoop.fs.s3a.performance.flags": "mkdir, create"},
+    "lets S3A overwrite": {"spark.hadoop.fs.s3a.performance.flags": "*"},
+    "told not to; no session was made": {"spark.hadoop.fs.s3a.create.performance": "TRUE"},
+    "fs.s3a.create.conditional.enabled=false": {"spark.hadoop.fs.s3a.create.conditional.enabled": "false"},
+    "can each plan a batch": {CHECKPOINTS_KEY: "org.example.Renaming"},
+    "a VACUUM on S3 is no commit": {VACUUM_KEY: "false"},
+}
+
+
+@pytest.mark.parametrize("words", UNSAFE)
+def test_settings_that_are_unsafe_on_s3_are_refused_before_anything_starts(words: str) -> None:
+    """S3A would overwrite, two runs would plan one batch, or VACUUM pass the gate; others are taken as they are."""
+    with pytest.raises(InvalidRequest, match=re.escape(words)):
+        s3_settings("auto", UNSAFE[words])
+    safe = {"spark.hadoop.fs.s3a.performance.flags": "delete,mkdir", CHECKPOINTS_KEY: CHECKPOINTS, VACUUM_KEY: "true"}
+    assert s3_settings("auto", safe) == {BEHIND: CLASSES["conditional"], CHECKPOINTS_KEY: CHECKPOINTS}
+    with pytest.raises(InvalidRequest, match="there is no log_store 'dynamo'; nothing was done"):
+        s3_settings("dynamo", {})
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_session_without_the_jars_of_s3_is_refused(jars_from: JarSources, java_from: JavaSources) -> None:
+    """They cannot be added to a running JVM; unsafe settings are refused before it is looked at."""
+    if spark_line() not in S3_LINES:
+        pytest.skip("S3 is not in this version with this Spark")
+    with pytest.raises(InvalidRequest, match="made without S3; nothing was changed") as refused:
+        make(jars_from, java_from, s3=True)
+    assert "headgate jars path delta s3a" in refused.value.advice
+    with pytest.raises(InvalidRequest, match="can each plan a batch"):
+        make(jars_from, java_from, {CHECKPOINTS_KEY: "org.example.Renaming"}, s3=True)
 
 
 PLAIN_SESSION = """

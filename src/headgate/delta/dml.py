@@ -5,7 +5,7 @@ Its parts are Spark columns whose names are not bound to a table yet, so that th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,9 +20,13 @@ from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
 from headgate.delta.statements import confs
 
 PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
+TO_EXPRESSION = "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$"
+ASSIGNS_QUERY = "what it assigns has a sub-query"
 KEYS_MAX = 1_000
 """So many keys of a source are looked up in a file's statistics; of more, the smallest and the largest."""
 BATCH_CONF = "spark.databricks.delta.optimize.batchSize"
+TAKES_SOME = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
+"""Nodes of plans that Spark calls deterministic, though which rows they give depends on the order in which rows come."""
 WHOLE = str(1 << 62)
 """Bytes of a batch that everything fits in."""
 
@@ -43,8 +47,12 @@ class Dml:
     """Of DELETE and UPDATE; of a MERGE, of its WHEN NOT MATCHED BY SOURCE; None: all rows."""
     assigned: Mapping[str, Column] = field(default_factory=dict)
     """Of UPDATE."""
+    values: Sequence[Column] = ()
+    """Of MERGE: what its clauses assign, and in rows that they insert."""
     source: DataFrame | None = None
     """Of MERGE and INSERT."""
+    source_anew: Callable[[], DataFrame] | None = None
+    """Of SQL text: its source as the text says now, which each execution looks up for itself."""
     on: Column | None = None
     """Of MERGE: for which pairs of a row and a row of the source it holds."""
     has_not_matched_by_source: bool = False
@@ -111,7 +119,7 @@ class Dml:
             obstacles=self.obstacles or tuple(self._obstacles()),
             has_condition=self.has_not_matched_by_source,
             writes_all_matched=self.writes_all_matched,
-            tells_time=self._tells_time(),
+            differs_by_execution=self._differs_by_execution(),
         )
 
     @cached_property
@@ -134,6 +142,8 @@ class Dml:
         try:
             if self.source is not None:
                 found += _obstacles_of_source(jvm, self.source, self.table, self.operation)
+                if self.source_anew is not None and _listed(jvm, self.source) != _listed(jvm, self.source_anew()):
+                    found.append("files of its source came or went while it was executed")
             if self.on is not None and self.source is not None:
                 joined = self.named(self._empty).join(self.source, self.on, "inner")
                 found += _obstacles_of_plan(jvm, _analysed(joined).condition().get(), "its condition")
@@ -142,18 +152,26 @@ class Dml:
             if self.assigned:
                 plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
                 if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
-                    found.append("what it assigns has a sub-query")
+                    found.append(ASSIGNS_QUERY)
+            # Not analysed: a name may be one of the row's and one of its source's, which depends on the clause.
+            if _have_sub_query(jvm, self.values):
+                found.append(ASSIGNS_QUERY)
         except JVM_ERRORS:
             # As where a column is bound to one frame: it cannot be asked of other rows.
             found.append("it is bound to rows that were read before")
         return found
 
-    def _tells_time(self) -> bool:
+    def _differs_by_execution(self) -> bool:
+        """Whether one execution on some files and another one on the rest may assign what a single one would not."""
         if not self.assigned or self.execute_on is None:
             return self.operation is Operation.UPDATE and self.execute_on is None
         try:
             plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
-            return bool(plan.containsPattern(scala_object(self.jvm.root, PATTERNS).CURRENT_LIKE()))
+            # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
+            is_deterministic = bool(plan.deterministic())
+            return not is_deterministic or bool(
+                plan.containsPattern(scala_object(self.jvm.root, PATTERNS).CURRENT_LIKE())
+            )
         except JVM_ERRORS:
             return True
 
@@ -214,6 +232,8 @@ def _obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, oper
     plan = _analysed(source)
     is_insert = operation is Operation.INSERT
     found = [] if is_insert else _obstacles_of_plan(jvm, plan, "its source")
+    if not is_insert and any(_kind(node) in TAKES_SOME for node in _nodes(jvm, plan)):
+        found.append("its source takes some rows of many, which may be others later")
     if is_insert and plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
         found.append("its source has a sub-query")
     own = str(jvm.delta_log(table).dataPath())
@@ -223,6 +243,30 @@ def _obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, oper
             found.append("its source reads the table itself")
         elif not _is_frozen(leaf, delta) and not (is_insert and _kind(leaf) != "DataSourceV2Relation"):
             found.append("its source may change: read a Delta table as of a version, or write the source down first")
+    return found
+
+
+def _have_sub_query(jvm: Jvm, columns: Sequence[Any]) -> bool:
+    """Whether one of them reads more than its row. Their names need not be known."""
+    said, pattern = scala_object(jvm.root, TO_EXPRESSION), scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()
+    return any(said.apply(column._jc.node()).containsPattern(pattern) for column in columns)
+
+
+def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:
+    """Of a plan, without those of its sub-queries."""
+    yield plan
+    for child in jvm.from_seq(plan.children()):
+        yield from _nodes(jvm, child)
+
+
+def _listed(jvm: Jvm, source: DataFrame) -> list[tuple[list[str], int]]:
+    """The files of each relation that a source reads as files: their names, and how large they are in all."""
+    join = getattr(jvm.root, "org.apache.hadoop.util.StringUtils").arrayToString
+    found = []
+    for leaf in jvm.from_seq(_analysed(source).collectLeaves()):
+        if _delta_index(leaf) is None and _is_listing(leaf):
+            listing = leaf.relation().location()
+            found.append((sorted(str(join(listing.inputFiles())).split(",")), int(listing.sizeInBytes())))
     return found
 
 
@@ -236,10 +280,15 @@ def _is_frozen(leaf: Any, delta: Any) -> bool:
         case "LogicalRDD":
             return str(leaf.rdd().outputDeterministicLevel()) != "INDETERMINATE"
         case "LogicalRelation":
-            # Files, listed when it was made; a catalog's partitions are listed anew.
-            relation = leaf.relation()
-            return _has_method(relation, "location") and _kind(relation.location()) == "InMemoryFileIndex"
+            return _is_listing(leaf)
     return False
+
+
+def _is_listing(leaf: Any) -> bool:
+    """Whether it is files, listed when it was made; a catalog's partitions are listed anew."""
+    if _kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
+        return False
+    return _kind(leaf.relation().location()) == "InMemoryFileIndex"
 
 
 def _delta_index(leaf: Any) -> Any | None:

@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
+from headgate.core.spec.coordinators import is_same_place
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
 
@@ -31,6 +32,8 @@ class GovernedTable:
     lock: str
     coordinator_id: str
     """UUID made with the data of the turn store."""
+    coordinator: str | None = None
+    """Where that store is, as `coordinator_place` says it; None in notes of versions that did not write it."""
     log_store: str
     """How commits are put if absent: `link`, `conditional`, `dynamodb`, `single_driver` or `stock`."""
     log_store_args: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +76,8 @@ def write_governed(spark: SparkSession, table: TableLocation, note: GovernedTabl
         "log_store_args": dict(note.log_store_args),
         "created_at_ms": note.created_at_ms,
     }
+    if note.coordinator is not None:
+        known["coordinator"] = note.coordinator
     jvm = Jvm(spark)
     try:
         log = jvm.delta_log(table)
@@ -92,13 +97,14 @@ def adopt(
     coordinator_id: str,
     log_store: str,
     *,
+    coordinator: str | None = None,
     log_store_args: Mapping[str, str] | None = None,
     created_at_ms: int | None = None,
 ) -> GovernedTable:
     """Make an existing table governed by `lock`. Changes neither its version nor its data; idempotent.
 
     Raises:
-        InvalidRequest: There is no table; or another lock, or another store of commits, governs it.
+        InvalidRequest: There is no table; or another lock, coordinator or store of commits governs it.
         UnsupportedTable: Delta is told to forget tokens on it.
         Corrupt, Unavailable: As for `read_governed`.
     """
@@ -115,12 +121,13 @@ def adopt(
     note = GovernedTable(
         lock=lock,
         coordinator_id=coordinator_id,
+        coordinator=coordinator,
         log_store=log_store,
         log_store_args=log_store_args or {},
         created_at_ms=int(time.time() * 1000) if created_at_ms is None else created_at_ms,
     )
     found = write_governed(spark, table, note)
-    compare(table, found, lock, coordinator_id, log_store, log_store_args=log_store_args)
+    compare(table, found, lock, coordinator_id, log_store, coordinator=coordinator, log_store_args=log_store_args)
     return found
 
 
@@ -147,15 +154,25 @@ def compare(
     table: TableLocation,
     found: GovernedTable,
     lock: str,
-    coordinator_id: str,
+    coordinator_id: str | None,
     log_store: str,
     *,
+    coordinator: str | None = None,
     log_store_args: Mapping[str, str] | None = None,
 ) -> str | None:
     """What a person should know about the difference between the note and this driver; None if there is none.
 
+    Args:
+        table: Its place.
+        found: What its note says.
+        lock: This driver's.
+        coordinator_id: Of the data of this driver's turn store; None where it has none yet.
+        log_store: How this driver puts commits.
+        coordinator: Where its turn store is, as `coordinator_place` says it; None: unknown.
+        log_store_args: What else tells stores of commits apart.
+
     Raises:
-        InvalidRequest: Under this driver's lock or store of commits, writers would not see each other.
+        InvalidRequest: Under this driver's lock, coordinator or store of commits, writers would not see each other.
     """
     if found.lock != lock:
         raise InvalidRequest(
@@ -175,7 +192,18 @@ def compare(
             log_store=f"{found.log_store} {store[1] or ''}".strip(),
             wanted=f"{log_store} {args or ''}".strip(),
         )
-    if found.coordinator_id != coordinator_id:
+    if found.coordinator_id == coordinator_id:
+        return None
+    if found.coordinator is not None and coordinator is not None and not is_same_place(found.coordinator, coordinator):
+        raise InvalidRequest(
+            "the table takes its turns at another coordinator; nothing was written",
+            advice="Two coordinators do not see each other's turns: name the same in every job. If the turns have moved, stop all "
+            "jobs, take the note off with headgate adopt TABLE --release, and start them",
+            table=table,
+            coordinator=found.coordinator,
+            wanted=coordinator,
+        )
+    if coordinator_id is not None:
         return (
             f"{table} was governed by a turn store with other data (coordinator {found.coordinator_id}, now "
             f"{coordinator_id}): that store was lost or exchanged; turns go on above every epoch in the table"
@@ -215,6 +243,7 @@ def _parsed(table: TableLocation, text: str) -> GovernedTable:
         return GovernedTable(
             lock=str(data.pop("lock")),
             coordinator_id=str(data.pop("coordinator_id")),
+            coordinator=None if (place := data.pop("coordinator", None)) is None else str(place),
             log_store=str(data.pop("log_store")),
             log_store_args=dict(data.pop("log_store_args", {})),
             created_at_ms=int(data.pop("created_at_ms")),

@@ -24,6 +24,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from headgate.delta.s3_errors import refusal
 from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"
@@ -363,7 +364,10 @@ def is_caused_by(error: BaseException, class_name: str) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the stack of the JVM."""
+    """What an error says, without the stack of the JVM; what S3 or DynamoDB refuses, in plain words."""
+    refused = refusal(error)
+    if refused is not None:
+        return refused.message
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).splitlines()[0]
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

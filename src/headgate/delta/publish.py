@@ -52,7 +52,6 @@ from headgate.ports import WriteToken
 UNSERVED_FEATURES = frozenset(
     {
         "catalogManaged",
-        "catalogOwned-preview",
         "coordinatedCommits-preview",
         "icebergCompatV1",
         "icebergCompatV2",

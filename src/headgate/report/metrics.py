@@ -7,7 +7,7 @@ are made from it. Times are seconds, as Prometheus wants them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -126,7 +126,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield from _of_jobs(facts)
     yield from _of_turns(facts.turns)
     done = Counter((act.lock, act.action) for act in facts.actions if act.outcome == "done")
-    yield _counter(ACTIONS, sorted(done.items()))
+    yield counter(ACTIONS, sorted(done.items()))
     yield _gauge(
         KEPT,
         [
@@ -179,11 +179,11 @@ def _of_turns(turns: Sequence[TurnEnded]) -> Iterator[Family]:
         if row.granted_at_ms is not None:
             held[key].append(max(0, row.released_at_ms - row.granted_at_ms) / 1000)
             waited[key].append(max(0, row.granted_at_ms - row.asked_at_ms) / 1000)
-    yield _counter(TURNS, sorted(outcomes.items()))
-    yield _counter(BATCHES, sorted(batches.items()))
-    yield _counter(COMMITS, sorted(commits.items()))
-    yield _histogram(TURN_HELD, held)
-    yield _histogram(TURN_WAITED, waited)
+    yield counter(TURNS, sorted(outcomes.items()))
+    yield counter(BATCHES, sorted(batches.items()))
+    yield counter(COMMITS, sorted(commits.items()))
+    yield histogram(TURN_HELD, held)
+    yield histogram(TURN_WAITED, waited)
 
 
 def _waited_s(lock: LockStatus, job: JobStatus, now_ms: int) -> float:
@@ -202,14 +202,16 @@ def _gauge(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> 
     return family
 
 
-def _counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+def counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+    """A counter with a sample for each of these labels."""
     family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in samples:
         family.add_metric(labels, float(value))
     return family
 
 
-def _histogram(metric: Metric, spans: dict[tuple[str, ...], list[float]]) -> Family:
+def histogram(metric: Metric, spans: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
+    """A histogram of the seconds that there are for each of these labels."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, values in sorted(spans.items()):
         buckets = [(str(bound), float(sum(value <= bound for value in values))) for bound in BUCKETS_S]

@@ -16,6 +16,7 @@ from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm, silence
 from headgate.delta.publish import Outcome, Publisher, Staged
+from headgate.delta.s3_errors import in_plain_words
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
 from headgate.ports import WriteToken
@@ -89,6 +90,7 @@ def collected(spark: SparkSession) -> Iterator[Collector]:
         _collectors.now = None
 
 
+@in_plain_words()
 def run(dml: Dml) -> Result:
     """Execute a statement and get its commit into the table."""
     collector: Collector | None = getattr(_collectors, "now", None)
@@ -97,6 +99,7 @@ def run(dml: Dml) -> Result:
     return _told(dml, publisher(dml.session).publish(dml))
 
 
+@in_plain_words()
 def finish(staged: Staged, stamp: WriteToken | None = None) -> Result:
     """Put a statement that was computed before."""
     return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp))

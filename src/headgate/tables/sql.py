@@ -13,6 +13,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.delta.s3_errors import in_plain_words
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import told
@@ -30,9 +31,12 @@ OPERATIONS = {
     "OptimizeTableCommand": Operation.OPTIMIZE,
 }
 """Nodes of Spark's parsed plans."""
+ASSIGNING = ("UpdateAction", "InsertAction")
+"""Clauses of a MERGE that say what they assign."""
 NO_ROW_OF_ITS_OWN = "its text holds parameters or a WITH clause"
 
 
+@in_plain_words()
 def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> DataFrame:
     """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table.
 
@@ -130,7 +134,9 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
             return Dml(
                 operation=operation,
                 condition=_any_of(by_source),
+                values=parts.assigned_by_merge(),
                 source=parts.frame(plan.sourceTable()),
+                source_anew=lambda: parts.frame(plan.sourceTable()),
                 on=parts.column(plan.mergeCondition()),
                 has_not_matched_by_source=bool(by_source),
                 writes_all_matched=any(
@@ -171,6 +177,16 @@ class _Parts:
 
     def optional(self, expression: Any) -> Column | None:
         return self.column(expression.get()) if expression.isDefined() else None
+
+    def assigned_by_merge(self) -> list[Column]:
+        """What the clauses of a MERGE assign; of those with a star, nothing that they say themselves."""
+        plan = self.plan
+        clauses = (plan.matchedActions(), plan.notMatchedActions(), plan.notMatchedBySourceActions())
+        actions = [action for each in clauses for action in self.jvm.from_seq(each)]
+        said = [
+            each for action in actions if _kind(action) in ASSIGNING for each in self.jvm.from_seq(action.assignments())
+        ]
+        return [self.column(each.value()) for each in said]
 
     def name(self, key: Any) -> str:
         return ".".join("`" + part.replace("`", "``") + "`" for part in self.jvm.from_seq(key.nameParts()))

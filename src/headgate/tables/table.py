@@ -160,6 +160,8 @@ class _Clauses:
     on: Column | None
     by_source: Sequence[Column | None] = ()
     """Conditions of its WHEN NOT MATCHED BY SOURCE."""
+    values: Sequence[str | Column] = ()
+    """What it assigns."""
     writes_all_matched: bool = False
 
     def dml(self, execute: Callable[[], object]) -> Dml:
@@ -176,6 +178,7 @@ class _Clauses:
             execute=execute,
             alias=self.table._name,
             condition=every,
+            values=[_required(value) for value in self.values],
             source=self.source,
             on=self.on,
             has_not_matched_by_source=bool(self.by_source),
@@ -195,7 +198,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
         grown: Any = super()
-        return self._with(grown.whenMatchedUpdate(condition, set), is_every_match=condition is None)
+        return self._with(grown.whenMatchedUpdate(condition, set), values=set, is_every_match=condition is None)
 
     def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
@@ -210,7 +213,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsert`."""
         grown: Any = super()
-        return self._with(grown.whenNotMatchedInsert(condition, values))
+        return self._with(grown.whenNotMatchedInsert(condition, values), values=values)
 
     def whenNotMatchedInsertAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsertAll`."""
@@ -221,7 +224,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceUpdate`."""
         grown: Any = super()
-        return self._with(grown.whenNotMatchedBySourceUpdate(condition, set), condition, is_by_source=True)
+        return self._with(grown.whenNotMatchedBySourceUpdate(condition, set), condition, values=set, is_by_source=True)
 
     def whenNotMatchedBySourceDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceDelete`."""
@@ -248,10 +251,11 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         grown: stock.DeltaMergeBuilder,
         condition: OptionalCondition = None,
         *,
+        values: OptionalAssignments = None,
         is_by_source: bool = False,
         is_every_match: bool = False,
     ) -> DeltaMergeBuilder:
-        clauses = self._clauses
+        clauses = replace(self._clauses, values=(*self._clauses.values, *(values or {}).values()))
         if is_every_match:
             clauses = replace(clauses, writes_all_matched=True)
         if is_by_source:

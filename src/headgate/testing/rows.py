@@ -103,14 +103,14 @@ def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
     )
 
 
-def insert_absent(key: int, value: int) -> Change:
+def insert_absent(keys: Sequence[int], value: int) -> Change:
     """MERGE with nothing but WHEN NOT MATCHED INSERT: it depends on rows that it does not write."""
     return Change(
-        f"insert {key}={value} if absent",
+        f"insert {', '.join(map(str, keys))}={value} if absent",
         Statement(reads=Reads.KEYS),
         lambda row: False,
-        adds=lambda rows: [(key, value)] if all(row[0] != key for row in rows) else [],
-        keys=frozenset({key}),
+        adds=lambda rows: [(key, value) for key in keys if all(row[0] != key for row in rows)],
+        keys=frozenset(keys),
     )
 
 
@@ -156,6 +156,8 @@ class Scenario:
     """Whether stock statements mark rows in vectors; else they write files anew."""
     has_vectors: bool = True
     """Whether the table may have vectors."""
+    has_feed: bool = False
+    """Whether statements that take or change rows write what they did into the change feed."""
     faults: int = 0
     """Lost requests, lost or late answers, and crashes, in all."""
     executions_max: int = 99
@@ -240,7 +242,7 @@ def _nexts(scenario: Scenario, state: State, levels: set[tuple[int, int, int]]) 
 
 def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -> Iterator[State]:
     head = len(state.log) - 1
-    is_free = writer in scenario.outside or state.reserved_by in (None, writer)
+    is_free = _is_free(scenario, state, writer, step)
 
     def told(*said: tuple[str, int], log: Log = state.log, **changed: Any) -> State:
         traces = (*state.traces[:writer], (*state.traces[writer], *said), *state.traces[writer + 1 :])
@@ -280,6 +282,11 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
                 yield told(("reserved", 0), reserved_by=writer)
         case _:
             raise AssertionError(f"not answered: {step}")
+
+
+def _is_free(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -> bool:
+    """Whether nobody else has reserved the table: neither a stock put nor one of ours goes through then."""
+    return writer in scenario.outside or state.reserved_by in (None, writer)
 
 
 def _is_waiting(scenario: Scenario, state: State, writer: int) -> bool:
@@ -369,6 +376,8 @@ def put_together(scenario: Scenario) -> str:
     except Wrong as wrong:
         return str(wrong)
     names = [members[member][0].name for member in group.members]
+    if not _is_told_by_feed(group.actions, _rows(log), found):
+        return f"{scenario.writers[0].name}, then {names}: the change feed shows another change"
     return "" if found == expected else f"{scenario.writers[0].name}, then {names} gave {sorted(found.elements())}"
 
 
@@ -423,6 +432,8 @@ def _computed(
     scenario: Scenario, change: Change, name: str, files: Mapping[str, Mapping[str, Any]], version: Version
 ) -> Captured:
     images: list[Row] = []
+    gone: list[Row] = []
+    copied: list[Row] = []
     out: list[Action] = []
     if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
         return Captured(version=version, actions=(), info={})
@@ -440,6 +451,7 @@ def _computed(
         if not hit:
             continue
         rows = dict(live)
+        gone += [rows[at] for at in hit]
         images += [
             then for at in hit if (then := rows[at] if change.moves_all else change.becomes(rows[at])) is not None
         ]
@@ -450,13 +462,27 @@ def _computed(
             marked = _marked(body) | BitMap64(hit)
             out.append(Action("add", {**body, "deletionVector": write_inline(marked)}))
         else:
-            images += [row for at, row in live if at not in hit]
+            copied += [row for at, row in live if at not in hit]
     if change.unmarks is not None:
         return Captured(version=version, actions=tuple(out), info={})
     images += change.adds(sorted(row for body in files.values() for _, row in _live(body)))
-    if images:
-        out.append(Action("add", _file(name, images)))
+    if scenario.has_feed and gone and not change.moves_all:
+        out.append(Action("cdc", {"path": f"{name}c", "dataChange": False, "gone": gone, "came": list(images)}))
+    if images or copied:
+        out.append(Action("add", _file(name, [*images, *copied])))
     return Captured(version=version, actions=tuple(out), info={})
+
+
+def _is_told_by_feed(actions: Sequence[Action], before: Counter[Row], after: Counter[Row]) -> bool:
+    """Whether a commit's change files, if it has any, say all that it did: of such a commit readers look at nothing else."""
+    told = [action.body for action in actions if action.kind == "cdc"]
+    if not told:
+        return True
+    shown = Counter(before)
+    for body in told:
+        shown.subtract((row[0], row[1]) for row in body["gone"])
+        shown.update((row[0], row[1]) for row in body["came"])
+    return {row: number for row, number in shown.items() if number} == dict(+after)
 
 
 def _moved_to(log: Log, lost: Sequence[Any], copies: Sequence[Mapping[str, Any]]) -> dict[str, BitMap64] | None:
@@ -567,6 +593,8 @@ def _check(scenario: Scenario, state: State) -> None:
         raise Wrong(
             f"{scenario.writers[writer].name} gave {sorted(after.elements())}, not {sorted(expected.elements())}"
         )
+    if not _is_told_by_feed(parse(state.log[-1]), before, after):
+        raise Wrong(f"the change feed of {scenario.writers[writer].name} shows another change than there was")
     if [_writer_of(text) for text in state.log].count(writer) > 1:
         raise Wrong(f"{scenario.writers[writer].name} was done twice")
 

@@ -38,9 +38,12 @@ def outcome(statement: Statement, other: str, *, has_vectors: bool) -> str:
         case Reads.PLACES:
             return _of_places(statement, other)
         case Reads.KEYS:
+            concerns = "belongs to its source" + (
+                ", or meets the condition of its WHEN NOT MATCHED BY SOURCE" if statement.has_condition else ""
+            )
             return {
-                "append": "committed as it is, if no appended row belongs to its source; else " + again,
-                "other rows": BOTH if has_vectors else again,
+                "append": f"committed as it is, if no appended row {concerns}; else {again}",
+                "other rows": f"committed as it is, or {BOTH.removeprefix('committed ')}" if has_vectors else again,
             }.get(other, again)
         case Reads.ROWS:
             return _of_rows(statement, other, again, has_vectors=has_vectors)
@@ -50,16 +53,19 @@ def _of_rows(statement: Statement, other: str, again: str, *, has_vectors: bool)
     partly = "executed again on the files concerned (level 3)" if statement.is_divisible else again
     if other == "other rows":
         return BOTH if has_vectors else partly
+    if other == "append":
+        appended = "rows that do are marked, too (level 2)" if statement.marks_rows else partly
+        return f"committed as it is, if no appended row meets its condition; else {appended}"
     if statement.marks_rows:
         return "the rows that came are marked, those that are gone are left out (level 2)"
-    if other == "append":
-        return f"committed as it is, if no appended row meets its condition; else {partly}"
     return partly
 
 
 def _of_places(statement: Statement, other: str) -> str:
     if other == "append":
         return "committed as it is (level 1)"
-    if other == "relocation" or not statement.marks_rows:
+    if not statement.marks_rows:
         return "executed again on the table as it then is (level 4)"
+    if other == "relocation":
+        return "rows that were moved stay where they were put (level 2)"
     return "rows that were changed are marked in its copies (level 2)"

@@ -34,7 +34,7 @@ class Statement:
     writes_all_matched: bool = False
     """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
     is_divisible: bool = True
-    """Of ROWS: it may be executed on some files later than on others; not where it says what time it is."""
+    """Of ROWS: it may be executed on some files later than on others; not where what it assigns differs by execution."""
 
 
 class Operation(StrEnum):
@@ -63,8 +63,8 @@ class Facts:
     """Of a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
     writes_all_matched: bool = False
     """Of a MERGE: there is a WHEN MATCHED without a condition."""
-    tells_time: bool = False
-    """What it assigns says when it is executed."""
+    differs_by_execution: bool = False
+    """What it assigns is one execution's: it says what time it is, or is not a function of the row alone."""
 
 
 def classify(facts: Facts) -> Statement:
@@ -87,4 +87,4 @@ def classify(facts: Facts) -> Statement:
         case Operation.DELETE:
             return Statement(reads=Reads.ROWS, marks_rows=facts.has_vectors)
         case Operation.UPDATE:
-            return Statement(reads=Reads.ROWS, is_divisible=not facts.tells_time)
+            return Statement(reads=Reads.ROWS, is_divisible=not facts.differs_by_execution)

@@ -1,0 +1,86 @@
+"""The metrics of a process's own statements: those of `headgate.DeltaTable` and `headgate.sql`, counted as they are published.
+
+They are no part of `headgate metrics`, which reads what pipelines leave on disk: a statement leaves nothing there but its commit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.metrics_core import Metric as Family
+
+from headgate.events import StatementPublished
+from headgate.report.metrics import Metric, counter
+
+_LABELS = ("table", "operation")
+PUBLISHED = Metric(
+    name="headgate_statements",
+    kind="counter",
+    labels=(*_LABELS, "level"),
+    help="Statements that ended, by the level at which they followed others; 0: nobody was first.",
+)
+ATTEMPTS = Metric(
+    name="headgate_statement_attempts",
+    kind="counter",
+    labels=_LABELS,
+    help="Their executions, those on some files included: one each, if nothing was executed again.",
+)
+LOST_PUTS = Metric(
+    name="headgate_statement_lost_puts",
+    kind="counter",
+    labels=_LABELS,
+    help="Commits that others were faster than, after the first one.",
+)
+ROWS_READ = Metric(
+    name="headgate_statement_rows_read",
+    kind="counter",
+    labels=_LABELS,
+    help="Rows that were read again to see whether they concern a statement.",
+)
+WAITED = Metric(
+    name="headgate_statement_waited_seconds",
+    kind="counter",
+    labels=_LABELS,
+    help="How long statements waited for others of this driver.",
+)
+PUBLISHING = Metric(
+    name="headgate_statement_publish_seconds",
+    kind="counter",
+    labels=_LABELS,
+    help="From reading what others committed to the end of the put: so long others of this driver waited for them.",
+)
+STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING)
+
+
+class StatementMetrics:
+    """Counts statements, and gives a registry of `prometheus_client` what it has counted. Safe to use from several threads.
+
+    A function for `headgate.on_statement`, and a collector for `CollectorRegistry.register`.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in STATEMENT_METRICS}
+
+    def __call__(self, event: StatementPublished) -> None:
+        """Count one."""
+        key = (event.table, event.operation)
+        with self._guard:
+            self._counts[PUBLISHED][*key, str(event.level)] += 1
+            self._counts[ATTEMPTS][key] += event.attempts
+            self._counts[LOST_PUTS][key] += event.lost_puts
+            self._counts[ROWS_READ][key] += event.rows_read
+            # Kept as they are said, in milliseconds: sums of whole numbers do not drift.
+            self._counts[WAITED][key] += event.waited_ms
+            self._counts[PUBLISHING][key] += round(event.publish_ms)
+
+    def collect(self) -> Iterator[Family]:
+        """Every metric with its samples, in the order of `STATEMENT_METRICS`."""
+        with self._guard:
+            counted = [(metric, sorted(counts.items())) for metric, counts in self._counts.items()]
+        for metric, samples in counted:
+            scale = 1000 if metric in (WAITED, PUBLISHING) else 1
+            yield counter(metric, [(labels, number / scale) for labels, number in samples])

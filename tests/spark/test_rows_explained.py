@@ -1,0 +1,389 @@
+"""What the plan of a statement says it reads, for SQL and for `DeltaTable`: the class that decides how it may follow others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import udf
+
+import headgate
+from headgate.core.rows.beside import OTHERS
+from headgate.core.rows.statement import Reads
+from headgate.delta.dml import Dml
+from headgate.errors import InvalidRequest
+from headgate.tables.explain import READS, Explanation, explain
+from headgate.tables.sql import statement
+from tests.cli.command import headgate as command
+from tests.spark.delta_tables import commit_paths, make_table
+
+SUB_QUERY = "its condition has a sub-query"
+ASSIGNS = "what it assigns has a sub-query"
+TIME = "its condition says what time it is"
+CHANCE = "its condition is not deterministic"
+LIVE = "its source may change: read a Delta table as of a version, or write the source down first"
+ITSELF = "its source reads the table itself"
+SOME = "its source takes some rows of many, which may be others later"
+TEXT = "its text holds parameters or a WITH clause"
+BOUND = "it is bound to rows that were read before"
+PARTLY, AGAIN = "on the files concerned (level 3)", "on the table as it then is (level 4)"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What statements name: the table that they change, another one, files, and a table without vectors."""
+
+    session: SparkSession
+    folder: Path
+
+    def text(self, sql: str) -> str:
+        """`{t}`, `{o}`, `{p}` and `{plain}` as SQL."""
+        paths = {name: f"delta.`{self.folder / name}`" for name in ("t", "o", "plain")}
+        return sql.format(p=f"parquet.`{self.folder / 'p'}`", **paths)
+
+    @property
+    def target(self) -> headgate.DeltaTable:
+        """The table that is changed."""
+        return headgate.DeltaTable.forPath(self.session, str(self.folder / "t"))
+
+    @property
+    def rows(self) -> DataFrame:
+        """Local ones."""
+        return self.session.createDataFrame([(1, 2)], "id BIGINT, v BIGINT")
+
+    def other(self, version: int | None = None) -> DataFrame:
+        """The other table, as it is now or as of a version."""
+        reader = self.session.read.format("delta")
+        reader = reader if version is None else reader.option("versionAsOf", version)
+        return reader.load(str(self.folder / "o"))
+
+
+@pytest.fixture(scope="module")
+def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """Empty ones: nothing is executed."""
+    folder = tmp_path_factory.mktemp("tables")
+    columns = "id BIGINT, v BIGINT, at TIMESTAMP, s STRING"
+    for name, has_vectors in (("t", "true"), ("o", "true"), ("plain", "false")):
+        make_table(session, folder / name, columns, enableDeletionVectors=has_vectors)
+    session.range(3).selectExpr("id", "id AS v").write.parquet(str(folder / "p"))
+    made = Tables(session, folder)
+    session.sql(made.text("INSERT INTO {o} VALUES (1, 1, NULL, 'x')"))
+    made.rows.createOrReplaceTempView("local_rows")
+    return made
+
+
+def said(found: Explanation) -> tuple[Reads, tuple[str, ...]]:
+    """What it reads, and why it is executed again as a whole."""
+    (reads,) = [each for each, words in READS.items() if words == found.reads]
+    return reads, found.obstacles
+
+
+# ----------------------------------------------------------------------------------------------------------------- SQL
+
+MERGE_ID = " ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v"
+SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
+    ("DELETE FROM {t}", Reads.ROWS, ()),
+    ("DELETE FROM {t} AS x WHERE x.v % 2 = 1 AND x.s LIKE 'a%'", Reads.ROWS, ()),
+    ("DELETE FROM {t} WHERE id IN (SELECT id FROM {o})", Reads.TABLE, (SUB_QUERY,)),
+    ("DELETE FROM {t} WHERE EXISTS (SELECT 1 FROM {o})", Reads.TABLE, (SUB_QUERY,)),
+    ("DELETE FROM {t} WHERE v = (SELECT max(v) FROM {t})", Reads.TABLE, (SUB_QUERY,)),
+    ("DELETE FROM {t} WHERE at < current_timestamp()", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE at < now() - INTERVAL 7 DAYS", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE cast(at AS DATE) < current_date()", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE v < unix_timestamp()", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE rand() < 0.5", Reads.TABLE, (CHANCE,)),
+    ("UPDATE {t} SET v = v + 1 WHERE id = 3", Reads.ROWS, ()),
+    ("UPDATE {t} SET v = 1 WHERE id IN (SELECT id FROM {o})", Reads.TABLE, (SUB_QUERY,)),
+    ("UPDATE {t} SET v = 1 WHERE at < current_timestamp()", Reads.TABLE, (TIME,)),
+    ("UPDATE {t} SET v = (SELECT max(v) FROM {o})", Reads.TABLE, (ASSIGNS,)),
+    ("WITH x AS (SELECT 1) DELETE FROM {t} WHERE v = 1", Reads.TABLE, (TEXT,)),
+    ("WITH x AS (SELECT * FROM {t}) INSERT INTO {t} SELECT * FROM x", Reads.TABLE, (TEXT,)),
+    ("MERGE INTO {t} t USING (SELECT * FROM VALUES (1L, 2L) AS x(id, v)) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (SELECT id, id AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING local_rows s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING {p} s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (SELECT * FROM {o} VERSION AS OF 1) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING {o} s" + MERGE_ID, Reads.TABLE, (LIVE,)),
+    ("MERGE INTO {t} t USING (SELECT o.* FROM {p} p JOIN {o} o ON p.id = o.id) s" + MERGE_ID, Reads.TABLE, (LIVE,)),
+    ("MERGE INTO {t} t USING (SELECT id, v + 1 AS v FROM {t}) s" + MERGE_ID, Reads.TABLE, (ITSELF,)),
+    (
+        "MERGE INTO {t} t USING (SELECT id, id AS v FROM range(5) WHERE id < (SELECT max(v) FROM {o})) s" + MERGE_ID,
+        Reads.TABLE,
+        ("its source has a sub-query",),
+    ),
+    (
+        "MERGE INTO {t} t USING (SELECT id, rand() AS v FROM range(5)) s" + MERGE_ID,
+        Reads.TABLE,
+        ("its source is not deterministic",),
+    ),
+    (
+        "MERGE INTO {t} t USING (SELECT id, unix_timestamp() AS v FROM range(5)) s" + MERGE_ID,
+        Reads.TABLE,
+        ("its source says what time it is",),
+    ),
+    ("MERGE INTO {t} t USING (SELECT * FROM {p} LIMIT 2) s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (SELECT * FROM {p} TABLESAMPLE (50 PERCENT)) s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING local_rows s ON t.id > s.id WHEN MATCHED THEN DELETE", Reads.KEYS, ()),
+    (
+        "MERGE INTO {t} t USING local_rows s ON t.id = s.id AND t.at < current_timestamp() WHEN MATCHED THEN DELETE",
+        Reads.TABLE,
+        (TIME,),
+    ),
+    (
+        "MERGE INTO {t} t USING local_rows s ON t.id = s.id WHEN NOT MATCHED BY SOURCE AND t.at < now() THEN DELETE",
+        Reads.TABLE,
+        (TIME,),
+    ),
+    (
+        "MERGE INTO {t} t USING local_rows s ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = (SELECT max(v) FROM {t})",
+        Reads.TABLE,
+        (ASSIGNS,),
+    ),
+    (
+        "MERGE INTO {t} t USING local_rows s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * "
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 1 + (SELECT count(*) FROM {o}))",
+        Reads.TABLE,
+        (ASSIGNS,),
+    ),
+    (
+        "MERGE INTO {t} t USING {p} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        Reads.KEYS,
+        (),
+    ),
+    ("INSERT INTO {t} VALUES (1, 1, NULL, 'x')", Reads.NOTHING, ()),
+    ("INSERT INTO {t} SELECT id, rand(), now(), 'x' FROM {o}", Reads.NOTHING, ()),
+    ("INSERT INTO {t} SELECT * FROM {t} WHERE v = 1", Reads.TABLE, (ITSELF,)),
+    ("INSERT INTO {t} WITH x AS (SELECT * FROM {t}) SELECT * FROM x", Reads.TABLE, (ITSELF,)),
+    (
+        "INSERT INTO {t} SELECT * FROM {o} WHERE id > (SELECT max(id) FROM {t})",
+        Reads.TABLE,
+        ("its source has a sub-query",),
+    ),
+    ("INSERT OVERWRITE {t} VALUES (1, 1, NULL, 'x')", Reads.TABLE, ()),
+    ("INSERT INTO {t} REPLACE WHERE v = 1 VALUES (1, 1, NULL, 'x')", Reads.TABLE, ()),
+    ("OPTIMIZE {t}", Reads.PLACES, ()),
+    ("OPTIMIZE {t} ZORDER BY (id)", Reads.PLACES, ()),
+]
+
+
+@pytest.mark.parametrize(("sql", "reads", "obstacles"), SQL, ids=[each[0] for each in SQL])
+def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, obstacles: tuple[str, ...]) -> None:
+    """What it reads and why it cannot be asked again, and nothing is executed."""
+    table = str(tables.folder / "t")
+    found = headgate.explain(tables.session, tables.text(sql))
+    assert said(found) == (reads, obstacles)
+    assert found.table == f"file:{table}"
+    assert len(commit_paths(table)) == 1  # type: ignore[arg-type]
+
+
+def test_parameters_stand_in_no_row(tables: Tables) -> None:
+    """The values are not in the text that is parsed: by name, by place, and as an INSERT."""
+    for text, args in (
+        ("DELETE FROM {t} WHERE v = :v", {"v": 1}),
+        ("UPDATE {t} SET v = 2 WHERE v = ?", [1]),
+        ("INSERT INTO {t} VALUES (?, 1, NULL, 'x')", [1]),
+    ):
+        dml = statement(tables.session, tables.text(text), args)
+        assert dml is not None
+        assert said(explain(dml)) == (Reads.TABLE, (TEXT,))
+
+
+@pytest.mark.parametrize(
+    ("assigned", "then"),
+    [
+        ("v = v + length(s)", PARTLY),
+        ("at = current_timestamp()", AGAIN),
+        ("v = monotonically_increasing_id()", AGAIN),
+        ("s = uuid()", AGAIN),
+    ],
+)
+def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
+    tables: Tables, assigned: str, then: str
+) -> None:
+    """Rows that came get the same time as the others, and a number that is none of theirs."""
+    found = headgate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
+    assert said(found) == (Reads.ROWS, ())
+    assert then in found.outcomes[OTHERS["same rows"]]
+
+
+def test_words_depend_on_what_the_table_has(tables: Tables) -> None:
+    """Without vectors a DELETE writes files anew, and so does an OPTIMIZE that was to leave rows out."""
+    words = [
+        headgate.explain(tables.session, tables.text(f"{begin}{{{name}}}")).outcomes[OTHERS["same rows"]]
+        for begin in ("DELETE FROM ", "OPTIMIZE ")
+        for name in ("t", "plain")
+    ]
+    assert [PARTLY in each for each in words] == [False, True, False, False]
+    assert [AGAIN in each for each in words] == [False, False, False, True]
+
+
+def test_files_that_come_while_a_merge_runs_are_noticed(tables: Tables, session: SparkSession, tmp_path: Path) -> None:
+    """The text is looked up by each execution for itself: what one has read may be more than what is asked of others' rows."""
+    folder = tmp_path / "in"
+    session.range(3).selectExpr("id", "id AS v").write.parquet(str(folder))
+    dml = statement(session, tables.text(f"MERGE INTO {{t}} t USING parquet.`{folder}` s{MERGE_ID}"))
+    assert dml is not None
+    assert facts(dml) == ()
+    session.range(7, 8).selectExpr("id", "id AS v").write.mode("append").parquet(str(folder))
+    assert facts(dml) == ("files of its source came or went while it was executed",)
+
+
+def facts(dml: Dml) -> tuple[str, ...]:
+    """What stands against asking it again."""
+    return tuple(dml.facts(has_vectors=True, has_row_ids=False).obstacles)
+
+
+@pytest.mark.parametrize("text", ["SELECT 1", "DELETE FROM local_rows WHERE id = 1", "DELETE FRM x", "VACUUM {t}"])
+def test_what_is_no_statement_on_a_table_is_not_explained(tables: Tables, text: str) -> None:
+    """It says so; nothing is done."""
+    with pytest.raises(InvalidRequest, match="nothing was done"):
+        headgate.explain(tables.session, tables.text(text))
+
+
+# ---------------------------------------------------------------------------------------------------------- DeltaTable
+
+
+def merged(tables: Tables, source: DataFrame) -> Any:
+    return tables.target.alias("t").merge(source.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"v": "s.v"})
+
+
+def is_odd() -> Any:
+    """A function of the row, in Python."""
+    return udf(lambda value: value % 2 == 1, "boolean")
+
+
+CALLS: dict[str, tuple[Callable[[Tables], Explanation], Reads, tuple[str, ...]]] = {
+    "delete": (lambda its: its.target.explain_delete("v = 1"), Reads.ROWS, ()),
+    "delete all": (lambda its: its.target.explain_delete(), Reads.ROWS, ()),
+    "delete by a function": (lambda its: its.target.explain_delete(is_odd()(F.col("v"))), Reads.ROWS, ()),
+    "delete by a function of chance": (
+        lambda its: its.target.explain_delete(is_odd().asNondeterministic()(F.col("v"))),
+        Reads.TABLE,
+        (CHANCE,),
+    ),
+    "delete by time": (lambda its: its.target.explain_delete(F.col("at") < F.now()), Reads.TABLE, (TIME,)),
+    "delete by a frame's column": (
+        lambda its: its.target.explain_delete(its.target.toDF()["v"] == 1),
+        Reads.TABLE,
+        (BOUND,),
+    ),
+    "update": (lambda its: its.target.explain_update("v = 1", {"v": "v + 1"}), Reads.ROWS, ()),
+    "update by a sub-query": (
+        lambda its: its.target.explain_update(f"id IN (SELECT id FROM delta.`{its.folder / 'o'}`)", {"v": "1"}),
+        Reads.TABLE,
+        (SUB_QUERY,),
+    ),
+    "merge rows": (lambda its: merged(its, its.rows).explain(), Reads.KEYS, ()),
+    "merge a table that lives": (lambda its: merged(its, its.other()).explain(), Reads.TABLE, (LIVE,)),
+    "merge a version": (lambda its: merged(its, its.other(1)).explain(), Reads.KEYS, ()),
+    "merge files": (lambda its: merged(its, its.session.read.parquet(str(its.folder / "p"))).explain(), Reads.KEYS, ()),
+    "merge itself": (lambda its: merged(its, its.target.toDF()).explain(), Reads.TABLE, (ITSELF,)),
+    "merge itself joined": (
+        lambda its: merged(its, its.rows.join(its.target.toDF().select("id"), "id")).explain(),
+        Reads.TABLE,
+        (ITSELF,),
+    ),
+    "merge numbers of chance": (
+        lambda its: merged(its, its.rows.withColumn("v", F.rand())).explain(),
+        Reads.TABLE,
+        ("its source is not deterministic",),
+    ),
+    "merge what a query says": (
+        lambda its: (
+            its.target.alias("t")
+            .merge(its.rows.alias("s"), "t.id = s.id")
+            .whenMatchedDelete("s.v = 1")
+            .whenNotMatchedInsert(values={"id": "s.id", "v": f"(SELECT count(*) FROM delta.`{its.folder / 't'}`)"})
+            .explain()
+        ),
+        Reads.TABLE,
+        (ASSIGNS,),
+    ),
+    "merge what a frame says": (
+        lambda its: (
+            its.target.alias("t")
+            .merge(its.rows.alias("s"), "t.id = s.id")
+            .whenMatchedUpdate(set={"v": its.other().agg(F.max("v")).scalar()})
+            .explain()
+        ),
+        Reads.TABLE,
+        (ASSIGNS,),
+    ),
+    "merge all": (
+        lambda its: (
+            its.target.alias("t")
+            .merge(its.rows.alias("s"), "t.id = s.id")
+            .whenMatchedUpdateAll()
+            .whenNotMatchedInsert(values={"id": "id", "v": F.col("v") + 1})
+            .explain()
+        ),
+        Reads.KEYS,
+        (),
+    ),
+    "merge a sample": (lambda its: merged(its, its.rows.sample(0.5)).explain(), Reads.TABLE, (SOME,)),
+    "merge by time": (
+        lambda its: merged(its, its.rows).whenNotMatchedBySourceDelete("t.at < now()").explain(),
+        Reads.TABLE,
+        (TIME,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_classified_by_its_plan(tables: Tables, name: str) -> None:
+    """As with SQL."""
+    ask, reads, obstacles = CALLS[name]
+    assert said(ask(tables)) == (reads, obstacles)
+    assert len(commit_paths(str(tables.folder / "t"))) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("clause", "expected"),
+    [
+        (lambda merge: merge.whenMatchedDelete(), (True, False)),
+        (lambda merge: merge.whenMatchedDelete("t.v = 1"), (False, False)),
+        (lambda merge: merge.whenMatchedDelete("t.v = 1").whenMatchedUpdateAll(), (True, False)),
+        (lambda merge: merge.whenNotMatchedInsertAll(), (False, False)),
+        (lambda merge: merge.whenNotMatchedBySourceDelete("t.v = 1"), (False, True)),
+    ],
+    ids=["all that match", "some that match", "some, then the others", "none", "those without a source"],
+)
+def test_what_a_merge_writes_is_known(
+    tables: Tables, clause: Callable[[Any], Any], expected: tuple[bool, bool]
+) -> None:
+    """Whether it writes every row that it matches, and whether it asks a condition of rows without a source."""
+    merge = clause(tables.target.alias("t").merge(tables.rows.alias("s"), "t.id = s.id"))
+    found = merge._clauses.dml(lambda: None).facts(has_vectors=True, has_row_ids=False)
+    assert (found.writes_all_matched, found.has_condition) == expected
+
+
+# ----------------------------------------------------------------------------------------------------- the command
+
+
+def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text and as JSON; and its exit status where there is nothing to explain."""
+    monkeypatch.chdir(tmp_path)
+    text = tables.text("DELETE FROM {t} WHERE id IN (SELECT id FROM {o})")
+    ran = command("explain", text)
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == f"DELETE of file:{tables.folder / 't'}"
+    assert "  depends on: more than single rows" in lines
+    assert f"  because {SUB_QUERY}" in lines
+    assert f"    rows are appended: executed again {AGAIN}" in lines
+    told = json.loads(command("explain", text, "--output", "json").out)
+    assert (told["operation"], told["obstacles"], told["table"]) == (
+        "DELETE",
+        [SUB_QUERY],
+        f"file:{tables.folder / 't'}",
+    )
+    refused = command("explain", "SELECT 1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "only DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table are explained" in refused.err
+    assert len(commit_paths(str(tables.folder / "t"))) == 1  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""Tables whose definition or files are unusual: identity columns, shallow clones, and features that are not served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.tables import IdentityGenerator
+from pyspark.sql import SparkSession
+
+import headgate
+from headgate.delta.jvm import Jvm, scala_object
+from headgate.delta.publish import UNSERVED_FEATURES, Outcome
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+from headgate.testing.tables import audit
+from tests.spark.delta_tables import make_table
+
+
+def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
+    """How a statement follows one that commits after it was computed."""
+    dml = statement(session, ours)
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    headgate.sql(session, winner)
+    return publisher(session).finish(staged)
+
+
+# ---------------------------------------------------------------------------------------------------- identity columns
+
+
+@pytest.mark.parametrize(
+    ("generated", "number"),
+    [
+        ("generatedAlwaysAs", 4),
+        pytest.param("generatedAlwaysAs", 7, marks=pytest.mark.matrix),
+        pytest.param("generatedByDefaultAs", 7, marks=pytest.mark.matrix),
+    ],
+)
+def test_numbers_of_an_identity_column_are_given_once(
+    session: SparkSession, tmp_path: Path, generated: str, number: int
+) -> None:
+    """Each INSERT changes the table's definition, where the highest number stands: what follows one is executed again.
+
+    Whatever follows whatever, rows keep their numbers, and new ones get numbers of their own.
+    """
+    path = tmp_path / "t"
+    builder = headgate.DeltaTable.create(session).location(str(path)).addColumn("v", "BIGINT")
+    identity: dict[str, Any] = {generated: IdentityGenerator()}
+    builder.addColumn("n", "BIGINT", **identity).property("delta.enableDeletionVectors", "true").execute()
+    t = f"delta.`{path}`"
+    session.sql(f"INSERT INTO {t} (v) SELECT /*+ COALESCE(1) */ id FROM range(6)")
+    merge = f"MERGE INTO {t} t USING (SELECT 50L AS v) s ON t.v = s.v WHEN NOT MATCHED THEN INSERT (v) VALUES (s.v)"
+    before = numbers(session, t)
+    races = (
+        (f"INSERT INTO {t} (v) VALUES (10)", f"INSERT INTO {t} (v) VALUES (11)", 4, [], [10, 11], 2),
+        (f"INSERT INTO {t} (v) VALUES (20)", f"DELETE FROM {t} WHERE v = 0", 1, [0], [20], 1),
+        (f"UPDATE {t} SET v = v + 100 WHERE v IN (4, 5)", f"DELETE FROM {t} WHERE v = 5", 3, [4, 5], [104], 0),
+        (merge, merge, 4, [], [50], 1),
+        (f"UPDATE {t} SET v = 41 WHERE v = 1", f"INSERT INTO {t} (v) VALUES (1)", 4, [1], [41, 41], 1),
+        (f"DELETE FROM {t} WHERE v = 2", f"UPDATE {t} SET v = 2 WHERE v = 3", 2, [2, 3], [], 0),
+        (f"INSERT INTO {t} (v) VALUES (60)", f"OPTIMIZE {t}", 1, [], [60], 1),
+    )
+    for ours, winner, level, gone, came, new in races[:number]:
+        assert follow(session, ours, winner).published.level == level, ours
+        now = numbers(session, t)
+        values = Counter(v for v, _ in now)
+        values.subtract(v for v, _ in before)
+        assert {v: change for v, change in values.items() if change} == {**dict.fromkeys(gone, -1), **Counter(came)}, (
+            ours
+        )
+        given = [n for _, n in now]
+        assert len(set(given)) == len(given), f"a number is given twice: {now}"
+        assert len([n for n in given if n > max(last for _, last in before)]) == new, (ours, before, now)
+        before = now
+    audit(path)
+
+
+def numbers(session: SparkSession, t: str) -> list[tuple[int, int]]:
+    """The rows, by their numbers."""
+    return [(row.v, row.n) for row in session.sql(f"SELECT v, n FROM {t} ORDER BY n").collect()]
+
+
+# ------------------------------------------------------------------------------------------------------ shallow clones
+
+RACES = {
+    "vectors of both": ("DELETE FROM {t} WHERE id = 3", "DELETE FROM {t} WHERE id = 4", 2, {3: None, 4: None}),
+    "the same row": (
+        "UPDATE {t} SET v = v * 2 WHERE id IN (3, 4)",
+        "UPDATE {t} SET v = v + 1 WHERE id = 3",
+        3,
+        {3: 8, 4: 8},
+    ),
+    "a file of the original is gone": (
+        "DELETE FROM {t} WHERE id IN (3, 12)",
+        "UPDATE {t} SET v = 9 WHERE id < 8",
+        2,
+        {id_: None if id_ == 3 else 9 for id_ in (0, 2, 3, 4, 5, 6, 7)} | {12: None},
+    ),
+    "rows were moved": ("UPDATE {t} SET v = 7 WHERE id IN (3, 12)", "OPTIMIZE {t}", 3, {3: 7, 12: 7}),
+    "rows that are moved are gone": ("OPTIMIZE {t}", "DELETE FROM {t} WHERE id IN (3, 12)", 2, {3: None, 12: None}),
+    "a matched row is gone": (
+        "MERGE INTO {t} t USING (SELECT id, 5L AS v FROM range(3, 5)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *",
+        "DELETE FROM {t} WHERE id = 3",
+        4,
+        {3: 5, 4: 5},
+    ),
+}
+"""What follows, what wins, the level, and what becomes of rows; None: they are gone."""
+SHORT = ("vectors of both", "the same row")
+
+
+@pytest.fixture(scope="module")
+def original(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of eight rows, one with a vector that lies in a file."""
+    path = tmp_path_factory.mktemp("clones") / "original one"
+    make_table(session, path, "id BIGINT, v BIGINT", enableDeletionVectors="true")
+    for low in (0, 8):
+        frame = session.range(low, low + 8).selectExpr("id", "id AS v").coalesce(1)
+        frame.write.format("delta").mode("append").save(str(path))
+    session.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in SHORT else pytest.param(name, marks=pytest.mark.matrix) for name in RACES]
+)
+def test_a_shallow_clone_is_followed_on_as_any_table(
+    session: SparkSession, original: Path, tmp_path: Path, name: str
+) -> None:
+    """Its files and vectors are those of another table, named absolutely; that table stays as it is."""
+    ours, winner, level, becomes = RACES[name]
+    files = {file: file.read_bytes() for file in original.rglob("*") if file.is_file()}
+    clone = f"delta.`{tmp_path / 'clone'}`"
+    session.sql(f"CREATE TABLE {clone} SHALLOW CLONE delta.`{original}`")
+    ended = follow(session, ours.format(t=clone), winner.format(t=clone))
+    assert ended.published.level == level
+    after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}
+    assert rows(session, clone) == Counter({(id_, v): 1 for id_, v in after.items() if v is not None})
+    audit(tmp_path / "clone")
+    assert {file: file.read_bytes() for file in original.rglob("*") if file.is_file()} == files
+
+
+def rows(session: SparkSession, t: str) -> Counter[tuple[int, int]]:
+    return Counter((row.id, row.v) for row in session.sql(f"SELECT * FROM {t}").collect())
+
+
+# ------------------------------------------------------------------------------------------------- features not served
+
+
+def test_the_features_that_are_not_served_are_deltas(session: SparkSession) -> None:
+    """A name that Delta does not know would never be met; each is one that a table's protocol may have."""
+    features = scala_object(Jvm(session).root, "org.apache.spark.sql.delta.TableFeature$")
+    unknown = {name for name in UNSERVED_FEATURES if features.featureNameToFeature(name).isEmpty()}
+    assert unknown == set()
+    assert features.featureNameToFeature("icebergCompatV99").isEmpty()
