@@ -10,6 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate import settings
 from headgate.core.ids import JobName, TableLocation
+from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.spec.data import Coverage
 from headgate.core.spec.kinds import duration_ms
 from headgate.core.turns import moves
@@ -151,6 +152,7 @@ class JobCoordinator(Job):
     def _open(self, spark: SparkSession, resolved: settings.JobSettings) -> None:
         spark_session.require_fit(spark)
         self._site = Site.open(spark, url=resolved.coordinator.url, storage=resolved.storage)
+        self._place = coordinator_place(resolved.coordinator.url)
         for note in resolved.notes:
             self._site.events.emit(Noticed(job=resolved.job, text=note))
         self._running: Supervisor | RunningQuery | None = None
@@ -174,12 +176,15 @@ class JobCoordinator(Job):
             if note is not None:
                 lock, coordinator_id = self._coordinator.lock, self._site.store.coordinator_id()
                 store = log_store_of(self._spark, table)
-                said = governed.compare(table, note, lock, coordinator_id, store.name, log_store_args=store.args)
+                said = governed.compare(
+                    table, note, lock, coordinator_id, store.name, coordinator=self._place, log_store_args=store.args
+                )
                 if said is not None:
                     self._site.events.emit(Noticed(job=self.name, text=said))
             self._unknown_notes.pop()
 
     def _lost(self, reason: str) -> None:
+        self.turn_lost(reason)
         if self._running is not None:
             self._running.turn_lost(reason)
 

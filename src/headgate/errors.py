@@ -17,11 +17,18 @@ class HeadgateError(Exception):
     default_advice = ""
 
     def __init__(self, message: str | None = None, *, advice: str | None = None, **facts: object) -> None:
-        text = message or (self.__doc__ or "").strip()
-        self.facts = facts
+        self._text = message or (self.__doc__ or "").strip()
         self.advice = self.default_advice if advice is None else advice
-        self.message = " ".join([text, *(f"{name}={value}" for name, value in facts.items() if value is not None)])
-        super().__init__(self.message)
+        self.facts: dict[str, object] = {}
+        super().__init__()
+        self.tell(**facts)
+
+    def tell(self, **facts: object) -> None:
+        """Adds facts: what who raised it did not know."""
+        self.facts.update(facts)
+        told = (f"{name}={value}" for name, value in self.facts.items() if value is not None)
+        self.message = " ".join([self._text, *told])
+        self.args = (self.message,)
 
     def __str__(self) -> str:
         return f"{self.message}. {self.advice}" if self.advice else self.message
@@ -133,7 +140,7 @@ class CommitInDoubt(HeadgateError):
 
 
 class ConstraintViolated(HeadgateError):
-    """the changes break a constraint of the target; the target stays at the last complete batch"""
+    """the changes break a constraint of the target; its position stays at the last complete batch"""
 
     exit_code = 1
     default_advice = (

@@ -35,6 +35,7 @@ from headgate.core.spec import (
     SyncSpec,
     TableSpec,
 )
+from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns.moves import Sessions
 from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
@@ -373,7 +374,9 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
         except HeadgateError as error:
             found += of_error(error, places.of(f"tables.{name}.name"))
             continue
-        known[name], said = resolve.table(spark, log, table, location, coordinator_id, places)
+        known[name], said = resolve.table(
+            spark, log, table, location, coordinator_id, coordinator_place(pipeline.coordinator.url), places
+        )
         found += said
     appended: dict[str, StructType] = {}
     streams = sorted(pipeline.streams, key=lambda stream: not isinstance(stream.kind, Append))

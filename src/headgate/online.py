@@ -193,7 +193,7 @@ def sync(
 
     Raises:
         InvalidRequest: Every fault of what was given.
-        ConstraintViolated: A row breaks a constraint of the target; the target stays at the last complete batch.
+        ConstraintViolated: A row breaks a constraint of the target; its position stays at the last complete batch.
         Fenced: A later writer has begun.
         Unavailable: The source or the target does not answer.
     """

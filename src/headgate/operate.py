@@ -9,6 +9,7 @@ from headgate.coordinator.machine import MachineClock
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation
 from headgate.core.spec import Append, Erase, Mutate, Pipeline, TableSpec
+from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns.order import NoRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import PREFIX, job_token, lock_token, unpack
@@ -72,7 +73,15 @@ def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocatio
         )
     coordinator_id = open_store(pipeline.coordinator.url).coordinator_id()
     store = log_store_of(spark, location)
-    return location, governed.adopt(spark, location, table.lock, coordinator_id, store.name, log_store_args=store.args)
+    return location, governed.adopt(
+        spark,
+        location,
+        table.lock,
+        coordinator_id,
+        store.name,
+        coordinator=coordinator_place(pipeline.coordinator.url),
+        log_store_args=store.args,
+    )
 
 
 def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:

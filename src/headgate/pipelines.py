@@ -14,8 +14,10 @@ from headgate.core.ids import JobName
 from headgate.core.spec import KafkaSource, StreamSpec
 from headgate.core.spec import Pipeline as PipelineSpec
 from headgate.core.spec.build import PipelineBuilder
+from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns import moves
 from headgate.core.turns.protocol import Order
+from headgate.delta.s3_errors import refusal
 from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, combined_exit_code
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink
@@ -99,7 +101,13 @@ class PipelineRun:
             clock=MachineClock(),
             events=site.events,
         )
-        work = StreamWork(spec, pipeline.table_of(spec), context, coordinator_id=site.store.coordinator_id())
+        work = StreamWork(
+            spec,
+            pipeline.table_of(spec),
+            context,
+            coordinator_id=site.store.coordinator_id(),
+            coordinator=coordinator_place(pipeline.coordinator.url),
+        )
         return Supervisor(
             site.spark,
             coordinator,
@@ -153,7 +161,7 @@ class PipelineRun:
                 case "paced":
                     supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
         except BaseException as error:
-            self._errors[spec.name] = error
+            self._errors[spec.name] = refusal(error) or error
             self.stop()
         finally:
             supervisor.close()

@@ -153,7 +153,7 @@ name: engagement
 storage: ./_headgate
 spark:
   spark.master: "local[2]"
-  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"
   spark.ui.enabled: "false"
   spark.sql.shuffle.partitions: "2"
   spark.databricks.delta.snapshotPartitions: "2"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
-from headgate.errors import CheckpointMismatch, InvalidRequest
+from headgate.core.ids import TableLocation
+from headgate.delta.governed import release
+from headgate.errors import CheckpointMismatch, InvalidRequest, LostTurn
 from headgate.sinks.ledger import read_ledger
+from headgate.spark.java import JavaSources
+from headgate.testing.proxy import Proxy
+from headgate.testing.servers import ZookeeperNode, zookeeper
 from tests.acceptance.engagement import drop
 
 
@@ -30,9 +38,16 @@ def ids(spark: SparkSession, root: Path) -> list[int]:
     return sorted(rows["id"].to_pylist())
 
 
-def pipeline(root: Path, *, lock: str = "L", turn_limit: int = 10) -> headgate.Pipeline:
+@pytest.fixture(scope="module")
+def node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperNode]:
+    """One ZooKeeper server for this module; each test has roots of its own."""
+    with zookeeper(tmp_path_factory.mktemp("zookeeper"), java=java_from) as (node,):
+        yield node
+
+
+def pipeline(root: Path, *, lock: str = "L", turn_limit: int = 10, url: str | None = None) -> headgate.Pipeline:
     """Three streams over `root/in`, one file a batch."""
-    made = headgate.Pipeline("people", storage=str(root / "_headgate"))
+    made = headgate.Pipeline("people", storage=str(root / "_headgate"), coordinator=url)
     table = made.table(
         "people", path=str(root / "table"), lock=lock, properties={"delta.enableDeletionVectors": "true"}
     )
@@ -102,6 +117,36 @@ def test_a_table_of_another_lock_is_refused(spark: SparkSession, tmp_path: Path)
     assert ids(spark, tmp_path) == list(range(10))
 
 
+@pytest.mark.zookeeper
+def test_a_table_that_takes_its_turns_elsewhere_is_refused_until_they_have_moved(
+    spark: SparkSession, node: ZookeeperNode, tmp_path: Path
+) -> None:
+    """A well-formed wrong chroot: two drivers on two of them would not wait for each other. The note is taken off to move."""
+    make_folders(tmp_path)
+    right, wrong = (f"zookeeper://{node.address}/{uuid.uuid4().hex}" for _ in range(2))
+    drop(tmp_path / "in", "ingest", 0, people(0, 10))
+    pipeline(tmp_path, url=right).run("Ingestion", once=True, spark=spark)
+    drop(tmp_path / "in", "ingest", 1, people(10, 10))
+    versions = sorted(path.name for path in (tmp_path / "table/_delta_log").glob("*.json"))
+    job = headgate.JobCoordinator(
+        spark, name="Own", lock="L", url=wrong, storage=str(tmp_path / "_headgate"), tables=[str(tmp_path / "table")]
+    )
+    with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written") as refused, job.turn():
+        pass
+    job.close()
+    with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written"):
+        pipeline(tmp_path, url=wrong).run("Ingestion", once=True, spark=spark)
+    assert (refused.value.exit_code, right in str(refused.value), wrong in str(refused.value)) == (2, True, True)
+    assert sorted(path.name for path in (tmp_path / "table/_delta_log").glob("*.json")) == versions
+    assert release(spark, TableLocation(str(tmp_path / "table")))
+    pipeline(tmp_path, url=wrong).run("Ingestion", once=True, spark=spark)
+    with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written"):
+        pipeline(tmp_path, url=right).run("Ingestion", once=True, spark=spark)
+    assert ids(spark, tmp_path) == list(range(20))
+    epochs = [row.epoch for row in read_ledger(tmp_path / "_headgate", "L") if row.epoch is not None]
+    assert epochs == [1024, 1024 + 1024]
+
+
 def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, tmp_path: Path) -> None:
     """Then the source comes again; nothing is skipped in silence."""
     import shutil
@@ -163,12 +208,12 @@ def test_writers_without_turns_in_the_middle_harm_no_stream(spark: SparkSession,
 class Written:
     """A query of the user's own over `root/in/own`."""
 
-    def __init__(self, spark: SparkSession, root: Path) -> None:
+    def __init__(self, spark: SparkSession, root: Path, url: str | None = None) -> None:
         self.spark, self.root = spark, root
         spark.createDataFrame([], "id BIGINT, person STRING").write.format("delta").save(str(root / "table"))
         (root / "in/own").mkdir(parents=True)
         self.job = headgate.JobCoordinator(
-            spark, name="Own", lock="L", storage=str(root / "_headgate"), tables=[str(root / "table")]
+            spark, name="Own", lock="L", url=url, storage=str(root / "_headgate"), tables=[str(root / "table")]
         )
 
     def append(self, batch: DataFrame, batch_id: int) -> None:
@@ -314,3 +359,72 @@ def test_a_block_of_code_takes_a_turn_of_its_own(written: Written) -> None:
     written.job.unlock()
     assert ids(written.spark, written.root) == [1, 2]
     assert turn.epoch == 1026
+
+
+def for_hours(spark: SparkSession) -> object:
+    """A Spark job of one task that counts for hours."""
+    return spark.range(0, 10**15, 1, 1).selectExpr("sum(id % 7)").collect()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Within a minute."""
+    deadline_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it never came"
+        time.sleep(0.02)
+
+
+@pytest.mark.zookeeper
+def test_the_spark_jobs_of_a_block_end_when_its_turn_is_lost(
+    spark: SparkSession, node: ZookeeperNode, tmp_path: Path
+) -> None:
+    """In the middle, also those that are started afterwards; jobs of other threads go on, and the user's own marks stay."""
+    context, status = spark.sparkContext, spark.sparkContext.statusTracker()
+    ended: list[str] = []
+
+    def other() -> None:
+        context.setJobGroup("other", "of a thread that has no turn")
+        with suppress(Exception):
+            for_hours(spark)
+        ended.append("other")
+
+    def work(written: Written) -> None:
+        with written.job.turn():
+            for thread in threads:
+                thread.start()
+            with pytest.raises(Exception, match="cancelled"):
+                for_hours(spark)
+            network.be("pass")
+            for_hours(spark)
+
+    with Proxy(node.port) as network:
+        url = f"zookeeper://{network.address}/{uuid.uuid4().hex}?session_timeout=3s&call_timeout=20s"
+        written = Written(spark, tmp_path, url)
+
+        def cut() -> None:
+            wait_until(lambda: any(job in status.getActiveJobsIds() for job in status.getJobIdsForGroup("mine")))
+            network.be("blackhole")
+
+        threads = [threading.Thread(target=other), threading.Thread(target=cut)]
+        context.setJobGroup("mine", "of the user")
+        context.addJobTag("mine-too")
+        try:
+            with pytest.raises(LostTurn, match=r"no heartbeat was answered.*Spark jobs were cancelled"):
+                work(written)
+            assert set(context.getJobTags()) == {"mine-too"}
+            assert context.getLocalProperty("spark.jobGroup.id") == "mine"
+            assert not ended
+            wait_until(lambda: status.getActiveJobsIds() == list(status.getJobIdsForGroup("other")))
+        finally:
+            context.cancelJobGroup("other")
+            context.removeJobTag("mine-too")
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(60)
+        assert spark.range(5).count() == 5, "what comes after the turn is cancelled no more"
+        with written.job.turn():
+            written.append(spark.createDataFrame([(1, "a")], "id BIGINT, person STRING"), 0)
+        written.job.close()
+    assert ids(spark, tmp_path) == [1]
+    assert [row.outcome for row in read_ledger(tmp_path / "_headgate", "L")] == ["lost", "swept"]

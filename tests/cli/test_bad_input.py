@@ -299,7 +299,7 @@ def test_a_run_refuses_storage_turns_and_checkpoints_that_are_not_its_own(spark:
 
 
 def test_tables_that_do_not_fit_the_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Differences are told and never applied; another lock, a newer note and a property that forgets are refused."""
+    """Differences are told and never applied; another lock or coordinator, a newer note and a property that forgets are refused."""
     more = 'properties: {delta.enableChangeDataFeed: "true"}, partition_by: [n], columns: "id INT, n INT, twice INT"'
     pipeline(tmp_path, FILE.replace("lock: L", f"lock: L, {more}"))
     table, note = tmp_path / "table", tmp_path / "table" / "_headgate" / "table.json"
@@ -319,7 +319,12 @@ def test_tables_that_do_not_fit_the_file(spark: SparkSession, tmp_path: Path) ->
     good = note.read_text()
     before = state_of(table)
     assert headgate("check", "--spec", tmp_path).code == 0
-    for changes, said in (({"lock": "OTHER"}, "governed by another lock"), ({"format": 2}, "a newer version")):
+    elsewhere = {"coordinator_id": "other", "coordinator": "zookeeper://zk1:2181/lake"}
+    for changes, said in (
+        ({"lock": "OTHER"}, "governed by another lock"),
+        ({"format": 2}, "a newer version"),
+        (elsewhere, "takes its turns at another coordinator"),
+    ):
         note.write_text(json.dumps({**json.loads(good), **changes}))
         for command in (("check",), ("run", "--once")):
             refused(headgate(*command, "--spec", tmp_path), 2, said)

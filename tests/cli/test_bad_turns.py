@@ -27,7 +27,11 @@ def turn(url: str, root: Path) -> Ran:
 def test_a_coordinator_that_cannot_be_used_is_told_and_nothing_is_run(
     java_from: JavaSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unreachable, wrong chroot, missing permission, another user, a timeout out of bounds, a record of a newer format."""
+    """Unreachable, a chroot that is no path, missing permission, another user, a timeout out of bounds, a newer record.
+
+    A chroot that is a path, and another one than the table was governed with, is refused where there is a table: see
+    tests/acceptance/test_turns_on_spark.py.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADGATE_ZOOKEEPER_PASSWORD", "wrong")
     nobody = f"127.0.0.1:{free_ports(1)[0]}"

@@ -338,13 +338,19 @@ def test_doctor_without_a_file_looks_at_the_machine(tmp_path: Path, monkeypatch:
     assert set(ran.json["findings"][0]) == {"level", "where", "what", "advice", "exit_code"}
 
 
-def test_doctor_says_what_is_not_stopped_and_finds_the_property_that_forgets(lake: Lake) -> None:
-    """Stock writers are not stopped in this version, and tokens must be kept: both are said of each table."""
+def test_doctor_says_who_is_stopped_and_finds_the_property_that_forgets(lake: Lake) -> None:
+    """Whom the gate refuses and whom nothing stops, and that tokens must be kept: both are said of each table."""
     ran = headgate("doctor", "--no-spark", "--spec", lake.root)
     assert "warning: table t: not governed" in ran.out
     (lake.table / "_headgate").mkdir()
     (lake.table / "_headgate" / "table.json").write_text("{}")
-    assert "NOT stopped in this version" in headgate("doctor", "--no-spark", "--spec", lake.root).out
+    governed = headgate("doctor", "--no-spark", "--spec", lake.root).out
+    assert "not governed" not in governed
+    assert "ok: table t: governed, lock L; drivers with Headgate's gate refuse" in governed
+    assert (
+        "note: table t: not stopped: a session with spark.headgate.outside=pass, and drivers without the gate"
+        in governed
+    )
     first = lake.commit_file(0)
     lines = [json.loads(line) for line in first.read_text().split("\n")]
     lines[1]["metaData"]["configuration"] = {"delta.setTransactionRetentionDuration": "interval 1 day"}

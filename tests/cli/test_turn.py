@@ -16,15 +16,21 @@ import pytest
 
 from headgate.commanded import _Program
 from headgate.sinks.ledger import read_ledger
+from headgate.spark.java import JavaSources
 from headgate.stores.processes import is_running, start_of
 from headgate.stores.sqlite import SqliteTurnStore
+from headgate.testing.proxy import Proxy
+from headgate.testing.servers import zookeeper
 
 LIMIT_S = 60
+LEASE_S = 8.0
 
 
-def turn(folder: Path, job: str, *command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """`headgate turn` as a process of its own; turns and ledger are in the folder."""
-    place = ("--coordinator", f"sqlite:{folder}/turns.db")
+def turn(
+    folder: Path, job: str, *command: str, options: tuple[str, ...] = (), url: str | None = None
+) -> subprocess.Popen[str]:
+    """`headgate turn` as a process of its own; the ledger is in the folder, and so are the turns if no other place is named."""
+    place = ("--coordinator", url or f"sqlite:{folder}/turns.db")
     return subprocess.Popen(
         [sys.executable, "-m", "headgate", "turn", "--lock", "L", "--job", job, *place, *options, "--", *command],
         cwd=folder,
@@ -138,6 +144,29 @@ def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -
     (tmp_path / "go").touch()
     code, _, err = ended(first)
     assert (code, "the turn was lost" in err) == (5, True)
+
+
+@pytest.mark.zookeeper
+def test_a_program_whose_turn_is_lost_is_gone_before_its_lease_ends(java_from: JavaSources, tmp_path: Path) -> None:
+    """The network to ZooKeeper is silent; the program does not listen to SIGTERM, and is killed before others may begin."""
+    deaf = "trap '' TERM; echo $$ > pid; while true; do sleep 600; done"
+    with zookeeper(tmp_path, java=java_from) as (node,), Proxy(node.port) as network:
+        url = f"zookeeper://{network.address}/turns?session_timeout={LEASE_S:g}s&call_timeout=10s"
+        first = turn(tmp_path, "A", "sh", "-c", deaf, url=url)
+        try:
+            pid = pid_in(tmp_path / "pid")
+            start = start_of(pid)
+            network.be("blackhole")
+            cut_s = time.monotonic()
+            wait_for(lambda: not is_running(pid, start))
+            assert time.monotonic() - cut_s < LEASE_S
+            network.be("pass")
+            code, _, err = ended(first)
+            assert (code, "the turn was lost, and sh was ended in the middle of it" in err) == (5, True), err
+        finally:
+            first.kill()
+            first.communicate()
+    assert outcomes(tmp_path) == [("A", "lost")]
 
 
 @pytest.mark.parametrize("options", [("--timeout", "soon"), ("--properties", "none.conf")])

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName
+from headgate.core.ids import Epoch, JobName, Nonce
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord, record_from_json
@@ -213,13 +213,35 @@ class DoesItTwice(Losing):
         return "unknown"
 
 
+def losing(kind: type[Losing]) -> Callable[[TurnStore, str], nullcontext[TurnStore]]:
+    """What the suite loses calls with."""
+    return lambda store, what: nullcontext(cast(TurnStore, kind(store, what)))
+
+
 def test_a_request_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
     """What may have been done is looked up, not done again."""
     sound, wrong = Shared(), Shared()
-    Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
-        lambda: sound, lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
-    )
+    check = Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice
+    check(lambda: sound, losing(Losing), "reply")
     with pytest.raises(AssertionError):
-        Suite().test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
-            lambda: wrong, lambda store, what: nullcontext(cast(TurnStore, DoesItTwice(store, what)))
-        )
+        check(lambda: wrong, losing(DoesItTwice), "reply")
+
+
+class AsksTwice(Losing):
+    """Loses the reply to an asking, and asks once more: a retry that takes a second place in the queue."""
+
+    def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        reply = super().lost_compare_and_set(lock, record, version)
+        if self._what == "reply" and record.tickets:
+            again = replace(record.tickets[-1], nonce=Nonce("again"))
+            self._inner.compare_and_set(lock, replace(record, tickets=(*record.tickets, again)), version + 1)
+        return reply
+
+
+def test_an_asking_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
+    """Only where another has the turn: else asking and grant are one change."""
+    sound, wrong = Shared(), Shared()
+    check = Suite().test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice
+    check(lambda: sound, losing(Losing), "reply")
+    with pytest.raises((AssertionError, HeadgateError)):
+        check(lambda: wrong, losing(AsksTwice), "reply")

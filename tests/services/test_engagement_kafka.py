@@ -26,7 +26,6 @@ def experiment() -> ModuleType:
 
 
 @pytest.mark.kafka
-@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1800)

@@ -21,9 +21,20 @@ from headgate.site import open_store
 from headgate.sources.kafka import settings_of
 from headgate.testing import contender
 from headgate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
+from tests.cli.command import headgate as run_headgate
 
 pytestmark = pytest.mark.kafka
 
+SPEC = """
+name: engagement
+storage: {root}/_headgate
+tables: {{engagement: {{path: "{root}/table", lock: L}}}}
+streams:
+  Ingestion:
+    table: engagement
+    source: {{kafka: {topic}, servers: "{servers}", schema: "id BIGINT, person STRING"}}
+    append: {{}}
+"""
 KINDS = ("records", "mutations", "erasures")
 
 
@@ -139,6 +150,14 @@ def test_records_that_retention_deleted_unread_stop_the_stream_until_it_is_told_
     broker.admin.delete_records([gone])[gone].result(30)
     (lag,) = lags_of(streams.build(base_dir="/"))[0].topics
     assert (lag.behind, lag.deleted) == (15, 5)
+    topic = broker.topic("records")
+    (tmp_path / "headgate.yml").write_text(SPEC.format(root=tmp_path, topic=topic, servers=broker.servers))
+    shown = run_headgate("status", "--spec", tmp_path / "headgate.yml")
+    assert (shown.code, shown.err) == (0, "")
+    assert f"Ingestion: 15 records of {topic} to read (1 partition); 5 were deleted unread\n" in shown.out
+    told = run_headgate("status", "--spec", tmp_path / "headgate.yml", "--output", "json").json["lags"]
+    topics = [{"topic": topic, "partitions": 1, "behind": 15, "deleted": 5}]
+    assert told == [{"job": "Ingestion", "topics": topics, "note": None}]
     with pytest.raises(InvalidRequest, match="Kafka has deleted records"):
         streams.run("Ingestion", once=True, spark=spark)
     assert sorted(people(spark, tmp_path)) == list(range(10))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from pyspark.sql import SparkSession
 
+from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns import moves
 from headgate.core.turns.effects import Stored
-from headgate.errors import HeadgateError, StoreUnavailable
+from headgate.errors import HeadgateError, LostTurn, StoreUnavailable
 from headgate.stores.memory import MemoryTurnStore
 from headgate.streams.supervisor import Supervisor
 from tests.spark.test_supervisor_pause import JOB, Bench
@@ -60,3 +64,37 @@ def test_a_store_that_stays_away_ends_the_job(session: SparkSession) -> None:
         bench.run(1000)
     assert (ended.value.exit_code, bench.work.swept) == (6, 0)
     assert "Start it again" in str(ended.value)
+
+
+def test_the_spark_jobs_of_a_sweep_end_when_its_turn_is_lost(session: SparkSession) -> None:
+    """It has no query that could be stopped; the job that would run for hours is cancelled, and the sweep comes again."""
+    bench, status = AwayBench(session), session.sparkContext.statusTracker()
+
+    def sweep(turn: HeldTurn, batch_id: int) -> None:
+        bench.work.swept += 1
+        if bench.work.swept == 1:
+            session.sparkContext.setJobGroup("sweep", "of a test")
+            session.range(0, 10**15, 1, 1).selectExpr("sum(id % 7)").collect()
+
+    def lose() -> None:
+        deadline_s = time.monotonic() + 60
+        while not set(status.getActiveJobsIds()) & set(status.getJobIdsForGroup("sweep")):
+            assert time.monotonic() < deadline_s, "the sweep never came"
+            time.sleep(0.02)
+        bench.supervisor.turn_lost("a test says so")
+
+    bench.work.run_sweep = sweep  # type: ignore[method-assign]
+    losing = threading.Thread(target=lose)
+    losing.start()
+    try:
+        with pytest.raises(LostTurn, match="a test says so; its Spark jobs were cancelled"):
+            bench.supervisor.run_once()
+    finally:
+        losing.join()
+        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+    assert (bench.work.swept, bench.supervisor.report.sweeps) == (1, 0)
+    bench.work.swept = 0
+    bench.work.run_sweep = lambda turn, batch_id: None  # type: ignore[method-assign]
+    bench.supervisor.run_once()
+    assert bench.supervisor.report.sweeps == 1
+    bench.supervisor.close()

@@ -11,13 +11,15 @@ from headgate.testing.turn_soak import soak
 
 @pytest.mark.spark
 @pytest.mark.zookeeper
-@pytest.mark.matrix
 @pytest.mark.timeout(1500)
 def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) -> None:
-    """The JVM stopped, a driver killed; then no turns overlap, each range is there once, the table is right."""
+    """A minute of faults: a network that is silent, a Python and a JVM stopped, a driver killed, and what else there is time for.
+
+    Then no turns overlap, each range is there once, the table is right. The seed draws these four first.
+    """
     told: list[str] = []
-    found = soak(tmp_path / "lake", seconds=0, faults_min=2, seed=264, show=told.append)
+    found = soak(tmp_path / "lake", seconds=60, faults_min=4, seed=491, show=told.append)
     assert found.wrong == [], told
-    assert {"stop jvm", "kill"} == set(found.faults)
+    assert {"blackhole", "stop python", "kill", "stop jvm"} <= set(found.faults)
     assert found.turns > 0
     assert found.rows > 0

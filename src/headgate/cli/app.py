@@ -86,3 +86,11 @@ def run() -> None:
         # The reader of our output has gone, as in `headgate … | head`; keep Python from complaining while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as error:
+        from headgate.delta.s3_errors import refusal
+
+        refused = refusal(error)
+        if refused is None:
+            raise
+        print(f"headgate: {refused}", file=sys.stderr)
+        sys.exit(refused.exit_code)

@@ -22,6 +22,7 @@ from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns.tokens import query_token
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import JVM_ERRORS, first_line
+from headgate.delta.s3_errors import refusal
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.spark.checkpoint import Checkpoint, location_of, option_of
@@ -151,7 +152,7 @@ class RunningQuery:
                 self._on_batch(batch, batch_id)
             except BaseException as error:
                 if self.query.isActive or isinstance(error, LostTurn):
-                    self._error = self._error or records_gone(error) or error
+                    self._error = self._error or records_gone(error) or refusal(error) or error
                 else:
                     self._is_stopped = True  # that it was stopped has ended the wait, or the work, of this batch
                 raise

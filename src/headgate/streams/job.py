@@ -25,6 +25,7 @@ from headgate.delta.statements import NUMBER_CONF, single_write
 from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
+from headgate.streams.turn_jobs import TurnJobs
 from headgate.tables.running import collected, finish
 
 BatchFunction = Callable[[DataFrame, int], object]
@@ -155,6 +156,7 @@ class Job:
         self._tables = tuple(tables)
         self._batch_turn: Turn | None = None
         self._own_turn: Turn | None = None
+        self._own_jobs: TurnJobs | None = None
         self._own_ends: ExitStack | None = None
         self._on_batch: OnBatch | None = None
         self._function: Coordinated | None = None
@@ -184,6 +186,8 @@ class Job:
 
         Raises:
             TurnNotGranted: not in time; nothing was done.
+            LostTurn: the turn was lost, and the Spark jobs that this thread had started in it were cancelled; what was written
+                before stands.
         """
         if self._batch_turn is not None:
             yield self._batch_turn
@@ -195,8 +199,10 @@ class Job:
         held = self._coordinator.take(
             token_id=token_id, query_id=None, batch=batch_id, tables=self._tables, timeout_s=timeout
         )
+        jobs = self._own_jobs = TurnJobs(self._spark)
         try:
-            with Gate(self._spark).acting(self.name):
+            # A loss before this line is seen by the entry, which looks whether the turn is still on.
+            with Gate(self._spark).acting(self.name), jobs.running():
                 # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
                 self._enter(held, is_replay=True)
                 number = self._next_batch(token_id) if batch_id is None else batch_id
@@ -208,8 +214,14 @@ class Job:
             held.abandon(error)
             raise
         finally:
-            self._own_turn = None
+            self._own_turn = self._own_jobs = None
         held.complete()
+
+    def turn_lost(self, reason: str) -> None:
+        """Cancels the Spark jobs of a turn of its own. Safe from any thread."""
+        jobs = self._own_jobs
+        if jobs is not None:
+            jobs.cancel(reason)
 
     def lock(self, timeout: float | None = None) -> Turn:
         """Takes the turn and keeps it until `unlock`. Within a coordinated function: the micro-batch's turn.
@@ -232,7 +244,11 @@ class Job:
         return turn.predecessor
 
     def unlock(self) -> None:
-        """Gives back what `lock` took. Within a coordinated function: nothing yet, see the class."""
+        """Gives back what `lock` took. Within a coordinated function: nothing yet, see the class.
+
+        Raises:
+            LostTurn: the turn was lost since; what was written before stands.
+        """
         if self._batch_turn is not None:
             return
         ends, self._own_ends = self._own_ends, None

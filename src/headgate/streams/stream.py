@@ -30,8 +30,18 @@ from headgate.streams.steps import StreamContext, StreamKind
 class StreamWork:
     """One stream's work; see `streams.work.Work`."""
 
-    def __init__(self, spec: StreamSpec, table: TableSpec, context: StreamContext, *, coordinator_id: str) -> None:
-        self._spec, self._table, self._context, self._coordinator_id = spec, table, context, coordinator_id
+    def __init__(
+        self,
+        spec: StreamSpec,
+        table: TableSpec,
+        context: StreamContext,
+        *,
+        coordinator_id: str,
+        coordinator: str | None,
+    ) -> None:
+        """A stream on its table, with the id of the data of the coordinator where it takes its turns, and its place if known."""
+        self._spec, self._table, self._context = spec, table, context
+        self._coordinator_id, self._coordinator = coordinator_id, coordinator
         self._kind = kind_of(spec, table, context)
         self._is_governed = False
 
@@ -43,10 +53,11 @@ class StreamWork:
         return self._kind.tables()
 
     def prepare(self) -> None:
-        """Compares the table's note with this pipeline's lock; changes nothing.
+        """Compares the table's note with this pipeline's lock and coordinator; changes nothing.
 
         Raises:
-            InvalidRequest: the table belongs to another lock, or is written with another store of commits.
+            InvalidRequest: the table belongs to another lock, takes its turns at another coordinator, or is written with
+                another store of commits.
             UnsupportedTable: Delta is told to forget tokens on it.
         """
         if self._is_governed:
@@ -67,7 +78,13 @@ class StreamWork:
         if note is not None:
             store = log_store_of(self._context.session, target)
             said = governed.compare(
-                target, note, self._table.lock, self._coordinator_id, store.name, log_store_args=store.args
+                target,
+                note,
+                self._table.lock,
+                self._coordinator_id,
+                store.name,
+                coordinator=self._coordinator,
+                log_store_args=store.args,
             )
             if said is not None:
                 self._notice(said)
@@ -143,7 +160,15 @@ class StreamWork:
         """Marks a table that Headgate made; a driver that died before it could is made up for by the next one."""
         session, target = self._context.session, self._context.target
         store = log_store_of(session, target)
-        governed.adopt(session, target, self._table.lock, self._coordinator_id, store.name, log_store_args=store.args)
+        governed.adopt(
+            session,
+            target,
+            self._table.lock,
+            self._coordinator_id,
+            store.name,
+            coordinator=self._coordinator,
+            log_store_args=store.args,
+        )
         self._is_governed = True
 
     def _notice(self, text: str) -> None:

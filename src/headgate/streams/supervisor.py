@@ -25,11 +25,13 @@ from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import silence
+from headgate.delta.s3_errors import in_plain_words, refusal
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.spark.sources import records_gone
+from headgate.streams.turn_jobs import TurnJobs
 from headgate.streams.work import Work
 
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
@@ -100,6 +102,7 @@ class Supervisor:
         self._turn: HeldTurn | None = None
         self._error: BaseException | None = None
         self._query: StreamingQuery | None = None
+        self._sweep_jobs: TurnJobs | None = None
         self._open_batch: int | None = None
         self._query_id: str | None = None
         self._checkpoint: Checkpoint | None = None
@@ -116,8 +119,10 @@ class Supervisor:
         self._coordinator.cancel()
 
     def turn_lost(self, reason: str) -> None:
-        """Stops the query: its lease is over, and nothing more may be written."""
-        query = self._query
+        """Stops the query, or cancels the jobs of a sweep: the lease is over, and nothing more may be written."""
+        jobs, query = self._sweep_jobs, self._query
+        if jobs is not None:
+            jobs.cancel(reason)
         if query is not None:
             self._error = self._error or LostTurn(f"the turn was lost: {reason}; nothing more was written")
             query.stop()
@@ -133,6 +138,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------------------------------------------- runs
 
+    @in_plain_words()
     def run_once(self) -> bool:
         """One turn on what the source has now, then a sweep if one is due; says so when nothing is left.
 
@@ -358,7 +364,7 @@ class Supervisor:
             self.report.rows += rows
         except BaseException as error:
             # A turn that was lost stops the query; what our function then meets in the middle of its work is not the reason.
-            self._error = self._error or records_gone(error) or error
+            self._error = self._error or records_gone(error) or refusal(error) or error
             raise
 
     # ------------------------------------------------------------------------------------------------ sweep, idle
@@ -378,19 +384,24 @@ class Supervisor:
 
     def _sweep_in_turn(self, token_id: TokenId, query_id: str | None, tables: tuple[TableLocation, ...]) -> None:
         turn = self._coordinator.take(token_id=token_id, query_id=query_id, batch=None, tables=tables)
+        jobs = self._sweep_jobs = TurnJobs(self._spark)
         try:
-            for table in tables:
-                turn.enter(table)
-            stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
-            batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
-            turn.next_batch(batch, None, is_replay=False)
-            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=None):
-                self._work.run_sweep(turn, batch)
+            turn.check()  # a loss before the line above cancels nothing
+            with jobs.running():
+                for table in tables:
+                    turn.enter(table)
+                stored = [self._log.read_tokens(table).tokens.get(token_id) for table in tables]
+                batch = max((unpack(number).batch for number in stored if number is not None), default=-1) + 1
+                turn.next_batch(batch, None, is_replay=False)
+                with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=None):
+                    self._work.run_sweep(turn, batch)
             turn.check()
         except BaseException as error:
             turn.abandon(error)
             self.report.add(turn)
             raise
+        finally:
+            self._sweep_jobs = None
         turn.complete()
         self.report.add(turn)
         self.report.sweeps += 1
@@ -415,8 +426,8 @@ def failed(error: StreamingQueryException) -> BaseException:
     text = str(error)
     if "Concurrent" in text and "update to the log" in text:
         return CheckpointMismatch("another run uses the same checkpoint; this one stopped")
-    gone = records_gone(error)
-    if gone is not None:
-        return gone
+    known = records_gone(error) or refusal(error)
+    if known is not None:
+        return known
     first: Any = text.strip().splitlines()[0] if text.strip() else "no reason given"
     return Unavailable(f"the query ended with an error, and its batch was not written: {first}")

@@ -37,6 +37,7 @@ from headgate.demo.records import FOLDERS, Cut, Inputs, write_inputs
 from headgate.inspect import verify_pipeline
 from headgate.site import open_session
 from headgate.stores.processes import is_running, start_of
+from headgate.testing.machine import machine
 from headgate.testing.proxy import Mode, Proxy
 from headgate.testing.servers import ZookeeperNode, zookeeper
 
@@ -309,9 +310,9 @@ def main() -> int:
     parser.add_argument("--result", type=Path, help="a file for what was found, as JSON")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
-    folder = Path(tempfile.mkdtemp(prefix="headgate-turn-soak-"))
+    folder, on = Path(tempfile.mkdtemp(prefix="headgate-turn-soak-")), machine()
     found = soak(folder, seconds=chosen.seconds, seed=chosen.seed, show=lambda text: print(text, flush=True))
-    text = json.dumps(found.to_json(), indent=2)
+    text = json.dumps({"machine": on, **found.to_json()}, indent=2)
     print(text)
     if chosen.result is not None:
         chosen.result.write_text(text + "\n", encoding="utf-8")

@@ -34,8 +34,10 @@ LOCK = "L/ä lock"
 T = TableLocation("/t")
 LIMIT_S = 240.0
 """After this whoever has not had its turns counts as left waiting."""
-LOSSES = 4
-"""The changes of an undisturbed turn: (the record is made,) asked, granted, completed; and one that is repeated."""
+UNDISTURBED = ((1, "made"), (1, "granted"), (2, "completed"))
+DISTURBED = ((1, "asked"), (2, "granted"), (3, "completed"))
+"""The changes of a turn, by their number in it: when nobody else wants it, so that asking and grant are one, the first of all
+after the record itself is made; and when another has the turn."""
 
 
 class TurnStoreConformance:
@@ -202,22 +204,48 @@ class TurnStoreConformance:
         assert take(following, timeout_s=10.0).epoch == turn.epoch + 1
         following.close()
 
+    @pytest.mark.parametrize("what", ["request", "reply"])
     def test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
-        self, open_store: Callable[[], TurnStore], lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]]
+        self,
+        open_store: Callable[[], TurnStore],
+        lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
+        what: str,
     ) -> None:
         """A request or its reply is lost at each change in turn: no turn is given twice, none is lost, no ticket stays."""
-        for at in range(1, LOSSES + 1):
-            for what in ("request", "reply"):
-                with lose(open_store(), what) as losing:
-                    store = _LosingAt(losing, at)
-                    job = contender(store, f"{what}-{at}")
-                    turn = take(job, timeout_s=60.0)
-                    turn.complete()
-                    job.close()
-                after = open_store().read(LOCK).record
-                assert after is not None
-                assert (after.holder, after.tickets, after.epoch) == (None, (), turn.epoch)
-                assert after.job(JobName(f"{what}-{at}")).turns == 1
+        for at, change in UNDISTURBED:
+            with lose(open_store(), what) as losing:
+                store = _LosingAt(losing, at)
+                job = contender(store, change)
+                turn = take(job, timeout_s=60.0)
+                turn.complete()
+                job.close()
+            assert store.lost_what(job.job) == change, f"{store.lost_what(job.job)} was lost in place of {change}"
+            _check_ended(open_store(), job, turn)
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    def test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice(
+        self,
+        open_store: Callable[[], TurnStore],
+        lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
+        what: str,
+    ) -> None:
+        """Then asking is a change of its own, and what is lost may be a place in the queue: no second one is taken."""
+        other, looking = contender(open_store(), "other"), open_store()
+        for at, change in DISTURBED:
+            held = take(other, timeout_s=60.0)
+            with lose(open_store(), what) as losing:
+                store = _LosingAt(losing, at)
+                job = contender(store, change)
+                giving_back = threading.Thread(target=_complete_when_asked, args=(held, looking, job.job))
+                giving_back.start()
+                turn = take(job, timeout_s=60.0)
+                giving_back.join()
+                turn.complete()
+                job.close()
+            assert store.lost_what(job.job) == change, f"{store.lost_what(job.job)} was lost in place of {change}"
+            assert turn.epoch == held.epoch + 1
+            _check_ended(looking, job, turn)
+        other.close()
 
     @pytest.fixture
     def lose(self) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
@@ -303,14 +331,46 @@ class _LosingAt:
 
     def __init__(self, inner: TurnStore, at: int) -> None:
         self._inner, self._left = inner, at
+        self._lost: LockRecord | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
         self._left -= 1
-        call = self._inner.compare_and_set if self._left else cast(Losing, self._inner).lost_compare_and_set
-        return call(lock, record, version)
+        if self._left:
+            return self._inner.compare_and_set(lock, record, version)
+        self._lost = record
+        return cast(Losing, self._inner).lost_compare_and_set(lock, record, version)
+
+    def lost_what(self, job: JobName) -> str:
+        """Which change of the job's turn was lost, by the record that it wanted to put."""
+        lost = self._lost
+        if lost is None:
+            return "nothing"
+        if lost.holder is not None and lost.holder.job == job:
+            return "granted"
+        if any(ticket.job == job for ticket in lost.tickets):
+            return "asked"
+        return "completed" if job in lost.jobs else "made"
+
+
+def _complete_when_asked(held: HeldTurn, store: TurnStore, job: JobName) -> None:
+    """Gives a turn back when a job waits for it."""
+    deadline_s = time.monotonic() + 60.0
+    record = None
+    while time.monotonic() < deadline_s and not (record and any(ticket.job == job for ticket in record.tickets)):
+        time.sleep(0.005)
+        record = store.read(LOCK).record
+    held.complete()
+
+
+def _check_ended(store: TurnStore, job: Coordinator, turn: HeldTurn) -> None:
+    """The job had one turn, it was this one and the last, and nothing is left of it."""
+    after = store.read(LOCK).record
+    assert after is not None
+    assert (after.holder, after.tickets, after.epoch) == (None, (), turn.epoch)
+    assert after.job(job.job).turns == 1
 
 
 def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coordinator:
