@@ -83,7 +83,7 @@ simulate: env
 	HEADGATE_MATRIX=1 $(BIN)/pytest tests/simulation
 
 soak: env
-	$(BIN)/python -m headgate.testing.turn_soak --seconds 600
+	$(BIN)/python -m headgate.testing.turn_soak --seconds 600 --result benchmarks/results/turn_soak.json
 
 soak-rows: env
 	$(BIN)/python -m headgate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null

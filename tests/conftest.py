@@ -21,7 +21,7 @@ import pytest
 from headgate.errors import HeadgateError
 from headgate.spark.jars import JarSources, jar_sources
 from headgate.spark.java import JavaSources, find_java, java_sources
-from headgate.testing.databases import lacks_mariadb, lacks_postgres
+from headgate.testing.databases import installed_postgres, lacks_mariadb, lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +70,9 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
     "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
     "postgres": lacks_postgres,
+    "full_postgres": lambda: (
+        None if installed_postgres() else "no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql"
+    ),
     "mariadb": lacks_mariadb,
     "jdk": lambda: None if shutil.which("javac") else "no javac: apt-get install openjdk-17-jdk-headless",
 }
@@ -81,6 +84,7 @@ NEEDED_BY_FIXTURE = {
     "delta_tables": "data",
     "cdc_data": "data",
     "postgres": "postgres",
+    "full_postgres": "full_postgres",
     "mariadb": "mariadb",
 }
 
@@ -192,8 +196,7 @@ def full_postgres() -> Iterator[str]:
     from headgate.testing.databases import installed_postgres, postgres_server
 
     programs = installed_postgres()
-    if programs is None:
-        pytest.skip("no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql")
+    assert programs is not None
     folder = tempfile.TemporaryDirectory(prefix="headgate-postgres-")
     with folder, postgres_server(Path(folder.name) / "d", programs=programs) as dsn:
         yield dsn

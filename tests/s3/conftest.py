@@ -12,6 +12,7 @@ from headgate.spark.jars import JarSources
 from headgate.spark.java import JavaSources, find_java
 from headgate.testing.aws_server import REGION, AwsServer, aws_server
 from headgate.testing.log_store_jvm import hadoop_conf, log_store_jvm
+from tests.s3.drivers import Asked
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,16 @@ def aws(aws_running: AwsServer) -> Iterator[AwsServer]:
     aws_running.forget_requests()
     yield aws_running
     aws_running.heal()
+
+
+@pytest.fixture(scope="session")
+def asked(aws_running: AwsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """A Spark driver that does what tests ask of it; one for all of them, as each takes ten seconds to start."""
+    driver = Asked(aws_running, tmp_path_factory.mktemp("asked") / "log")
+    try:
+        yield driver
+    finally:
+        driver.end()
 
 
 @pytest.fixture

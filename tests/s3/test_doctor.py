@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from headgate.checks.finding import Finding
-from headgate.checks.s3 import examine, told
+from headgate.checks.s3 import examine
+from headgate.delta.s3_errors import refusal, told
 from headgate.spark.log_stores import CLASSES
 from headgate.testing.aws_server import AwsServer, Fault
+from tests.s3.drivers import conf_for
+from tests.s3.policy import DYNAMODB_PAGE, TO_MAKE_THE_TABLE, allowed, needed
 from tests.s3.stores import Store
 
 pytestmark = pytest.mark.spark
@@ -122,7 +130,7 @@ def test_a_damaged_state_is_named_and_mended(
 
 BAD = {
     "the bucket does not exist": ("s3a://no-such-bucket/t", None),
-    "permission is missing for: ": (
+    "permission is missing: s3:GetObject or s3:ListBucket": (
         None,
         Fault("error_before", times=None, status=403, code="AccessDenied", message="Access Denied"),
     ),
@@ -161,6 +169,86 @@ def test_what_the_server_refuses_is_told_in_plain_words(aws: AwsServer, look: Lo
     assert len(found) == 1
     assert words in found[0].what
     assert found[0].exit_code == 6
+
+
+OPERATIONS: dict[str, tuple[str, Callable[[Any, Any, Any], object]]] = {
+    "PUT": (
+        "s3:PutObject",
+        lambda jvm, files, path: jvm.io.github.headgate.ConditionalPutLogStore.put(files, path, b"1"),
+    ),
+    "GET": ("s3:GetObject", lambda jvm, files, path: jvm.io.github.headgate.Bulk.read(files, path)),
+    "HEAD": ("s3:GetObject or s3:ListBucket", lambda jvm, files, path: files.getFileStatus(path)),
+    "LIST": ("s3:ListBucket", lambda jvm, files, path: files.listStatus(path.getParent())),
+    "POST": ("s3:DeleteObject", lambda jvm, files, path: files.delete(path.getParent(), True)),
+}
+"""Kind of a request → the action that a policy calls it, and something that asks it."""
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_a_missing_permission_of_s3_is_named_by_its_action(
+    aws: AwsServer, jvm: Any, hadoop: Any, store: Store, kind: str
+) -> None:
+    """By what its client was about, as the answer itself does not tell."""
+    action, ask = OPERATIONS[kind]
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://lake/{store.key(0)}")
+    files = path.getFileSystem(hadoop)
+    aws.fail(Fault("error_before", kind, times=None, status=403, code="AccessDenied", message="Access Denied"))
+    with pytest.raises(Py4JJavaError) as denied:
+        ask(jvm, files, path)
+    found = refusal(denied.value)
+    assert found is not None
+    assert f"S3 refused a request: permission is missing: {action} (" in found.message
+
+
+def test_another_error_that_names_a_place_on_s3_is_no_refusal(jvm: Any, hadoop: Any, store: Store) -> None:
+    """A file that is not there; a number in a name that looks like a status."""
+    path = jvm.org.apache.hadoop.fs.Path(f"s3a://lake/{store.name}/open-403-list.parquet")
+    with pytest.raises(Py4JJavaError) as missing:
+        path.getFileSystem(hadoop).open(path)
+    assert refusal(missing.value) is None
+
+
+def test_the_command_looks_at_a_table_and_mends_it(aws: AwsServer, store: Store, tmp_path: Path) -> None:
+    """Store, checks and exit status of `headgate doctor`; a damaged state is named, then mended; and the policy allows it."""
+    store.begin(3, "three", has_aside=False)
+    spec = tmp_path / "headgate.yml"
+    tables, conf = {"t": {"path": store.table}}, conf_for(aws)
+    source = {"files": "in", "format": "json", "schema": "a INT"}
+    stream = {"table": "t", "source": source, "append": {"on_duplicate": "allow"}}
+    said = {
+        "name": "p",
+        "storage": "s",
+        "log_store": "dynamodb",
+        "spark": conf,
+        "tables": tables,
+        "streams": {"S": stream},
+    }
+    spec.write_text(json.dumps(said))
+
+    def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
+        command = [sys.executable, "-m", "headgate", "doctor", "--table", store.table, "--spec", str(spec), *arguments]
+        ran = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, timeout=300)
+        assert ran.stdout, ran.stderr
+        return ran.returncode, json.loads(ran.stdout)["findings"]
+
+    code, found = doctor("--deep")
+    words = [f"{one['level']}: {one['what']}" for one in found]
+    assert code == 4
+    assert words[:3] == [
+        "ok: no setting of S3A takes conditions away",
+        "ok: of 8 writers of each of 20 keys, the server lets one through",
+        "ok: commits 0 to 2 without a gap",
+    ]
+    assert words[3].startswith("fault: commit 00000000000000000003.json has an incomplete entry")
+    assert {one["where"] for one in found} == {store.table}
+    assert store.entry(3) is not None, "a look changes nothing"
+
+    code, found = doctor("--repair")
+    assert (code, found[-1]["level"], found[-1]["advice"]) == (0, "warning", "Mended")
+    assert store.entry(3) is None
+    assert store.write(3, "next") == "ok"
+    asked = {action for action in needed(aws.requests()) if action.startswith("dynamodb:")}
+    assert asked - TO_MAKE_THE_TABLE == allowed(DYNAMODB_PAGE)
 
 
 def test_a_missing_permission_of_dynamodb_is_named_by_its_action(

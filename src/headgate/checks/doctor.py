@@ -10,6 +10,7 @@ from pathlib import Path
 from headgate.checks.disk import LocalLog, can_hard_link, local_path, writable
 from headgate.checks.finding import Finding, of_error
 from headgate.core.spec import Pipeline
+from headgate.delta.gate import OUTSIDE_CONF
 from headgate.delta.governed import FILE, FOLDER, FORGETTING
 from headgate.errors import HeadgateError, Unavailable
 from headgate.ports import TurnStore
@@ -147,10 +148,13 @@ def _table(where: str, path: Path, lock: str) -> Iterator[Finding]:
             yield Finding(level="ok", where=where, what="Delta keeps its tokens for ever")
     if (path / FOLDER / FILE).is_file():
         what = (
-            f"governed, lock {lock}; writers that take no turns are NOT stopped in this version, only met and repeated"
+            f"governed, lock {lock}; drivers with Headgate's gate refuse what they would commit to it outside of a turn"
         )
-        advice = "Have every writer take turns; a commit by hand costs a stream one more try"
-        yield Finding(level="warning", where=where, what=what, advice=advice)
+        yield Finding(level="ok", where=where, what=what)
+        what = f"not stopped: a session with {OUTSIDE_CONF}=pass, and drivers without the gate, as of another engine"
+        yield Finding(
+            level="note", where=where, what=what, advice="Keep such writers away, or start them with headgate.session"
+        )
     else:
         what = "not governed: other pipelines are not told to which lock it belongs, and nothing stops other writers"
         yield Finding(level="warning", where=where, what=what, advice=f"headgate adopt {path} --lock {lock}")

@@ -46,6 +46,7 @@ def table(
     spec: TableSpec,
     location: TableLocation,
     coordinator_id: str | None,
+    coordinator: str | None,
     places: Places,
 ) -> tuple[KnownTable, list[Finding]]:
     """What a table is, and what about it does not fit the file.
@@ -56,6 +57,7 @@ def table(
         spec: What the file says.
         location: Where it is.
         coordinator_id: Of the store of turns; None where there is none yet.
+        coordinator: Where that store is, if known.
         places: Where the file says what.
     """
     at = f"tables.{spec.name}"
@@ -79,15 +81,24 @@ def table(
         note = governed.read_governed(spark, location)
         if note is not None:
             store = log_store_of(spark, location)
-            known_id = coordinator_id or note.coordinator_id
-            said = governed.compare(location, note, spec.lock, known_id, store.name, log_store_args=store.args)
+            said = governed.compare(
+                location,
+                note,
+                spec.lock,
+                coordinator_id,
+                store.name,
+                coordinator=coordinator,
+                log_store_args=store.args,
+            )
             if said is not None:
                 found.append(Finding(level="note", where=places.of(f"{at}.lock"), what=said))
         else:
             found += _ungoverned(spec, set(tokens.tokens), places)
     except HeadgateError as error:
-        key = "lock" if error.facts.get("wanted") else "path"
-        return nothing, [*found, *of_error(error, places.of(f"{at}.{key}"))]
+        key = f"{at}.lock" if error.facts.get("wanted") else f"{at}.path"
+        if error.facts.get("coordinator"):
+            key = "coordinator.url"
+        return nothing, [*found, *of_error(error, places.of(key))]
     found += _differences(spec, metadata, wanted, places)
     known = KnownTable(
         schema=metadata.schema,

@@ -9,50 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from headgate.checks.finding import Finding
+from headgate.delta.s3_errors import reason, told
 
 RACERS, KEYS = 8, 20
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 DAMAGED, UNAVAILABLE = 4, 6
-
-REASONS: Final = (
-    (
-        "RequestTimeTooSkewed|Signature expired|Signature not yet current",
-        "the clocks of this machine and the server differ too much",
-    ),
-    ("ExpiredToken|token included in the request is expired", "the credentials have expired"),
-    (
-        "InvalidAccessKeyId|SignatureDoesNotMatch|UnrecognizedClient|security token included in the request is invalid"
-        "|No AWS Credentials|Unable to load credentials",
-        "there are no credentials, or the server does not know them",
-    ),
-    ("NoSuchBucket|bucket does not exist|UnknownStoreException", "the bucket does not exist"),
-    (
-        "PermanentRedirect|AuthorizationHeaderMalformed|authorization header is malformed|is wrong; expecting"
-        "|Status Code: 301|IllegalLocationConstraint",
-        "the bucket is in another region",
-    ),
-    (r"not authorized to perform: ([\w:]+)", "permission is missing: {0}"),
-    (r"DynamoDB did not (\w+)[^:]*: .*(?:AccessDenied|not authorized|403)", "permission is missing: dynamodb:{0}"),
-    (
-        r"(PUT|PutObject|Writing Object|getFileStatus|GET|open|list|delete|HEAD).*(?:AccessDenied|Access Denied|Forbidden|403)",
-        "permission is missing for: {0}",
-    ),
-    (
-        r"DynamoDB did not (?!CreateTable|DescribeTable)\w+ .*(?:ResourceNotFound|not found)",
-        "the table of entries does not exist in this region",
-    ),
-)
-"""What a server's error says → in plain words; the first that fits."""
-
-
-def told(error: str) -> str:
-    """An error of S3 or DynamoDB in plain words, followed by its first line."""
-    line = error.strip().splitlines()[0] if error.strip() else "no reason was given"
-    for pattern, words in REASONS:
-        if found := re.search(pattern, error, flags=re.IGNORECASE):
-            return f"{words.format(*found.groups())} ({line})"
-    return line
 
 
 def examine(
@@ -94,7 +56,9 @@ def examine(
         if thrown is None:
             raise
         text = str(thrown.getMessage() or thrown)
-        yield Finding(level="fault", where=where, what=told(text), advice="Nothing was changed", exit_code=UNAVAILABLE)
+        known = reason(text)
+        advice = "Nothing was changed" if known is None else f"{known.advice}. Nothing was changed"
+        yield Finding(level="fault", where=where, what=told(text), advice=advice, exit_code=UNAVAILABLE)
 
 
 def _flags(where: str, conf: Any) -> Iterator[Finding]:

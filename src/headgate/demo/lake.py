@@ -35,9 +35,10 @@ COLUMNS = (
 )
 SPARK: Mapping[str, str] = {
     "spark.master": "local[2]",
-    # Three drivers share a small machine, each for a minute: less memory, and no time for compiling code well.
+    # Three drivers share a small machine, each for some minutes: less memory, and no time for compiling code well. The small
+    # code cache that this brings would be full after a minute of Spark, and then nothing more is compiled.
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",

@@ -11,12 +11,19 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headgate.core.turns.protocol import CheckpointView
 from headgate.errors import Corrupt, InvalidRequest
+from headgate.spark.log_stores import require_checkpoints
 
 
 class Checkpoint:
-    """The checkpoint of one query, by its location, on any file system that Hadoop knows."""
+    """The checkpoint of one query, by its location, on any file system that Hadoop knows.
+
+    Raises:
+        InvalidRequest: It lies on S3, and the session would not write it by conditional puts; nothing was started.
+    """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
+        if location.startswith("s3a:"):
+            require_checkpoints(spark)
         self.location = location
         jvm: Any = spark._jvm
         self._bulk: Any = jvm.io.github.headgate.Bulk

@@ -26,6 +26,7 @@ CLASSES: Final = {
 """What can stand behind the gate on S3, by its word in `headgate.yml`."""
 CHECKPOINTS_KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINTS: Final = "io.github.headgate.S3CheckpointFileManager"
+VACUUM_KEY: Final = "spark.databricks.delta.vacuum.logging.enabled"
 
 DYNAMODB_KEYS: Final = ("spark.io.delta.storage.S3DynamoDBLogStore.", "io.delta.storage.S3DynamoDBLogStore.")
 """Delta's own prefixes: a site that runs Delta's store keeps its settings."""
@@ -68,12 +69,39 @@ def s3_settings(log_store: str, given: Mapping[str, str]) -> dict[str, str]:
             "made",
             advice="Leave it out; for a server without conditional puts: log_store: dynamodb",
         )
+    _require_checkpoints(given.get(CHECKPOINTS_KEY, CHECKPOINTS))
+    require_vacuum(given.get(VACUUM_KEY, "true"))
     settings = {BEHIND: wanted, CHECKPOINTS_KEY: CHECKPOINTS}
     if _ENDPOINT in given:
         # A server of one's own is reached by its address alone: its buckets have no host names, and its region no meaning.
         settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
         settings["spark.hadoop.fs.s3a.endpoint.region"] = "us-east-1"
     return settings
+
+
+def require_checkpoints(spark: SparkSession) -> None:
+    """Raise `InvalidRequest` unless a session writes checkpoints on S3 by conditional puts."""
+    _require_checkpoints(spark.conf.get(CHECKPOINTS_KEY, None))
+
+
+def _require_checkpoints(found: str | None) -> None:
+    if found != CHECKPOINTS:
+        raise InvalidRequest(
+            "with this way to write checkpoints, on S3 two runs of one query can each plan a batch, each in its own way; "
+            "nothing was started",
+            advice=f"Leave {CHECKPOINTS_KEY} as headgate.session(…, s3=True) sets it: {CHECKPOINTS}",
+            found=found or "(Spark's own)",
+        )
+
+
+def require_vacuum(is_logged: str) -> None:
+    """Raise `InvalidRequest` unless a VACUUM on S3 begins with a commit, which the gate can refuse."""
+    if is_logged.lower() != "true":
+        raise InvalidRequest(
+            f"without {VACUUM_KEY} a VACUUM on S3 is no commit, and deletes files of a table outside of its turns; nothing "
+            "was started",
+            advice="Leave it as headgate.session(…, s3=True) sets it: true",
+        )
 
 
 def class_of(log_store: str) -> str:

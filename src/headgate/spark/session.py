@@ -16,7 +16,16 @@ from pyspark.sql.utils import is_remote
 from headgate.errors import InvalidRequest
 from headgate.spark.jars import JarSources, Progress, fetch, own_jar, spark_line
 from headgate.spark.java import JavaSources, find_java
-from headgate.spark.log_stores import BEHIND, GATE, class_of, gate_settings, s3_settings
+from headgate.spark.log_stores import (
+    BEHIND,
+    GATE,
+    VACUUM_KEY,
+    class_of,
+    gate_settings,
+    require_checkpoints,
+    require_vacuum,
+    s3_settings,
+)
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -36,6 +45,8 @@ LOCAL_DEFAULTS = {
 GATE_DEFAULTS = {
     # A commit that waits at the gate must not hold the lock of Delta's log, which the one that it waits for needs.
     "spark.databricks.delta.commitLock.enabled": "false",
+    # The gate refuses commits. Delta makes one before a VACUUM deletes files, but on S3 only where it is told to.
+    VACUUM_KEY: "true",
     # So long a stock commit lets a statement go first that was executed three times already.
     "spark.headgate.holdMs": "30000",
 }
@@ -44,7 +55,7 @@ START_ANEW = (
     "Call headgate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
     'spark-submit --jars "$(headgate jars path)" '
     f"--conf spark.sql.extensions={DELTA_EXTENSION} --conf spark.sql.catalog.spark_catalog={DELTA_CATALOG} "
-    f"--conf {LOG_STORE_KEY}={GATE}"
+    f"--conf {LOG_STORE_KEY}={GATE} --conf {VACUUM_KEY}=true"
 )
 
 
@@ -95,13 +106,13 @@ def session(
             "spark.delta.logStore.class replaces the store of commits for all paths; no session was made",
             advice="Leave it out; for other schemes than file use spark.delta.logStore.<scheme>.impl",
         )
+    for_s3 = s3_settings(log_store, given) if s3 else {}
     existing = _existing_session()
     if existing is not None:
         require_fit(existing, kafka=kafka, s3=s3, log_store=log_store)
         _apply(existing, given)
         return existing
-    if s3:
-        given = s3_settings(log_store, given) | given
+    given = for_s3 | given
     if submitted:
         _adopt_submitted(given)
     else:
@@ -165,6 +176,8 @@ def _require_s3(spark: SparkSession, log_store: str, *, has_jars: bool) -> None:
             "this Spark session was made without S3; nothing was changed",
             advice="Start with headgate.session(…, s3=True), or spark-submit with the jars of: headgate jars path delta s3a",
         )
+    require_checkpoints(spark)
+    require_vacuum(str(spark.conf.get(VACUUM_KEY, "")))
     if behind is not None and behind != class_of(log_store):
         raise InvalidRequest(
             "this Spark session has another store of commits for S3; nothing was changed",

@@ -17,7 +17,7 @@ import org.apache.hadoop.fs.Path;
 
 /**
  * Put-if-absent on S3 by a table in DynamoDB, for servers without conditional puts and for sites whose other writers use
- * Delta's S3DynamoDBLogStore: entries, names and settings are that store's, and both can write one table side by side.
+ * Delta's S3DynamoDBLogStore: entries, names and settings are that store's.
  *
  * <p>A commit is written aside; its entry, which only one driver can make, decides; then the commit gets its name and the
  * entry is marked complete. Whoever finds an entry that is not, reader or writer, ends what its driver has begun. What cannot
