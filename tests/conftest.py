@@ -112,6 +112,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"{marker}: {reason}")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what failed: a run that is cut short never comes to pytest's summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)\n{report.longreprtext}", flush=True)
+
+
 @pytest.fixture(scope="session")
 def jars_from() -> JarSources:
     """Where the tests take jars from: the user's own cache and settings."""
