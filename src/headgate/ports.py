@@ -210,8 +210,8 @@ class ChangeSource(Protocol):
         Args:
             after: `seq` of the last change that is in the target.
             place: What the source wrote on that change.
-            until: What the source wrote on another: just the transactions up to there, the same at each call. A source
-                that writes no places is never asked.
+            until: What the source wrote on another: just the transactions up to there, the same at each call. None of
+                them, where the ends of transactions are known by `seq` alone.
 
         Raises:
             CheckpointMismatch: The place is one of another source, or nothing can be read from there any more.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from headgate.core.keys import numbers
 from headgate.errors import CheckpointMismatch, Unavailable
 from headgate.sources.debezium import Message
-from headgate.sources.files import paths_of, stat_of
+from headgate.sources.files import at, paths_of, stat_of
 
 WRAPPED = ({"key", "value"}, {"value"})
 
@@ -33,7 +32,7 @@ class EnvelopeFiles:
         return tuple(stat_of(self._all()))
 
     def at(self) -> str:
-        return os.path.abspath(self.files)
+        return at(self.files)
 
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None

@@ -61,9 +61,10 @@ class EnvelopeTopics:
     def at(self) -> str | None:
         """The cluster's id: its servers may be renamed."""
         try:
-            return self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id  # type: ignore[no-any-return]
+            cluster: str | None = self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id
         except self._kafka.KafkaException as error:
             raise self._silent(error) from error
+        return cluster
 
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None

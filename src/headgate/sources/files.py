@@ -60,7 +60,9 @@ class ChangeFiles:
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
         if after >= 0:
-            places.read(places.FILES, after, place, at=os.path.abspath(self.files))
+            places.read(places.FILES, after, place, at=at(self.files))
+        if until is not None:
+            return  # `seq` says by itself where a batch that was begun ends: the next call brings its transactions
         last = after
         for group in self._merged():
             new = tuple(change for change in group.changes if change.seq > last)
@@ -198,7 +200,12 @@ class ChangeFiles:
 
 @cache
 def _place(files: str) -> str:
-    return places.written(places.FILES, {"at": os.path.abspath(files)})
+    return places.written(places.FILES, {"at": at(files)})
+
+
+def at(files: str) -> str:
+    """What tells these files from others, on one machine."""
+    return os.path.abspath(files)
 
 
 def paths_of(files: str) -> list[Path]:
