@@ -6,12 +6,13 @@ go unseen; the record is changed by compare-and-set, as by any job.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from headgate.core.ids import JobName
@@ -96,12 +97,12 @@ def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
         Unavailable: As `pause`.
     """
     text = _said(reason)
-    store = _store(pipeline, lock)
-    stored = store.read(lock).record
-    if stored is None or stored.holder is None:
-        raise InvalidRequest(f"nobody has the turn on {lock}; nothing was changed", advice="See: headgate status")
-    held, epoch = stored.holder, stored.epoch
-    was_alive = held.session in store.live_sessions(lock).ids
+    with _store(pipeline, lock) as store:
+        stored = store.read(lock).record
+        if stored is None or stored.holder is None:
+            raise InvalidRequest(f"nobody has the turn on {lock}; nothing was changed", advice="See: headgate status")
+        held, epoch = stored.holder, stored.epoch
+        was_alive = held.session in store.live_sessions(lock).ids
 
     def change(record: LockRecord) -> LockRecord | None:
         if not record.is_held_by(held.nonce):
@@ -130,17 +131,18 @@ def _broken(lock: str, held: Holder, epoch: int, *, was_alive: bool) -> Broken:
 
 def _act(pipeline: Pipeline, lock: str, act: PersonActed, change: Callable[[LockRecord], LockRecord | None]) -> None:
     """Changes the record, with the act in the ledger before and after. `change`: the next record; None if it is done."""
-    store, ledger = _store(pipeline, lock), LedgerSink(pipeline.storage)
-    record = store.read(lock).record
-    if record is None:
-        raise _nothing_yet(lock)
-    change(record)  # refused before anything is written down
-    ledger.emit(act)
-    try:
-        _change(store, lock, change)
-    except (InvalidRequest, Unavailable):
-        ledger.emit(replace(act, outcome="not_done", at_ms=_now_ms()))
-        raise
+    ledger = LedgerSink(pipeline.storage)
+    with _store(pipeline, lock) as store:
+        record = store.read(lock).record
+        if record is None:
+            raise _nothing_yet(lock)
+        change(record)  # refused before anything is written down
+        ledger.emit(act)
+        try:
+            _change(store, lock, change)
+        except (InvalidRequest, Unavailable):
+            ledger.emit(replace(act, outcome="not_done", at_ms=_now_ms()))
+            raise
     ledger.emit(replace(act, outcome="done", at_ms=_now_ms()))
 
 
@@ -157,16 +159,17 @@ def _change(store: TurnStore, lock: str, change: Callable[[LockRecord], LockReco
     )
 
 
-def _store(pipeline: Pipeline, lock: str) -> TurnStore:
-    store = existing_store(pipeline.coordinator.url)
-    known = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
-    if lock not in known:
-        raise InvalidRequest(
-            f"there is no lock {lock!r}; nothing was changed", advice=f"The locks are: {', '.join(known)}"
-        )
-    if store is None:
-        raise _nothing_yet(lock)
-    return store
+@contextlib.contextmanager
+def _store(pipeline: Pipeline, lock: str) -> Iterator[TurnStore]:
+    with existing_store(pipeline.coordinator.url) as store:
+        known = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
+        if lock not in known:
+            raise InvalidRequest(
+                f"there is no lock {lock!r}; nothing was changed", advice=f"The locks are: {', '.join(known)}"
+            )
+        if store is None:
+            raise _nothing_yet(lock)
+        yield store
 
 
 def _nothing_yet(lock: str) -> InvalidRequest:

@@ -183,6 +183,11 @@ class JobCoordinator(Job):
                     self._site.events.emit(Noticed(job=self.name, text=said))
             self._unknown_notes.pop()
 
+    def close(self) -> None:
+        """Ends this run of the job, and its connection to the coordinator."""
+        super().close()
+        self._site.close()
+
     def _lost(self, reason: str) -> None:
         self.turn_lost(reason)
         if self._running is not None:

@@ -25,7 +25,7 @@ from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import job_token
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn
-from headgate.ports import EventSink, TableLog
+from headgate.ports import EventSink, TableLog, TurnStore
 from headgate.settings import JobSettings
 from headgate.sinks.ledger import LedgerSink
 from headgate.sinks.tee import Tee
@@ -77,8 +77,10 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
         )
     program = _Program(command)
     coordinator: Coordinator | None = None
+    store: TurnStore | None = None
     try:
         store = open_store(job.coordinator.url)
+        grace_s = _grace_s(store.lease_s)
         ports = Ports(
             store=store,
             log=cast(TableLog, None),  # a turn without tables asks nothing of any
@@ -93,7 +95,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             order=Order(rule=job.order, absent_after_ms=job.absent_after_ms, priority=job.priority),
             process=this_process(program.pid),
             lock_timeout_s=job.coordinator.lock_timeout_ms / 1000,
-            on_lost=lambda reason: program.end(_grace_s(store.lease_s)),
+            on_lost=lambda reason: program.end(grace_s),
         )
         turn = coordinator.take(token_id=job_token(job.job), query_id=None, batch=0, tables=())
         try:
@@ -116,6 +118,8 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
         program.end()
         if coordinator is not None:
             coordinator.close()
+        if store is not None:
+            store.close()
 
 
 def _grace_s(lease_s: float | None) -> float:

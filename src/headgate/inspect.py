@@ -52,8 +52,9 @@ if TYPE_CHECKING:
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
 
-def existing_store(url: str) -> TurnStore | None:
-    """The store of turns if it is there already; None where nothing has run yet.
+@contextlib.contextmanager
+def existing_store(url: str) -> Iterator[TurnStore | None]:
+    """The store of turns if it is there already, until the block ends; None where nothing has run yet.
 
     Raises:
         Unavailable, InvalidRequest: As `site.open_store`.
@@ -61,7 +62,11 @@ def existing_store(url: str) -> TurnStore | None:
     from headgate.site import open_store  # brings Spark with it, which takes a second
 
     file = sqlite_file(url)
-    return None if file is not None and not file.exists() else open_store(url)
+    if file is not None and not file.exists():
+        yield None
+        return
+    with contextlib.closing(open_store(url)) as store:
+        yield store
 
 
 def session_of(pipeline: Pipeline) -> SparkSession:
@@ -188,17 +193,17 @@ class ErasureStatus:
 
 def status_of(pipeline: Pipeline) -> list[LockStatus]:
     """Every lock of the pipeline, as it is now."""
-    store = existing_store(pipeline.coordinator.url)
     now_ms = time.time_ns() // 1_000_000
     found = []
-    for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
-        streams = pipeline.streams_of_lock(lock)
-        rules = {stream.name: stream.order for stream in streams}
-        record = None if store is None else store.read(lock).record
-        live = NOBODY if store is None else store.live_sessions(lock)
-        paces = {stream.name: stream.every_ms for stream in streams}
-        priorities = {stream.name: stream.priority for stream in streams}
-        found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
+    with existing_store(pipeline.coordinator.url) as store:
+        for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
+            streams = pipeline.streams_of_lock(lock)
+            rules = {stream.name: stream.order for stream in streams}
+            record = None if store is None else store.read(lock).record
+            live = NOBODY if store is None else store.live_sessions(lock)
+            paces = {stream.name: stream.every_ms for stream in streams}
+            priorities = {stream.name: stream.priority for stream in streams}
+            found.append(lock_status(lock, record, live, now_ms, rules, paces, priorities))
     return found
 
 
@@ -362,8 +367,7 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
     found: list[Finding] = []
     log = DeltaTableLog(spark)
     coordinator_id = None
-    with contextlib.suppress(HeadgateError):  # told of already
-        store = existing_store(pipeline.coordinator.url)
+    with contextlib.suppress(HeadgateError), existing_store(pipeline.coordinator.url) as store:  # told of already
         coordinator_id = None if store is None else store.coordinator_id()
     known: dict[str, resolve.KnownTable] = {}
     for name, table in pipeline.tables.items():
@@ -472,9 +476,9 @@ class LockLine:
 
 def all_locks(pipeline: Pipeline) -> list[LockLine]:
     """The pipeline's locks, and whatever else its coordinator keeps."""
-    store = existing_store(pipeline.coordinator.url)
-    names = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
-    return [_lock_line(store, lock) for lock in names]
+    with existing_store(pipeline.coordinator.url) as store:
+        names = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
+        return [_lock_line(store, lock) for lock in names]
 
 
 def _lock_line(store: TurnStore | None, lock: str) -> LockLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,7 +72,8 @@ def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocatio
             lock=min(others).removeprefix(f"{PREFIX}lock/"),
             wanted=table.lock,
         )
-    coordinator_id = open_store(pipeline.coordinator.url).coordinator_id()
+    with contextlib.closing(open_store(pipeline.coordinator.url)) as turns:
+        coordinator_id = turns.coordinator_id()
     store = log_store_of(spark, location)
     return location, governed.adopt(
         spark,
@@ -93,8 +95,8 @@ def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:
     table = _table_or_path(pipeline, name, "")
     spark = session_of(pipeline)
     location = locate(spark, table)
-    store = existing_store(pipeline.coordinator.url)
-    record = None if store is None or not table.lock else store.read(table.lock).record
+    with existing_store(pipeline.coordinator.url) as store:
+        record = None if store is None or not table.lock else store.read(table.lock).record
     if record is not None and record.holder is not None and location in record.holder.tables:
         raise InvalidRequest(
             f"{record.holder.job} has the turn on the table; it was not released",
@@ -185,7 +187,11 @@ class RequestDesk:
         location = self._context.requests_of(self._stream)
         self._refuse_unless_dead(ids)
         pipeline = self._pipeline
-        site = Site.open(self._spark, url=pipeline.coordinator.url, storage=pipeline.storage)
+        with contextlib.closing(Site.open(self._spark, url=pipeline.coordinator.url, storage=pipeline.storage)) as site:
+            return self._in_turn_at(site, location, work)
+
+    def _in_turn_at(self, site: Site, location: TableLocation, work: Callable[[HeldTurn], int]) -> int:
+        pipeline = self._pipeline
         coordinator = site.coordinator(
             lock=pipeline.lock_of(self._stream),
             job=ADHOC,

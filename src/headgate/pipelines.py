@@ -70,12 +70,17 @@ class PipelineRun:
             needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
             spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
-        rows = read_ledger(pipeline.storage)
-        self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
-        self._supervisors = {
-            spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints) for spec in self._specs
-        }
         self._errors: dict[str, BaseException] = {}
+        try:
+            rows = read_ledger(pipeline.storage)
+            self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
+            self._supervisors = {
+                spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints)
+                for spec in self._specs
+            }
+        except BaseException:
+            self.site.close()
+            raise
 
     def _supervisor(self, spec: StreamSpec, rows: list[TurnEnded], *, is_new_allowed: bool) -> Supervisor:
         site, pipeline = self.site, self.pipeline
@@ -119,11 +124,17 @@ class PipelineRun:
         )
 
     def run(self, pace: Pace) -> dict[str, RunReport]:
-        """Runs the streams, and returns when they have ended. One that fails stops the others after their turn.
+        """Runs the streams, once, and returns when they have ended. One that fails stops the others after their turn.
 
         Raises:
             HeadgateError: the first by `EXIT_CODE_PRECEDENCE` of what the streams ended with.
         """
+        try:
+            return self._run(pace)
+        finally:
+            self.site.close()
+
+    def _run(self, pace: Pace) -> dict[str, RunReport]:
         if len(self._specs) == 1:
             self._run_one(self._specs[0], pace)
         else:

@@ -188,6 +188,10 @@ class Site:
             on_lost=on_lost,
         )
 
+    def close(self) -> None:
+        """Gives up the store's connections."""
+        self.store.close()
+
     def say(self, error: HeadgateError) -> None:
         """Tells the watchers of something that went wrong and will be tried again."""
         self.events.emit(Noticed(job=None, text=str(error)))

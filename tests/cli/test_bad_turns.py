@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,35 @@ def test_a_coordinator_that_cannot_be_used_is_told_and_nothing_is_run(
         assert (tmp_path / "was-run").exists()
         closed.close()
         newer.close()
+    assert connections() == 0
+
+
+def connections() -> int:
+    """kazoo's threads of this process, which draw numbers, and keep a session at the server, as long as they live."""
+    return sum("zk_loop" in thread.name for thread in threading.enumerate())
+
+
+SPEC = """
+name: crm
+storage: ./storage
+coordinator: {{url: "{url}"}}
+tables: {{t: {{path: ./t}}}}
+streams:
+  S: {{table: t, source: {{files: ./in, format: json, schema: "a INT"}}, append: {{on_duplicate: allow}}}}
+"""
+
+
+@pytest.mark.zookeeper
+def test_commands_that_look_and_act_give_their_connection_up(
+    java_from: JavaSources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status --watch` and `metrics` ask again and again, for days."""
+    monkeypatch.chdir(tmp_path)
+    with zookeeper(tmp_path, java=java_from) as (node,):
+        (tmp_path / "headgate.yml").write_text(SPEC.format(url=f"zookeeper://{node.address}/x"))
+        (tmp_path / "in").mkdir()
+        for words in (("status",), ("locks",), ("check",), ("pause", "S", "--reason", "a test")):
+            ran = headgate(*words)
+            assert "Traceback" not in ran.err, ran
+            assert (words, connections()) == (words, 0)
+        assert "nothing was changed" in ran.err, "no job has asked for a turn yet"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from headgate.checks.disk import LocalCheckpoint, is_taken, local_path, sqlite_file, writable
 from headgate.checks.finding import Finding, of_error
@@ -58,24 +59,26 @@ def storage(pipeline: Pipeline, places: Places) -> list[Finding]:
     return found
 
 
-def turns(pipeline: Pipeline, open_store: Callable[[], TurnStore | None], places: Places) -> list[Finding]:
+def turns(
+    pipeline: Pipeline, open_store: Callable[[], AbstractContextManager[TurnStore | None]], places: Places
+) -> list[Finding]:
     """Whether the store of turns answers, and can be read by this version."""
     found = []
     where = places.of("coordinator.url")
     try:
-        store = open_store()
-        for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
-            if store is None:
-                continue
-            record = store.read(lock).record
-            if record is not None and record.in_doubt:
-                count = len(record.in_doubt)
-                what = f"{count} unclean turn{'s' if count > 1 else ''} not fenced yet; the next turn does it"
-                found.append(Finding(level="note", where=f"lock {lock}", what=what))
-            held = None if record is None else record.holder
-            if held is not None and held.session not in store.live_sessions(lock).ids:
-                what = f"{held.job} has the turn and its process (pid {held.pid}) is gone; the next job closes it"
-                found.append(Finding(level="note", where=f"lock {lock}", what=what))
+        with open_store() as store:
+            for lock in dict.fromkeys(table.lock for table in pipeline.tables.values()):
+                if store is None:
+                    continue
+                record = store.read(lock).record
+                if record is not None and record.in_doubt:
+                    count = len(record.in_doubt)
+                    what = f"{count} unclean turn{'s' if count > 1 else ''} not fenced yet; the next turn does it"
+                    found.append(Finding(level="note", where=f"lock {lock}", what=what))
+                held = None if record is None else record.holder
+                if held is not None and held.session not in store.live_sessions(lock).ids:
+                    what = f"{held.job} has the turn and its process (pid {held.pid}) is gone; the next job closes it"
+                    found.append(Finding(level="note", where=f"lock {lock}", what=what))
     except HeadgateError as error:
         found += of_error(error, where)
     return found

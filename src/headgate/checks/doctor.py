@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,7 +29,7 @@ def machine(java: JavaSources, sources: JarSources, sets: Sequence[str]) -> Iter
     yield from _said("jars", lambda: _jars(sources, sets))
 
 
-def place(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> Iterator[Finding]:
+def place(pipeline: Pipeline, store: Callable[[], AbstractContextManager[TurnStore | None]]) -> Iterator[Finding]:
     """Storage, coordinator, tables and checkpoints of a pipeline, as far as they can be told without Spark."""
     yield from _said("storage", lambda: _storage(pipeline))
     yield from _said("coordinator", lambda: _coordinator(pipeline, store))
@@ -105,12 +106,12 @@ def _storage(pipeline: Pipeline) -> str:
     return f"{pipeline.storage} can be written"
 
 
-def _coordinator(pipeline: Pipeline, store: Callable[[], TurnStore | None]) -> str:
-    opened = store()
-    if opened is None:
-        return f"{pipeline.coordinator.url} is made by the first run"
-    lease = "no lease: a turn ends with its process" if opened.lease_s is None else f"lease {opened.lease_s:g} s"
-    return f"{pipeline.coordinator.url} answers ({lease})"
+def _coordinator(pipeline: Pipeline, store: Callable[[], AbstractContextManager[TurnStore | None]]) -> str:
+    with store() as opened:
+        if opened is None:
+            return f"{pipeline.coordinator.url} is made by the first run"
+        lease = "no lease: a turn ends with its process" if opened.lease_s is None else f"lease {opened.lease_s:g} s"
+        return f"{pipeline.coordinator.url} answers ({lease})"
 
 
 def _hard_links(path: Path) -> str:
