@@ -61,8 +61,12 @@ lint: env
 	$(BIN)/lint-imports
 
 # Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
-test: lint
+test: lint .venv/tests.jsa
 	$(BIN)/pytest -n 2 --dist loadfile
+
+.venv/tests.jsa: .venv/.installed
+	@echo '== an archive of Java classes, for the many drivers that tests start'
+	@$(BIN)/python -m tests.jvm_archive $@ 2>/dev/null || { rm -f $@; echo 'It was not written; the tests take longer.'; }
 
 bench: env
 	$(BIN)/python -m benchmarks

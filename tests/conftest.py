@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 
+# A test runs each path a few times only: compiling it well costs more than it gives. Never in measurements.
+# The small code cache that this brings is full after a minute of Spark, and then nothing more is compiled.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"
+ARCHIVE = ROOT / ".venv" / "tests.jsa"
+"""What `tests.jvm_archive` writes; without it every JVM starts as users have it, which takes twice as long."""
 FAST_CONF = {
     "spark.master": "local[2]",
-    # A test runs each path a few times only: compiling it well costs more than it gives. Never in measurements.
-    # The small code cache that this brings is full after a minute of Spark, and then nothing more is compiled.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
@@ -87,6 +90,14 @@ NEEDED_BY_FIXTURE = {
     "full_postgres": "full_postgres",
     "mariadb": "mariadb",
 }
+
+
+def pytest_configure() -> None:
+    """Every JVM that a test starts, in whatever way, and be it by a command of a page, is one that is soon there."""
+    archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
+    few = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2", "spark.databricks.delta.snapshotPartitions=2")
+    os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*(f"--conf {each}" for each in few), "pyspark-shell"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -86,8 +86,8 @@ def test_batches_computed_beside_each_other_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path
 ) -> None:
     """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile."""
-    source = Source(engagement_data, "rlists", 2 * PREFIX)
-    source.write(tmp_path / "in", {"ingest": 4, "mutation": 2, "delete": 2})
+    source = Source(engagement_data, "rlists", PREFIX)
+    source.write(tmp_path / "in", {"ingest": 3, "mutation": 2, "delete": 1})
     pipeline(tmp_path, ahead=True).run(until_idle=True, spark=spark)
     assert dict(content(spark, tmp_path)) == source.answer()
     check_every_version(spark, tmp_path)
@@ -153,7 +153,6 @@ name: engagement
 storage: ./_headgate
 spark:
   spark.master: "local[2]"
-  spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"
   spark.ui.enabled: "false"
   spark.sql.shuffle.partitions: "2"
   spark.databricks.delta.snapshotPartitions: "2"

@@ -21,11 +21,6 @@ README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-pipeline.md"
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PACKAGES = re.findall(r"^packages=\((.*)\)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-FAST = {
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
-    "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
-    "--conf spark.databricks.delta.snapshotPartitions=2 pyspark-shell",
-}
 TIMEOUT_S = 900
 
 
@@ -51,7 +46,7 @@ def environment() -> dict[str, str]:
     """That of this process, without settings of Headgate that a reader would not have, but where jars come from."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_JOB_COORDINATOR_")}
     kept.pop("HEADGATE_SPEC", None)
-    return {**kept, **FAST, "PYTHON": sys.executable}
+    return {**kept, "PYTHON": sys.executable}
 
 
 def run(arguments: list[str], folder: Path, where: str) -> str:

@@ -127,7 +127,7 @@ SEEDS = [
     (1, False),
     pytest.param(2, False, marks=pytest.mark.matrix),
     pytest.param(3, True, marks=pytest.mark.matrix),
-    (4, True),
+    pytest.param(4, True, marks=pytest.mark.matrix),
 ]
 
 
