@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-from headgate.testing.turn_soak import soak
 
 
 @pytest.mark.spark
@@ -17,9 +18,11 @@ def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) 
 
     Then no turns overlap, each range is there once, the table is right. The seed draws these four first.
     """
-    told: list[str] = []
-    found = soak(tmp_path / "lake", seconds=60, faults_min=4, seed=491, show=told.append)
-    assert found.wrong == [], told
-    assert {"blackhole", "stop python", "kill", "stop jvm"} <= set(found.faults)
-    assert found.turns > 0
-    assert found.rows > 0
+    result = tmp_path / "result.json"
+    command = [sys.executable, "-m", "headgate.testing.turn_soak", "--seconds", "60", "--faults", "4", "--seed", "491"]
+    ran = subprocess.run([*command, "--result", str(result)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    found = json.loads(result.read_text())
+    assert {"blackhole", "stop python", "kill", "stop jvm"} <= set(found["faults"])
+    assert found["turns"] > 0
+    assert found["rows"] > 0

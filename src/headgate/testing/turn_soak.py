@@ -160,9 +160,7 @@ class Feeder:
                 self.handed[folder] += 1
 
 
-def soak(
-    folder: Path, *, seconds: float, seed: int, show: Callable[[str], None], faults_min: int = len(FAULTS)
-) -> Found:
+def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None], faults_min: int) -> Found:
     """Runs it in an empty folder.
 
     Args:
@@ -306,12 +304,19 @@ def main() -> int:
     """Runs it; exit status 1 if anything is wrong, and the folder is kept then."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--faults", type=int, default=len(FAULTS), help="so many at least, however long it takes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1_000_000))
     parser.add_argument("--result", type=Path, help="a file for what was found, as JSON")
     chosen = parser.parse_args()
     print(f"seed {chosen.seed}", flush=True)
     folder, on = Path(tempfile.mkdtemp(prefix="headgate-turn-soak-")), machine()
-    found = soak(folder, seconds=chosen.seconds, seed=chosen.seed, show=lambda text: print(text, flush=True))
+    found = soak(
+        folder,
+        seconds=chosen.seconds,
+        seed=chosen.seed,
+        show=lambda text: print(text, flush=True),
+        faults_min=chosen.faults,
+    )
     text = json.dumps({"machine": on, **found.to_json()}, indent=2)
     print(text)
     if chosen.result is not None:
