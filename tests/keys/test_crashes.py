@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +19,12 @@ from headgate.errors import Fenced
 from headgate.testing.changes import scenarios
 from headgate.testing.databases import Database
 from tests.conftest import ROOT, data_dir
-from tests.keys.rooms import KINDS, begin, expected, fresh, state, sync
+from tests.keys.commits import When, counted
+from tests.keys.rooms import KINDS, begin, expected, fresh, lacks, state, sync
 
 PATH = data_dir() / "cdc" / "scenarios.json"
+SCENARIOS = {one.id: one for one in scenarios(PATH)} if PATH.is_file() else {}
+FIRST_OF_A_BATCH = 4
 pytestmark = pytest.mark.data
 
 
@@ -48,7 +54,7 @@ def write(folder: Path, changes: list[Change]) -> None:
 
 def killed_at(kind: str, mode: str, at: list[int], request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Dies at each of these commits, before and after; the next run ends as if nothing had been."""
-    scenario = next(one for one in scenarios(PATH) if one.id == "mix-2")
+    scenario = SCENARIOS["mix-2"]
     folder = tmp_path / "changes"
     for number in at:
         for when in ("before", "after"):
@@ -88,10 +94,52 @@ def test_case_40_killed_at_every_commit(kind: str, mode: str, request: pytest.Fi
     killed_at(kind, mode, list(range(1, 25)), request, tmp_path)
 
 
+class Ended(BaseException):
+    """The process is over: nothing that comes after it is committed."""
+
+
+def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pytest.FixtureRequest) -> bool:
+    """Ends at that commit, and the next run makes it as if nothing had been; False if there are not so many commits."""
+    scenario, database = SCENARIOS[name], fresh(kind, request)
+    changes, is_over = begin(database, scenario), [False]
+
+    def told(number: int, now: When) -> None:
+        if is_over[0] or (number, now) == (at, when):
+            is_over[0] = True
+            raise Ended
+
+    third = max(2, len(changes) // 3)
+    with counted(told), contextlib.suppress(Ended):
+        sync(database, changes, mode=mode, parallelism=3, changes_max=third)
+    if is_over[0]:  # the next one is told to cut otherwise; what was begun ends where it was to end
+        sync(database, changes, mode=mode, parallelism=2, changes_max=third // 2)
+    assert state(database, scenario.tables) == expected(scenario), (mode, at, when)
+    assert database.query("SELECT count(*) FROM headgate_slot") == [(0,)]
+    return is_over[0]
+
+
+@pytest.mark.parametrize(
+    "kind", [KINDS[0], pytest.param("mariadb", marks=[pytest.mark.mariadb, pytest.mark.matrix]), KINDS[2]]
+)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_run_that_ends_at_any_commit_is_made_up_for(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    """As by kill -9, for the target: its connections are closed, and what was not committed is gone."""
+    if name in lacks(kind):
+        pytest.skip(f"{kind} has no such table")
+    is_thorough = os.environ.get("HEADGATE_MATRIX", "0") not in ("", "0")
+    for mode in ("atomic", "parallel"):
+        # The first ones make the control tables, and take the stream.
+        for at in itertools.count(1 if is_thorough else FIRST_OF_A_BATCH, 1 if is_thorough else 3):
+            whens: tuple[When, ...] = ("before", "after") if is_thorough else ("before" if at % 2 else "after",)
+            if not all(ended_at(kind, name, mode, at, when, request) for when in whens):
+                break
+        assert at > FIRST_OF_A_BATCH, "it ended nowhere"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_case_40_a_writer_of_an_older_epoch(kind: str, request: pytest.FixtureRequest) -> None:
     """Overtaken at any step, it is refused at the next one that would write, and changes nothing."""
-    scenario = next(one for one in scenarios(PATH) if one.id == "mix-1")
+    scenario = SCENARIOS["mix-1"]
     database = fresh(kind, request)
     changes = begin(database, scenario)
     zombie = database.target()
