@@ -221,7 +221,7 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
             thread = threading.Thread(target=append)
             thread.start()
-            times, levels, most = [], Counter[int](), 0
+            times, publishes, levels, most = list[float](), list[float](), Counter[int](), 0
             deadline = time.perf_counter() + CELL_S
             while time.perf_counter() < deadline:
                 begun = time.perf_counter()
@@ -234,6 +234,8 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
                     done = merge.execute().headgate
                 times.append((time.perf_counter() - begun) * 1000)
                 levels[done.level] += 1
+                if done.level > 0:  # else stock Delta's own commit was put
+                    publishes.append(done.publish_ms)
                 most = max(most, done.attempts)
             stop.set()
             thread.join()
@@ -242,6 +244,7 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
                 "levels": {str(level): levels[level] for level in sorted(levels)},
                 "executions_most": most,
                 "statement_ms": figures(times),
+                "publish_ms": figures(publishes) if publishes else {},
                 "append_ms": figures(appends),
             }
             print(operation, share, result[f"{operation}, {share} % of the appends concern it"], flush=True)

@@ -101,6 +101,21 @@ class TestZookeeper(TurnStoreConformance):
         return losing
 
 
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+class TestSqliteInFull(TestSqlite):
+    """Six hundred turns of fifty contenders."""
+
+    turns_each = 12
+
+
+@pytest.mark.matrix
+class TestZookeeperInFull(TestZookeeper):
+    """The same."""
+
+    turns_each = 12
+
+
 class CutOff(Losing):
     """A store behind a network that swallows one request, or the reply to it, and then breaks and heals."""
 

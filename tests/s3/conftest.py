@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import boto3
+import py4j.protocol
 import pytest
 
 from headgate.spark.jars import JarSources
@@ -57,10 +58,17 @@ def dynamodb(aws: AwsServer) -> Any:
 
 
 @pytest.fixture(scope="session")
-def jvm(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def jvm_running(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A JVM of its own, which ends with the tests."""
     with log_store_jvm(find_java(java_from).program, jars_from, tmp_path_factory.mktemp("jvm") / "log") as made:
         yield made
+
+
+@pytest.fixture
+def jvm(jvm_running: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The same, whose errors are read as py4j does: a Spark session of this process would ask its own JVM about them."""
+    monkeypatch.setattr("py4j.java_gateway.get_return_value", py4j.protocol.get_return_value)
+    return jvm_running
 
 
 @pytest.fixture
