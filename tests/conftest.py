@@ -40,6 +40,11 @@ FAST_CONF = {
     "spark.master": "local[2]",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.ui.enabled": "false",
+    # Plans of a few rows, each met once or twice: making code of them takes a third of the time that such tests take. What
+    # runs in a process of its own, as users start it, has both.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.

@@ -58,7 +58,9 @@ def dynamodb(aws: AwsServer) -> Any:
 
 
 @pytest.fixture(scope="session")
-def jvm_running(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def jvm_running(
+    jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
     """A JVM of its own, which ends with the tests."""
     with log_store_jvm(find_java(java_from).program, jars_from, tmp_path_factory.mktemp("jvm") / "log") as made:
         yield made
