@@ -47,7 +47,9 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize(("log_store", "statements"), [("conditional", 1), ("dynamodb", 1)])
+@pytest.mark.parametrize(
+    ("log_store", "statements"), [("conditional", 1), pytest.param("dynamodb", 1, marks=pytest.mark.matrix)]
+)
 def test_statements_of_two_drivers_are_their_serial_replay(
     aws: AwsServer, tmp_path: Path, log_store: str, statements: int
 ) -> None:

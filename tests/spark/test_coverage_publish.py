@@ -184,7 +184,9 @@ def test_persons_are_erased_from_rows_that_changed_meanwhile(session: SparkSessi
     assert persons(b) == {"2": "q", "3": "c"}
 
 
-@pytest.mark.parametrize("step", ["store", "apply", "settle"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("store", marks=pytest.mark.matrix), "apply", pytest.param("settle", marks=pytest.mark.matrix)]
+)
 def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Path, step: str) -> None:
     """The next run has computed nothing before, or has computed it anew: the same table, the same counts."""
     b = bench(session, tmp_path)
