@@ -44,6 +44,8 @@ class TurnStoreConformance:
     """Subclass, and give `open_store`: a factory of handles on one and the same store."""
 
     contenders, turns_each = 50, 12
+    limit_s = LIMIT_S
+    """How long all of them may take."""
     """How many jobs contend for how many turns each; fewer where a store would take minutes for it."""
 
     @pytest.fixture
@@ -281,7 +283,7 @@ class TurnStoreConformance:
         threads = [threading.Thread(target=run, args=(f"job-{n}",), daemon=True) for n in range(self.contenders)]
         for thread in threads:
             thread.start()
-        deadline_s = time.monotonic() + LIMIT_S
+        deadline_s = time.monotonic() + self.limit_s
         for thread in threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         assert not [thread.name for thread in threads if thread.is_alive()], "left waiting"
