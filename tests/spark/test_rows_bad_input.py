@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import TableLocation
+from headgate.core.rows.actions import Action
+from headgate.core.rows.effects import Captured
 from headgate.delta import publish
 from headgate.delta.gate import Gate
 from headgate.delta.log import LogGone
@@ -70,17 +73,48 @@ def test_a_log_that_was_cleaned_past_the_base_is_said(session: SparkSession, tab
     assert bytes_of(table) == log
 
 
-def test_staged_files_that_were_vacuumed_are_missed(session: SparkSession, table: TableLocation) -> None:
-    """A commit must not name files that are gone."""
-    there = {path.name for path in Path(table).glob("*.parquet")}
-    before = staged(session, table, "UPDATE T SET v = 'x' WHERE id = 3")
-    (image,) = [path for path in Path(table).glob("*.parquet") if path.name not in there]
-    image.unlink()
+@pytest.mark.parametrize(
+    ("text", "brought"),
+    [("UPDATE T SET v = 'x' WHERE id = 3", "*.parquet"), ("DELETE FROM T WHERE id = 3", "deletion_vector_*.bin")],
+    ids=["rows written anew", "a vector"],
+)
+def test_staged_files_that_were_vacuumed_are_missed(
+    session: SparkSession, table: TableLocation, text: str, brought: str
+) -> None:
+    """A commit must not name files that are gone, be it a vector: the table could no longer be read."""
+    session.sql(
+        f"DELETE FROM delta.`{table}` WHERE id = 9"
+    )  # the vector that the file has already is not the statement's
+    there = set(Path(table).iterdir())
+    before = staged(session, table, text)
+    (gone,) = set(Path(table).glob(brought)) - there
+    gone.unlink()
     log = bytes_of(table)
     with pytest.raises(InvalidRequest, match="had written is gone, as after VACUUM; nothing was committed"):
         publisher(session).finish(before)
     assert bytes_of(table) == log
-    assert ids(session, table) == list(range(10))
+    assert ids(session, table) == list(range(9))
+
+
+def test_a_staged_vector_that_is_named_absolutely_is_missed_too(session: SparkSession, table: TableLocation) -> None:
+    """As below a table elsewhere; one that is there is not missed."""
+    before = staged(session, table, "DELETE FROM T WHERE id = 3")
+    (file,) = Path(table).glob("deletion_vector_*.bin")
+    assert isinstance(before.commit, Captured)
+    actions = tuple(
+        Action(a.kind, {**a.body, "deletionVector": {**vector, "storageType": "p", "pathOrInlineDv": file.as_uri()}})
+        if (vector := a.body.get("deletionVector")) is not None
+        else a
+        for a in before.commit.actions
+    )
+    before = replace(before, commit=replace(before.commit, actions=actions))
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(InvalidRequest, match="had written is gone"):
+        publisher(session).finish(before)
+    file.write_bytes(content)
+    publisher(session).finish(before)
+    assert ids(session, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
 
 
 def test_a_damaged_vector_is_found_out(session: SparkSession, table: TableLocation) -> None:

@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
 from headgate.core.effects import Effect
 from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.actions import Action, Body, Changes, changes, parse
+from headgate.core.rows.actions import Action, Body, Changes, changes, parse, vector_of
 from headgate.core.rows.effects import (
     Captured,
     Committed,
@@ -39,6 +40,7 @@ from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
 from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Statement, classify
+from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
 from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, Gate
@@ -207,12 +209,29 @@ class _Run:
         return Captured(version=commit.version, actions=(*others, txn), info=info)
 
     def require_files(self, commit: Captured | Committed) -> None:
-        """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names."""
+        """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names.
+
+        Asked of what was staged, which may be put at any time later. What lost its race and follows at once is put without:
+        its files are as old as the statement is long, which stock Delta does not ask of them either.
+        """
         if isinstance(commit, Committed):
             return
-        taken = {action.body["path"] for action in commit.actions if action.kind == "remove"}
+        taken = {action.body["path"]: vector_of(action.body) for action in commit.actions if action.kind == "remove"}
         brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
+        vectors = [
+            vector
+            for action in commit.actions
+            if action.kind == "add" and (vector := action.body.get("deletionVector")) is not None
+            # One that the file had before is the table's, and no more at risk than its other files.
+            if identity(vector) != taken.get(action.body["path"])
+        ]
+        named = [(vector["storageType"], where) for vector in vectors if (where := location(vector)) is not None]
+        # Paths in the log are encoded, those of vectors below the table are not.
+        brought += [quote(where) for kind, where in named if kind == "u"]
         missing = self.jvm.missing(self.log.dataPath(), brought)
+        absolute = [where for kind, where in named if kind == "p"]
+        if missing is None:
+            missing = next((at for at in absolute if self.jvm.read_bytes(self.jvm.absolute(at)) is None), None)
         if missing is not None:
             raise InvalidRequest(
                 "a file that the statement had written is gone, as after VACUUM; nothing was committed",
