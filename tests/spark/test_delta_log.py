@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -62,31 +62,33 @@ class FaultyLog(DeltaTableLog):
     is_made: bool
     winner: Callable[[], object] | None = None
 
-    def _commit(self, table: TableLocation, log: Any, *rest: Any) -> Any:
-        outer = self
+    def _commit(self, *args: Any) -> Any:
+        outer, real = self, self._jvm
 
-        class Transaction:
-            def __init__(self, real: Any) -> None:
-                self.real = real
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.real, name)
+        class Attempt:
+            def __init__(self, begun: Any) -> None:
+                self.begun = begun
+                self.id = begun.id
 
             def commit(self, *args: Any) -> Any:
                 if outer.winner is not None:
                     outer.winner()
                 if outer.is_made:
-                    self.real.commit(*args)
+                    self.begun.commit(*args)
                 raise Py4JNetworkError("the answer was lost")
 
-        class Log:
+        class FaultyJvm:
             def __getattr__(self, name: str) -> Any:
-                return getattr(log, name)
+                return getattr(real, name)
 
-            def startTransaction(self, *args: Any) -> Transaction:
-                return Transaction(log.startTransaction(*args))
+            def attempt(self, *args: Any, **kwargs: Any) -> Attempt:
+                return Attempt(real.attempt(*args, **kwargs))
 
-        return super()._commit(table, Log(), *rest)
+        self._jvm = cast("Any", FaultyJvm())
+        try:
+            return super()._commit(*args)
+        finally:
+            self._jvm = real
 
 
 def raised(epoch: int, batch: int = -1) -> tuple[tuple[Any, int], ...]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
-from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, Unavailable
 
 PRIVATE_CONFS = {
@@ -60,21 +60,10 @@ def commit(
         Corrupt: It landed at another version.
     """
     wanted = Version(snapshot.version() + 1)
-    sequence = jvm.to_seq(jvm.action({action.kind: action.body}) for action in actions)
-    operation = getattr(jvm.root, f"{DELTA}.DeltaOperations$Update")(jvm.none)
-    with jvm.active():
-        transaction = log.startTransaction(jvm.none, jvm.some(snapshot))
-        if not is_blind:
-            # The second lock: were the session's settings ever not seen, a winner that has files would still be.
-            transaction.readWholeTable()
-        transaction_id = str(transaction.txnId())
-        hooks: list[Any] = []
-        if later is not None:
-            hooks = jvm.from_seq(transaction.postCommitHooks().toSeq())
-            transaction.postCommitHooks().clear()
+    attempt = jvm.attempt(log, snapshot, [action.to_json() for action in actions], tags or {}, is_blind=is_blind)
+    transaction_id = str(attempt.id())
     try:
-        with jvm.active():
-            version = transaction.commit(sequence, operation, jvm.to_map(tags or {}))
+        version = attempt.commit(later is not None)
     except JVM_ERRORS as error:
         return _outcome(jvm, log, wanted, transaction_id, error)
     if version != wanted:
@@ -85,16 +74,8 @@ def commit(
             version=version,
         )
     if later is not None:
-        later(lambda: _run_hooks(jvm, hooks, transaction))
+        later(attempt.finish)
     return Tried("done", transaction_id)
-
-
-def _run_hooks(jvm: Jvm, hooks: Sequence[Any], transaction: Any) -> None:
-    """What Delta does after a commit: all of it may be left out, and a later commit makes up for it."""
-    with jvm.active():
-        committed = transaction.getCommitted().get()
-        for hook in hooks:
-            hook.run(jvm.jsession, committed)
 
 
 def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried:

@@ -45,19 +45,16 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
         *("store/0", "logPath/0", "dataPath/0"),
     ),
     f"{DELTA}.Snapshot": (
-        "version/0",
-        "transactions/0",
-        "setTransactions/0",
-        "metadata/0",
-        "protocol/0",
-        "logSegment/0",
-        "allFiles/0",
+        *("<init>/5", "version/0", "metadata/0", "protocol/0", "logSegment/0", "checksumOpt/0", "allFiles/0"),
+        *("transactions/0", "setTransactions/0", "_computedStateTriggered/0"),
     ),
     f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
     f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
-    f"{DELTA}.OptimisticTransaction": ("commit/3", "txnId/0", "readWholeTable/0"),
+    f"{DELTA}.OptimisticTransaction": (
+        *("commit/3", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
+    ),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0",),
@@ -66,6 +63,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
+    f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
     f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
@@ -130,6 +128,7 @@ class _Handles:
     bulk: Any
     transactions: Any
     actions: Any
+    attempt: Any
 
 
 @lru_cache(1)
@@ -143,6 +142,7 @@ def _handles(root: Any) -> _Handles:
         bulk=root.io.github.headgate.Bulk,
         transactions=root.io.github.headgate.SnapshotTransactions,
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
+        attempt=root.io.github.headgate.Attempt,
     )
 
 
@@ -162,6 +162,7 @@ class Jvm:
         self._bulk: Any = handles.bulk
         self._transactions: Any = handles.transactions
         self._actions: Any = handles.actions
+        self._attempt: Any = handles.attempt
 
     @cached_property
     def hadoop_conf(self) -> Any:
@@ -337,6 +338,10 @@ class Jvm:
     def action(self, action: Mapping[str, Any]) -> Any:
         """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
         return self._actions.fromJson(json.dumps(action, separators=(",", ":")))
+
+    def attempt(self, log: Any, snapshot: Any, lines: Sequence[str], tags: Mapping[str, str], *, is_blind: bool) -> Any:
+        """An attempt to commit actions, as the log's lines, right after a snapshot; see `Attempt.java`."""
+        return self._attempt.begin(self.jsession, log, snapshot, "\n".join(lines), dict(tags), is_blind)
 
     def char_as_string(self, schema: Any) -> str:
         """JSON of a JVM `StructType`, its CHAR and VARCHAR as the STRING that Delta stores for them."""

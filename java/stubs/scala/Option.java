@@ -1,0 +1,17 @@
+package scala;
+
+public abstract class Option<A> {
+  public static <A> Option<A> empty() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public static <A> Option<A> apply(A value) {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public final boolean isDefined() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public abstract A get();
+}
