@@ -42,6 +42,8 @@ ALL = (
     *(copy(0), optimize(), restore((9, 0)), insert_absent((1, 4), 5)),
 )
 FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
+READ_MOVED_TAKEN = (insert_absent((1, 4), 5), optimize(), delete(0))
+"""A row that one has found, another moves, and a third one takes."""
 
 
 def explored(
@@ -101,6 +103,19 @@ def test_three_at_once_are_serial_and_come_to_an_end() -> None:
     assert set(found.levels) == {0, 1, 2, 3, 4, 5}
 
 
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "writes anew"])
+def test_a_row_that_was_moved_and_then_taken_is_missed_where_it_was_read(*, marks: bool) -> None:
+    """It is in no file that the table had, nor in one that it has: all three of them, in every order, and twice each."""
+    assert explored(READ_MOVED_TAKEN, 3, faults=int(marks), marks=marks).violation == ""
+
+
+def test_a_planted_bug_leaves_nothing_behind() -> None:
+    """What is found afterwards is not what was remembered of it."""
+    with planted(rebase, "_read_test", no_image_test):
+        assert explored(READ_MOVED_TAKEN, 2).violation
+    assert explored(READ_MOVED_TAKEN, 2).violation == ""
+
+
 def test_a_reservation_stops_all_but_writers_of_another_driver() -> None:
     """A reservation does not stop it: it may cost another execution. Within one driver three are enough."""
     few = (update(0, 1), append(4, 0))
@@ -142,6 +157,13 @@ def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoc
 def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
     """A MERGE looks for rows that came, and not for those that it matched, did not write, and that are gone."""
     return (yield from real_read_test(replace(statement, writes_all_matched=True), won, may_mark=may_mark))
+
+
+def gone_files_not_looked_into(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """A MERGE takes rows of a file that is gone for rows that are in one that came."""
+    if statement.reads is rebase.Reads.KEYS:
+        won = replace(won, files={path: change for path, change in won.files.items() if change.after is not None})
+    return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
 def stock_put_during_a_reservation(scenario: Scenario, state: Any, writer: int, step: Any) -> bool:
@@ -256,6 +278,12 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "no image test": (rebase, "_read_test", no_image_test, lambda: explored(ALL, 2)),
     "no key test": (rebase, "_read_test", no_key_test, lambda: explored(ALL, 2)),
     "no pre-image test": (rebase, "_read_test", no_pre_image_test, lambda: explored(ALL, 2)),
+    "gone files not looked into": (
+        rebase,
+        "_read_test",
+        gone_files_not_looked_into,
+        lambda: explored(READ_MOVED_TAKEN, 3),
+    ),
     "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),

@@ -214,15 +214,15 @@ CHAINS: dict[str, tuple[str, str, list[tuple[str, Parts]]]] = {
             ("MERGE, delete", Parts((4,), 8, (), 1)),
         ],
     ),
-    "a matched row that it did not write is moved, and its new file is removed as a whole": (
-        "partitioned",
-        "MERGE, insert",
-        [("OPTIMIZE", EVERY), ("DELETE", EVERY)],
-    ),
     "the same keys are inserted, and deleted again in part": (
         "partitioned",
         "MERGE, insert",
         [("MERGE, insert", VARIANTS["same"].theirs), ("DELETE", Parts((8,), 8, (), 1)), ("INSERT", OURS)],
+    ),
+    "a matched row that it did not write is moved, and its new file is removed as a whole": (
+        "partitioned",
+        "MERGE, insert",
+        [("OPTIMIZE", EVERY), ("DELETE", EVERY)],
     ),
     "two relocations, one after the other": (
         "mapping",
