@@ -40,4 +40,6 @@ def test_the_classes_are_the_stock_ones() -> None:
     assert len(METHODS) > 40
     handled = {"delete", "update", "merge", "optimize", "alias", "forPath", "forName", "convertToDelta"}
     handled |= {"create", "createIfNotExists", "replace", "createOrReplace"}
+    handled |= {"restoreToVersion", "restoreToTimestamp", "vacuum"}
+    handled |= {"upgradeTableProtocol", "addFeatureSupport", "dropFeatureSupport"}
     assert {name for name in vars(ours.DeltaTable) if not name.startswith(("_", "explain"))} == handled

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body, parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
+from headgate.delta.jvm import JVM_ERRORS, OURS, Statics, first_line, is_caused_by
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -55,7 +55,7 @@ class Gate:
                 advice="Leave PYSPARK_PIN_THREAD out: it is true by default",
             )
         root: Any = spark._jvm
-        self._gate: Any = getattr(root, f"{OURS}.Gate")
+        self._gate: Any = Statics(getattr(root, f"{OURS}.Gate"))
         self._scopes = threading.local()
 
     def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False) -> Ran:
@@ -75,10 +75,14 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
-                kept, _ = self._gate.take(token), self._gate.done(token)
+                kept, version = self._gate.take(token), int(self._gate.done(token))
                 if kept is not None:
                     return Ran(_captured(kept), None)
                 raise_refusal(error)
+                if version >= 0:
+                    error.add_note(
+                        f"headgate: the statement was committed as version {version}; what failed came after it"
+                    )
                 raise
         version = int(self._gate.done(token))
         return Ran(Committed(Version(version) if version >= 0 else None), returned)

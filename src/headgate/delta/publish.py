@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -42,12 +43,14 @@ from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Statement, classify
 from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
+from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import LogGone
 from headgate.delta.rows import TableRows
+from headgate.delta.winners import Winner, first_of, tell_of, winner_of
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
@@ -163,6 +166,10 @@ class _Run:
     publish_s: float = 0.0
     rows_read: int = 0
     is_reserved: bool = False
+    _computed_on: Version | None = None
+    """The snapshot of the last execution whose commit was kept."""
+    _is_in_doubt: bool = False
+    """A put of it may have arrived, or arrive yet."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
     _known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
@@ -181,11 +188,20 @@ class _Run:
         """Drive the protocol."""
         protocol = publish(staged)
         answer: Any = None
+        self._computed_on = staged.version if isinstance(staged, Captured) else None
         try:
             while True:
                 answer = self._answer(protocol.send(answer))
         except StopIteration as end:
             published: Published = end.value
+        except HeadgateError:
+            raise
+        except Exception as error:
+            # An error with a note says already that the statement was committed, and what has failed after it.
+            is_open = self._is_in_doubt or bool(getattr(error, "__notes__", ()))
+            if not is_open and (winner := self._winner()) is not None:
+                tell_of(error, winner)
+            raise
         finally:
             self._unlock()
             if self.is_reserved:
@@ -282,6 +298,8 @@ class _Run:
         # The stock commit would not carry the stamp.
         ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
         self.returned = ran.returned
+        if isinstance(ran.commit, Captured):
+            self._computed_on = ran.commit.version
         return self.stamped(ran.commit)
 
     def _execute_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
@@ -307,6 +325,7 @@ class _Run:
                 advice="Run the statement again, or alone, or use a table without the feature",
                 table=self.dml.table,
                 feature=", ".join(unserved),
+                **_facts(self._winner()),
             )
         properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
         return classify(
@@ -330,6 +349,7 @@ class _Run:
             raise entry.reply
         if entry.reply is not None:
             self._unlock()
+            self._is_in_doubt |= isinstance(entry.reply, InDoubt)
             return entry.reply
         return changes(after, list(self._commits(after).values()))
 
@@ -394,9 +414,25 @@ class _Run:
                 "the log was cleaned up beyond the version that the statement was computed on; nothing was written",
                 table=self.dml.table,
                 version=first,
+                **_facts(first_of({Version(number): parse(text) for number, text in list((texts or {}).items())[-1:]})),
             )
         self._known |= {Version(number): parse(text) for number, text in texts.items()}
         return {version: self._known[version] for version in sorted(self._known) if version > after}
+
+    def _winner(self) -> Winner | None:
+        """Who came first, as far as the log tells: it is asked where something else has failed."""
+        if self._computed_on is None:
+            return None
+        with suppress(HeadgateError, *JVM_ERRORS):
+            self._commits(self._computed_on)
+        return first_of({version: actions for version, actions in self._known.items() if version > self._computed_on})
+
+    def _maker(self, snapshot: Any) -> Winner | None:
+        """Who made the table that is there now."""
+        if snapshot.version() < 0:
+            return None
+        text = self.jvm.read_text(self.log, self.jvm.path(self.log.logPath(), f"{0:020d}.json"))
+        return None if text is None else winner_of(commit_info(text), 0)
 
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
@@ -404,6 +440,7 @@ class _Run:
             tried = self._commit(version, actions, info)
         finally:
             self._unlock()
+        self._is_in_doubt |= tried.reply == "unknown"
         return PutReply(tried.reply == "done", tried.transaction_id)
 
     def _commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
@@ -418,6 +455,7 @@ class _Run:
                     "the table was dropped, or made anew, while the statement ran; nothing was written",
                     advice="Run the statement again",
                     table=self.dml.table,
+                    **_facts(self._maker(snapshot)),
                 )
             if snapshot.version() != version - 1:
                 return exact.Tried("stale", "")
@@ -477,3 +515,7 @@ class _Run:
             self._is_locked = False
             self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
+
+
+def _facts(winner: Winner | None) -> dict[str, Any]:
+    return {} if winner is None else winner.facts()

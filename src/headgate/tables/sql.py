@@ -14,6 +14,7 @@ from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.s3_errors import in_plain_words
+from headgate.delta.winners import telling_conflicts
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import told
@@ -51,7 +52,8 @@ def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Data
     """
     dml = statement(spark, text, args, **kwargs)
     if dml is None:
-        return spark.sql(text, args, **kwargs)
+        with telling_conflicts():
+            return spark.sql(text, args, **kwargs)
     if dml.operation is Operation.OPTIMIZE:
         return optimized(spark, dml.table, dml.execute)
     result = run(dml)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
+from headgate.delta.winners import telling_conflicts
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import Result, told
@@ -106,6 +107,36 @@ class DeltaTable(stock.DeltaTable):
     def optimize(self) -> DeltaOptimizeBuilder:
         """Source: `delta.tables.DeltaTable.optimize`."""
         return DeltaOptimizeBuilder(self._spark, super().optimize()._jbuilder, self._location)
+
+    @telling_conflicts()
+    def restoreToVersion(self, version: int) -> DataFrame:
+        """Source: `delta.tables.DeltaTable.restoreToVersion`."""
+        return super().restoreToVersion(version)
+
+    @telling_conflicts()
+    def restoreToTimestamp(self, timestamp: str) -> DataFrame:
+        """Source: `delta.tables.DeltaTable.restoreToTimestamp`."""
+        return super().restoreToTimestamp(timestamp)
+
+    @telling_conflicts()
+    def vacuum(self, retentionHours: float | None = None) -> DataFrame:
+        """Source: `delta.tables.DeltaTable.vacuum`."""
+        return super().vacuum(retentionHours)
+
+    @telling_conflicts()
+    def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
+        """Source: `delta.tables.DeltaTable.upgradeTableProtocol`."""
+        super().upgradeTableProtocol(readerVersion, writerVersion)
+
+    @telling_conflicts()
+    def addFeatureSupport(self, featureName: str) -> None:
+        """Source: `delta.tables.DeltaTable.addFeatureSupport`."""
+        super().addFeatureSupport(featureName)
+
+    @telling_conflicts()
+    def dropFeatureSupport(self, featureName: str, truncateHistory: bool | None = None) -> None:
+        """Source: `delta.tables.DeltaTable.dropFeatureSupport`."""
+        super().dropFeatureSupport(featureName, truncateHistory)
 
     def explain_delete(self, condition: OptionalCondition = None) -> Explanation:
         """What a `delete` would depend on, and what becomes of it beside others; nothing is executed."""
@@ -294,6 +325,7 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
     def _of(cls, begun: stock.DeltaTableBuilder) -> DeltaTableBuilder:
         return cls(begun._spark, begun._jbuilder)
 
+    @telling_conflicts()
     def execute(self) -> DeltaTable:
         """Source: `delta.tables.DeltaTableBuilder.execute`."""
         return _ours(super().execute())

@@ -1,0 +1,205 @@
+"""A statement that fails because another commit came first says which, that nothing was written, and what to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import headgate
+from headgate.core.ids import TableLocation
+from headgate.delta import publish
+from headgate.delta.gate import JOB_CONF, WAIT_CONF, Gate
+from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.log import LogGone
+from headgate.delta.publish import Staged
+from headgate.delta.statements import conflict_name, tokened
+from headgate.errors import HeadgateError, InvalidRequest, UnsupportedTable
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+from tests.spark.delta_tables import commit_paths, foreign_commit, make_table, rows, write_token
+from tests.spark.test_delta_statements import wait_until
+
+MAPPED = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
+
+
+@pytest.fixture
+def table(session: SparkSession, tmp_path: Path) -> TableLocation:
+    """Three rows; columns may be dropped."""
+    made = make_table(session, tmp_path / "t", **MAPPED)
+    rows(session, 0, 1, 2).write.format("delta").mode("append").save(made)
+    return made
+
+
+def staged(session: SparkSession, table: TableLocation, text: str) -> Staged:
+    """A statement that is computed and not put; `T` stands for the table."""
+    dml = statement(session, text.replace(" T ", f" delta.`{table}` ", 1))
+    assert dml is not None
+    return publisher(session).stage(dml)
+
+
+def log_of(table: TableLocation) -> list[str]:
+    return [path.name for path in commit_paths(table)]
+
+
+def said(error: BaseException) -> str:
+    """The one note."""
+    (note,) = error.__notes__
+    return str(note)
+
+
+# ------------------------------------------------------------------------------------------- statements that we follow
+
+
+def test_an_update_of_a_column_that_a_winner_dropped_says_who_dropped_it(
+    session: SparkSession, table: TableLocation
+) -> None:
+    """Spark's error stays what it is; of the two that came first, the one that changed the definition is named."""
+    late = staged(session, table, "UPDATE T SET v = 'z' WHERE id = 1")
+    rows(session, 3).write.format("delta").mode("append").save(table)
+    own = session.newSession()
+    with tokened(own, write_token(1, 0)):
+        own.sql(f"ALTER TABLE delta.`{table}` DROP COLUMN v")
+    before = log_of(table)
+    with pytest.raises(AnalysisException, match="`v` cannot be resolved") as raised:
+        publisher(session).finish(late)
+    assert said(raised.value).startswith(
+        'headgate: version 3 (DROP COLUMNS, user metadata {"headgate": 1, "epoch": 1, "batch": 0, '
+    )
+    assert "changed the table's definition" in said(raised.value)
+    assert "nothing of it was written" in said(raised.value)
+    assert log_of(table) == before
+
+
+def test_a_statement_that_fails_on_rows_that_came_says_who_brought_them(
+    session: SparkSession, table: TableLocation
+) -> None:
+    """They are looked into, or it is executed on them: either fails as a serial run would, and names the job."""
+    late = staged(session, table, "UPDATE T SET v = v || CAST(1 / (7 - id) AS INT) WHERE id <> 1")
+    foreign = '{"headgate":1,"job":"nightly"}'
+    own = session.newSession()
+    own.conf.set("spark.databricks.delta.commitInfo.userMetadata", foreign)
+    rows(own, 7).write.format("delta").mode("append").save(table)
+    before = log_of(table)
+    with pytest.raises(JVM_ERRORS, match="TASK_WRITE_FAILED") as raised:
+        publisher(session).finish(late)
+    assert said(raised.value).startswith("headgate: version 2 (WRITE, job nightly) came first; this statement")
+    assert log_of(table) == before
+
+
+def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, table: TableLocation) -> None:
+    """Nobody came first."""
+    with pytest.raises(JVM_ERRORS) as raised:
+        headgate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession, table: TableLocation) -> None:
+    """As of what Delta does after a commit: to run the statement again would do it twice."""
+
+    def fails_late() -> None:
+        session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+        raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late") as raised:
+        Gate(session).run(fails_late, token="late")
+    assert said(raised.value) == "headgate: the statement was committed as version 2; what failed came after it"
+
+
+def another(table: TableLocation, session: SparkSession) -> None:
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+
+
+def anew(table: TableLocation, session: SparkSession) -> None:
+    shutil.copytree(table, f"{table}.old")
+    shutil.rmtree(table)
+    make_table(session, Path(table), **MAPPED)
+    shutil.copytree(f"{table}.old", table, ignore=shutil.ignore_patterns("_delta_log"), dirs_exist_ok=True)
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+
+
+def cleaned(table: TableLocation, session: SparkSession) -> None:
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    commit_paths(table)[2].unlink()
+
+
+@pytest.mark.parametrize(
+    ("happens", "kind", "facts"),
+    [
+        (another, UnsupportedTable, {"winner_version": 2, "winner_operation": "WRITE"}),
+        (anew, InvalidRequest, {"winner_version": 0, "winner_operation": "CREATE TABLE"}),
+        (cleaned, LogGone, {"winner_version": 3, "winner_operation": "DELETE"}),
+    ],
+)
+def test_a_refusal_names_the_commit_that_came_first(
+    session: SparkSession,
+    table: TableLocation,
+    monkeypatch: pytest.MonkeyPatch,
+    happens: Callable[[TableLocation, SparkSession], None],
+    kind: type[HeadgateError],
+    facts: dict[str, object],
+) -> None:
+    """Version and operation, among the error's facts and in its words."""
+    late = staged(session, table, "INSERT INTO T VALUES (9, 'x')")
+    happens(table, session)
+    if kind is UnsupportedTable:
+        monkeypatch.setattr(publish, "UNSERVED_FEATURES", frozenset({"columnMapping"}))
+    before = log_of(table)
+    with pytest.raises(kind, match="nothing was written") as raised:
+        publisher(session).finish(late)
+    assert facts.items() <= raised.value.facts.items()
+    assert f"winner_operation={facts['winner_operation']}" in str(raised.value)
+    assert log_of(table) == before
+
+
+# ------------------------------------------------------------------------------- statements that are stock Delta's alone
+
+
+def losing(
+    session: SparkSession, table: TableLocation, run: Callable[[SparkSession], object], *winner: Mapping[str, Any]
+) -> BaseException:
+    """The error of a statement that computed its commit, and finds its version taken as it puts it."""
+    gate = Gate(session)
+    own = session.newSession()
+    own.conf.set(JOB_CONF, "late")
+    own.conf.set(WAIT_CONF, "60000")
+    gate.govern(table)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run, own)
+            wait_until(lambda: gate.is_awaited(table, "late") or running.done())
+            foreign_commit(table, *winner, user_metadata="by hand")
+            gate.grant(table, "late", 1, 600_000)
+            error = running.exception()
+    finally:
+        gate.release(table)
+    assert error is not None
+    return error
+
+
+def test_a_restore_that_loses_says_to_whom(session: SparkSession, table: TableLocation) -> None:
+    """Stock Delta's conflict stays what it is; the note names the commit, that nothing was written, and what to do."""
+    before = log_of(table)
+    error = losing(session, table, lambda own: headgate.DeltaTable.forPath(own, str(table)).restoreToVersion(0))
+    assert conflict_name(error) is not None
+    assert said(error) == (
+        "headgate: another commit (WRITE, user metadata by hand) came first, and stock Delta does not have this statement follow "
+        "it; nothing of it was written. Run it again, or in a turn, which nobody else commits in"
+    )
+    assert len(log_of(table)) == len(before) + 1
+
+
+def test_a_statement_of_sql_text_that_loses_says_to_whom(session: SparkSession, table: TableLocation) -> None:
+    """As one of those that are given to Spark as they are."""
+    metadata = next(json.loads(line) for line in commit_paths(table)[0].read_text().split("\n") if '"metaData"' in line)
+    text = f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('mine' = '1')"
+    error = losing(session, table, lambda own: headgate.sql(own, text), metadata)
+    assert said(error).startswith("headgate: another commit (WRITE, user metadata by hand) came first, and stock Delta")
