@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body, parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import JVM_ERRORS, OURS, first_line, is_caused_by
+from headgate.delta.jvm import JVM_ERRORS, OURS, Statics, first_line, is_caused_by
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -55,7 +55,7 @@ class Gate:
                 advice="Leave PYSPARK_PIN_THREAD out: it is true by default",
             )
         root: Any = spark._jvm
-        self._gate: Any = getattr(root, f"{OURS}.Gate")
+        self._gate: Any = Statics(getattr(root, f"{OURS}.Gate"))
         self._scopes = threading.local()
 
     def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False) -> Ran:

@@ -64,7 +64,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
-    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/4", "write/3", "missing/3"),
+    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/3", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
@@ -116,6 +116,18 @@ def check_jvm(spark: SparkSession) -> None:
         )
 
 
+class Statics:
+    """The static methods of a Java class: py4j asks the JVM about each of them whenever it is named."""
+
+    def __init__(self, java_class: Any) -> None:
+        self._class = java_class
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._class, name)
+        setattr(self, name, found)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Handles:
     """Classes and objects of one JVM: each dotted name costs it several searches."""
@@ -135,14 +147,14 @@ class _Handles:
 def _handles(root: Any) -> _Handles:
     return _Handles(
         none=scala_object(root, "scala.None$"),
-        converters=root.scala.jdk.javaapi.CollectionConverters,
-        sessions=getattr(root, SESSION),
-        logs=getattr(root, f"{DELTA}.DeltaLog"),
+        converters=Statics(root.scala.jdk.javaapi.CollectionConverters),
+        sessions=Statics(getattr(root, SESSION)),
+        logs=Statics(getattr(root, f"{DELTA}.DeltaLog")),
         path=root.org.apache.hadoop.fs.Path,
-        bulk=root.io.github.headgate.Bulk,
-        transactions=root.io.github.headgate.SnapshotTransactions,
+        bulk=Statics(root.io.github.headgate.Bulk),
+        transactions=Statics(root.io.github.headgate.SnapshotTransactions),
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
-        attempt=root.io.github.headgate.Attempt,
+        attempt=Statics(root.io.github.headgate.Attempt),
     )
 
 
@@ -238,7 +250,7 @@ class Jvm:
 
     def texts_from(self, log: Any, version: int) -> dict[int, str] | None:
         """The whole commits from a version on; None where one was cleaned up between being listed and being read."""
-        text = self._bulk.texts(log.store(), log.logPath(), version, self.hadoop_conf)
+        text = self._bulk.texts(log, version, self.hadoop_conf)
         if text is None:
             return None
         found = {}
@@ -255,12 +267,12 @@ class Jvm:
 
     def read_bytes(self, path: Any) -> bytes | None:
         """A file's content; None where there is none."""
-        content = self._bulk.read(path.getFileSystem(self.hadoop_conf), path)
+        content = self._bulk.read(path, self.hadoop_conf)
         return None if content is None else bytes(content)
 
-    def write_bytes(self, disk: Any, path: Any, content: bytes) -> None:
+    def write_bytes(self, path: Any, content: bytes) -> None:
         """A new file."""
-        self._bulk.write(disk, path, content)
+        self._bulk.write(path, self.hadoop_conf, content)
 
     def names(self, disk: Any, folder: Any) -> list[str]:
         """The names in a folder."""

@@ -49,7 +49,7 @@ def staged_on(
     log_folder = jvm.path(folder, "_delta_log")
     try:
         disk.mkdirs(log_folder)
-        jvm.write_bytes(disk, jvm.path(log_folder, f"{0:020d}.json"), _log(snapshot, files, prefix).encode())
+        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.json"), _log(snapshot, files, prefix).encode())
         captured = stage(str(folder))
     finally:
         jvm.forget(folder)

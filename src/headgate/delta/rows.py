@@ -197,7 +197,7 @@ class TableRows:
             return ()
         content, descriptors = vectors.write(positions, uuid.uuid4().bytes)
         path = self._jvm.path(self._root, vectors.location(descriptors[0]) or "")
-        self._jvm.write_bytes(self._root.getFileSystem(self._jvm.hadoop_conf), path, content)
+        self._jvm.write_bytes(path, content)
         return tuple(descriptors)
 
     # ---------------------------------------------------------------------------------------------------------- files

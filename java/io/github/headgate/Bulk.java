@@ -10,6 +10,7 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.storage.LogStore;
 import scala.collection.Iterator;
 
@@ -61,9 +62,10 @@ public final class Bulk {
    * The whole commits of a table's log from a version on: a line with the number behind a character that JSON does not
    * have, and the lines of the commit below it. Null where a commit was cleaned up between being listed and being read.
    */
-  public static String texts(LogStore store, Path log, long from, Configuration conf) throws IOException {
+  public static String texts(DeltaLog log, long from, Configuration conf) throws IOException {
     StringBuilder found = new StringBuilder();
-    Iterator<FileStatus> files = store.listFrom(new Path(log, String.format(Locale.ROOT, "%020d.json", from)), conf);
+    LogStore store = log.store();
+    Iterator<FileStatus> files = store.listFrom(new Path(log.logPath(), String.format(Locale.ROOT, "%020d.json", from)), conf);
     while (files.hasNext()) {
       Path path = files.next().getPath();
       if (!path.getName().matches(COMMIT)) continue;
@@ -79,15 +81,15 @@ public final class Bulk {
   }
 
   /** Writes a new file; fails where there is one. */
-  public static void write(FileSystem files, Path path, byte[] content) throws IOException {
-    try (OutputStream out = files.create(path, false)) {
+  public static void write(Path path, Configuration conf, byte[] content) throws IOException {
+    try (OutputStream out = path.getFileSystem(conf).create(path, false)) {
       out.write(content);
     }
   }
 
   /** A file's bytes; null where there is none. */
-  public static byte[] read(FileSystem files, Path path) throws IOException {
-    try (InputStream in = files.open(path)) {
+  public static byte[] read(Path path, Configuration conf) throws IOException {
+    try (InputStream in = path.getFileSystem(conf).open(path)) {
       return in.readAllBytes();
     } catch (FileNotFoundException none) {
       return null;

@@ -196,7 +196,7 @@ public final class Gate {
     if (isGoverned) return "";
     if (conf.get(GateLogStore.OUTSIDE, "refuse").equals("pass")) return null;
     Path note = new Path(new Path(table), "_headgate/table.json");
-    byte[] text = Bulk.read(note.getFileSystem(conf), note);
+    byte[] text = Bulk.read(note, conf);
     if (text == null) return null;
     JsonNode lock = JSON.readTree(new String(text, StandardCharsets.UTF_8)).get("lock");
     if (lock == null) throw new IOException("headgate: " + note + " names no lock; nothing was written");

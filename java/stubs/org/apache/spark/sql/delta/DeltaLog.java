@@ -1,9 +1,19 @@
 package org.apache.spark.sql.delta;
 
+import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.delta.storage.LogStore;
 import scala.Option;
 
 public class DeltaLog {
+  public LogStore store() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Path logPath() {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public OptimisticTransaction startTransaction(Option<CatalogTable> table, Option<Snapshot> snapshot) {
     throw new UnsupportedOperationException("stub");
   }
