@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 import headgate
 from headgate.delta.jvm import Jvm, scala_object
 from headgate.delta.publish import UNSERVED_FEATURES, Outcome
+from headgate.errors import UnsupportedTable
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import audit
-from tests.spark.delta_tables import make_table
+from tests.spark.delta_tables import foreign_commit, make_table
 
 
 def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
@@ -148,12 +149,79 @@ def rows(session: SparkSession, t: str) -> Counter[tuple[int, int]]:
     return Counter((row.id, row.v) for row in session.sql(f"SELECT * FROM {t}").collect())
 
 
-# ------------------------------------------------------------------------------------------------- features not served
+# ---------------------------------------------------------------------------------------------------------- features
+
+FOLLOWED_ON = {
+    *("appendOnly", "invariants", "checkConstraints", "generatedColumns", "allowColumnDefaults"),
+    *("changeDataFeed", "columnMapping", "deletionVectors", "rowTracking", "domainMetadata", "clustering"),
+    *("inCommitTimestamp", "v2Checkpoint", "checkpointProtection", "vacuumProtocolCheck"),
+    "materializePartitionColumns",
+    *("timestampNtz", "typeWidening", "typeWidening-preview"),
+}
+"""Commits are made to follow others on such tables: they are what their actions in the log say."""
+VALUES_NOT_COMPARED = {
+    *("variantType", "variantType-preview", "variantShredding", "variantShredding-preview"),
+    *("geospatial", "geospatial-dev"),
+}
+"""The same, but that an OPTIMIZE is executed again where rows that it moved were changed: values are not found by value."""
+REDEFINED_BY_WRITES = {"identityColumns"}
+"""An INSERT changes the table's definition: what follows one is executed again."""
 
 
-def test_the_features_that_are_not_served_are_deltas(session: SparkSession) -> None:
-    """A name that Delta does not know would never be met; each is one that a table's protocol may have."""
-    features = scala_object(Jvm(session).root, "org.apache.spark.sql.delta.TableFeature$")
-    unknown = {name for name in UNSERVED_FEATURES if features.featureNameToFeature(name).isEmpty()}
-    assert unknown == set()
-    assert features.featureNameToFeature("icebergCompatV99").isEmpty()
+def test_every_feature_of_delta_has_been_decided_on(session: SparkSession) -> None:
+    """A feature that comes with another Delta is served when somebody has looked at what it makes of a commit."""
+    features = scala_object(Jvm(session).root, "org.apache.spark.sql.delta.TableFeature$").allSupportedFeaturesMap()
+    known = {str(feature.name()) for feature in Jvm(session).from_seq(features.values().toSeq())}
+    assert len(known) > 30
+    decided = [FOLLOWED_ON, VALUES_NOT_COMPARED, REDEFINED_BY_WRITES, UNSERVED_FEATURES]
+    assert Counter(name for names in decided for name in names & known) == Counter(known)
+    # The name that the catalog's feature had before; Delta opens no table that has a feature which it does not know.
+    assert set().union(*decided) - known == {"catalogOwned-preview"}
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(1, marks=pytest.mark.matrix), 2, pytest.param(3, marks=pytest.mark.matrix)]
+)
+def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, tmp_path: Path, number: int) -> None:
+    """Alone such a table is written by stock Delta as always; behind another commit nothing is written."""
+    t = f"delta.`{tmp_path / 't'}`"
+    properties = f"'delta.enableIcebergCompatV{number}' = 'true', 'delta.columnMapping.mode' = 'name'"
+    session.sql(f"CREATE TABLE {t} (id BIGINT, v BIGINT) USING delta TBLPROPERTIES ({properties})")
+    assert headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1), (2, 2)").headgate.level == 0  # type: ignore[operator]
+    with pytest.raises(UnsupportedTable, match=f"another commit came first.*feature=icebergCompatV{number} ") as raised:
+        follow(session, f"DELETE FROM {t} WHERE id = 1", f"INSERT INTO {t} VALUES (3, 3)")
+    assert raised.value.facts["winner_version"] == 2
+    assert rows(session, t) == Counter([(1, 1), (2, 2), (3, 3)])
+
+
+CATALOG = "coordinatedCommits-preview"
+"""The one of those features that this Delta sets on a table at a path."""
+
+
+@pytest.mark.parametrize("way", ["publish", "stage"])
+def test_a_table_whose_commits_a_catalog_makes_is_refused_before_anything_is_executed(
+    session: SparkSession, tmp_path: Path, way: str
+) -> None:
+    """They go another way than through the gate. The feature is named."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", **{f"feature.{CATALOG}": "supported"})
+    dml = statement(session, f"INSERT INTO delta.`{table}` VALUES (2, 2)")
+    assert dml is not None
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UnsupportedTable, match=f"a catalog decides.*nothing was written.*feature={CATALOG}"):
+        getattr(publisher(session), way)(dml)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_statement_does_not_follow_one_that_gave_the_table_to_a_catalog(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Nor is it executed again: this JVM has not read the table since."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT")
+    dml = statement(session, f"INSERT INTO delta.`{table}` VALUES (2, 2)")
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    foreign_commit(table, {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": [CATALOG]}})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UnsupportedTable, match=f"a catalog decides.*nothing was written.*feature={CATALOG}"):
+        publisher(session).finish(staged)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,7 +213,7 @@ class DeltaTableLog:
                 continue
             while (following := Version(state.version + 1)) in tail:
                 modified_at_ms, text = tail[following]
-                _refuse_catalog(table, text)
+                refuse_catalog(table, actions(text, "protocol"))
                 state = _State(following, modified_at_ms, {**state.transactions, **commit_transactions(text)})
             self._states[table] = state
             return state
@@ -226,7 +226,7 @@ class DeltaTableLog:
         snapshot = self._jvm.snapshot(log)
         if snapshot.version() < 0:
             return None
-        _refuse_catalog(table, snapshot.protocol().json())
+        refuse_catalog(table, actions(snapshot.protocol().json(), "protocol"))
         version = Version(snapshot.version())
         modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
         transactions: dict[str, int] | None = None
@@ -369,9 +369,13 @@ def _features(protocol: Mapping[str, Any]) -> frozenset[str]:
     return frozenset((*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())))
 
 
-def _refuse_catalog(table: str, text: str) -> None:
-    """Raise if a protocol action in `text` hands the table's commits to a catalog."""
-    for protocol in actions(text, "protocol"):
+def refuse_catalog(table: str, protocols: Iterable[Mapping[str, Any]]) -> None:
+    """Check that no protocol hands the table's commits to a catalog.
+
+    Raises:
+        UnsupportedTable: One of them does.
+    """
+    for protocol in protocols:
         refused = sorted(_features(protocol) & CATALOG_FEATURES)
         if refused:
             raise UnsupportedTable(

@@ -48,22 +48,19 @@ from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
-from headgate.delta.log import LogGone
+from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
-UNSERVED_FEATURES = frozenset(
-    {
-        "catalogManaged",
-        "coordinatedCommits-preview",
-        "icebergCompatV1",
-        "icebergCompatV2",
-        "icebergCompatV3",
-    }
-)
-"""A commit of a table with these is more than its actions in the log."""
+UNSERVED_FEATURES = CATALOG_FEATURES | {
+    "adaptiveMetadata-preview",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "icebergCompatV3",
+}
+"""A commit of a table with these is more than its actions in the log: as that of a manifest of all its files."""
 RESERVE_POLL_S = 0.01
 LOOK_S = 0.05
 """So often who waits for the line looks at what others have committed meanwhile."""
@@ -119,13 +116,19 @@ class Publisher:
 
         Raises:
             Unavailable: A commit failed and could not be seen in the log.
-            UnsupportedTable: It lost a race on a table whose feature allows no other commit in its place.
+            UnsupportedTable: It lost a race on a table whose feature allows no other commit in its place; or, in any case, a
+                catalog makes the table's commits.
             Exception: What the statement raises by itself.
         """
         return _Run(self, dml, uuid.uuid4().hex, self.table_id(dml)).to_end(None)
 
     def stage(self, dml: Dml) -> Staged:
-        """Execute a statement without putting its commit; `finish` does it, at any time later."""
+        """Execute a statement without putting its commit; `finish` does it, at any time later.
+
+        Raises:
+            UnsupportedTable: A catalog makes the table's commits.
+            Exception: What the statement raises by itself.
+        """
         token, table_id = uuid.uuid4().hex, self.table_id(dml)
         ran = self.gate.run(dml.execute, token=token, is_staged=True)
         return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id)
@@ -142,8 +145,14 @@ class Publisher:
         return run.to_end(run.stamped(staged.commit))
 
     def table_id(self, dml: Dml) -> str:
-        """Of the table as this JVM knows it; another one means that the table was made anew."""
-        return str(self.jvm.delta_log(dml.table).unsafeVolatileSnapshot().metadata().id())
+        """Of the table as this JVM knows it; another one means that the table was made anew.
+
+        Raises:
+            UnsupportedTable: A catalog makes its commits, which do not go through the gate.
+        """
+        snapshot = self.jvm.delta_log(dml.table).unsafeVolatileSnapshot()
+        refuse_catalog(dml.table, [json.loads(snapshot.protocol().json())["protocol"]])
+        return str(snapshot.metadata().id())
 
     def line(self, table: TableLocation) -> Line:
         """Of a table."""
@@ -319,13 +328,14 @@ class _Run:
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
         if unserved := sorted(features & UNSERVED_FEATURES):
+            winner = self._winner()
             raise UnsupportedTable(
-                "another commit came first, and this table's feature does not allow that ours is made to follow it; "
-                "nothing was written",
+                f"{'its commit was kept' if winner is None else 'another commit came first'}, and this table's feature does "
+                "not allow that ours is made to follow others; nothing was written",
                 advice="Run the statement again, or alone, or use a table without the feature",
                 table=self.dml.table,
                 feature=", ".join(unserved),
-                **_facts(self._winner()),
+                **_facts(winner),
             )
         properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
         return classify(
@@ -416,7 +426,9 @@ class _Run:
                 version=first,
                 **_facts(first_of({Version(number): parse(text) for number, text in list((texts or {}).items())[-1:]})),
             )
-        self._known |= {Version(number): parse(text) for number, text in texts.items()}
+        new = {Version(number): parse(text) for number, text in texts.items()}
+        refuse_catalog(self.dml.table, (a.body for each in new.values() for a in each if a.kind == "protocol"))
+        self._known |= new
         return {version: self._known[version] for version in sorted(self._known) if version > after}
 
     def _winner(self) -> Winner | None:
