@@ -136,7 +136,8 @@ def test_a_shallow_clone_is_followed_on_as_any_table(
     ours, winner, level, becomes = RACES[name]
     files = {file: file.read_bytes() for file in original.rglob("*") if file.is_file()}
     clone = f"delta.`{tmp_path / 'clone'}`"
-    session.sql(f"CREATE TABLE {clone} SHALLOW CLONE delta.`{original}`")
+    made = headgate.DeltaTable.forPath(session, str(original)).clone(str(tmp_path / "clone"), isShallow=True)
+    assert isinstance(made, headgate.DeltaTable)
     ended = follow(session, ours.format(t=clone), winner.format(t=clone))
     assert ended.published.level == level
     after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}

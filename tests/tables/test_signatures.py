@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import inspect
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import delta.tables as stock
 import pytest
+from pyspark.sql import SparkSession
 
+from headgate.errors import InvalidRequest
 from headgate.tables import table as ours
+from headgate.tables.result import Result
 
 PAIRS = {
     name: (getattr(stock, name), getattr(ours, name))
@@ -34,12 +39,60 @@ def test_every_method_has_the_stock_parameters(kind: str, name: str) -> None:
     assert parameters(getattr(own, name)) == parameters(getattr(theirs, name))
 
 
+def members(hint: Any) -> tuple[Any, ...]:
+    """The types that a hint allows."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def is_within(narrow: Any, wide: Any) -> bool:
+    """Whether whatever has the one type has the other, too."""
+
+    def fits(one: Any, other: Any) -> bool:
+        return one == other or (
+            issubclass(get_origin(one) or one, get_origin(other) or other) and get_args(one) == get_args(other)
+        )
+
+    return all(any(fits(one, other) for other in members(wide)) for one in members(narrow))
+
+
+@pytest.mark.parametrize(("kind", "name"), METHODS, ids=[f"{kind}.{name}" for kind, name in METHODS])
+def test_every_method_takes_what_stock_takes_and_gives_ours(kind: str, name: str) -> None:
+    """By annotations: no parameter is narrower; what is returned is as narrow, of our class, or said where stock gives None."""
+    theirs, own = PAIRS[kind]
+    wanted, found = (get_type_hints(getattr(each, name)) for each in (theirs, own))
+    assert wanted.keys() <= found.keys()
+    for parameter in wanted.keys() - {"return"}:
+        assert is_within(wanted[parameter], found[parameter]), parameter
+    given = wanted["return"]
+    ended = {("DeltaTable", "delete"): Result, ("DeltaTable", "update"): Result}
+    expected = ended.get((kind, name), PAIRS.get(getattr(given, "__name__", ""), (given, given))[1])
+    assert found["return"] == expected
+
+
+def test_the_comparison_of_annotations_tells_wide_from_narrow() -> None:
+    """As with those that stock Delta has."""
+    assert is_within(dict[str, int], dict[str, int] | None)
+    assert is_within(bool, int)
+    assert not is_within(int | str, str)
+    assert not is_within(NoneType, str)
+    assert not is_within(dict[str, int], dict[str, str])
+
+
+def test_settings_of_the_file_system_for_one_table_are_refused() -> None:
+    """Commits are made with those of the session; nothing is looked at before it is said."""
+    nobody: Any = None
+    session: SparkSession = nobody
+    with pytest.raises(InvalidRequest, match=r"nothing was done\. Set them for the session"):
+        ours.DeltaTable.forPath(session, "/nowhere", {"fs.s3a.access.key": "x"})
+
+
 def test_the_classes_are_the_stock_ones() -> None:
     """Code that asks for the stock class takes ours; and the stock class has methods that we have seen."""
     assert all(issubclass(own, theirs) for theirs, own in PAIRS.values())
     assert len(METHODS) > 40
     handled = {"delete", "update", "merge", "optimize", "alias", "forPath", "forName", "convertToDelta"}
     handled |= {"create", "createIfNotExists", "replace", "createOrReplace"}
+    handled |= {"clone", "cloneAtVersion", "cloneAtTimestamp"}
     handled |= {"restoreToVersion", "restoreToTimestamp", "vacuum"}
     handled |= {"upgradeTableProtocol", "addFeatureSupport", "dropFeatureSupport"}
     assert {name for name in vars(ours.DeltaTable) if not name.startswith(("_", "explain"))} == handled

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import delta.tables as stock
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
@@ -54,9 +55,11 @@ class DeltaTable(stock.DeltaTable):
         return _ours(stock.DeltaTable.forName(sparkSession, tableOrViewName))
 
     @classmethod
-    def convertToDelta(cls, sparkSession: SparkSession, identifier: str, partitionSchema: Any = None) -> DeltaTable:
+    def convertToDelta(
+        cls, sparkSession: SparkSession, identifier: str, partitionSchema: StructType | str | None = None
+    ) -> DeltaTable:
         """Source: `delta.tables.DeltaTable.convertToDelta`."""
-        return _ours(stock.DeltaTable.convertToDelta(sparkSession, identifier, partitionSchema))
+        return _ours(stock.DeltaTable.convertToDelta(sparkSession, identifier, cast("Any", partitionSchema)))
 
     @classmethod
     def create(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
@@ -117,6 +120,37 @@ class DeltaTable(stock.DeltaTable):
     def restoreToTimestamp(self, timestamp: str) -> DataFrame:
         """Source: `delta.tables.DeltaTable.restoreToTimestamp`."""
         return super().restoreToTimestamp(timestamp)
+
+    @telling_conflicts()
+    def clone(
+        self, target: str, isShallow: bool = False, replace: bool = False, properties: dict[str, str] | None = None
+    ) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.clone`."""
+        return _ours(super().clone(target, isShallow, replace, properties))
+
+    @telling_conflicts()
+    def cloneAtVersion(
+        self,
+        version: int,
+        target: str,
+        isShallow: bool = False,
+        replace: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.cloneAtVersion`."""
+        return _ours(super().cloneAtVersion(version, target, isShallow, replace, properties))
+
+    @telling_conflicts()
+    def cloneAtTimestamp(
+        self,
+        timestamp: str,
+        target: str,
+        isShallow: bool = False,
+        replace: bool = False,
+        properties: dict[str, str] | None = None,
+    ) -> DeltaTable:
+        """Source: `delta.tables.DeltaTable.cloneAtTimestamp`."""
+        return _ours(super().cloneAtTimestamp(timestamp, target, isShallow, replace, properties))
 
     @telling_conflicts()
     def vacuum(self, retentionHours: float | None = None) -> DataFrame:
@@ -324,6 +358,56 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
     @classmethod
     def _of(cls, begun: stock.DeltaTableBuilder) -> DeltaTableBuilder:
         return cls(begun._spark, begun._jbuilder)
+
+    def tableName(self, identifier: str) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.tableName`."""
+        super().tableName(identifier)
+        return self
+
+    def location(self, location: str) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.location`."""
+        super().location(location)
+        return self
+
+    def comment(self, comment: str) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.comment`."""
+        super().comment(comment)
+        return self
+
+    def addColumn(
+        self,
+        colName: str,
+        dataType: str | DataType,
+        nullable: bool = True,
+        generatedAlwaysAs: str | stock.IdentityGenerator | None = None,
+        generatedByDefaultAs: stock.IdentityGenerator | None = None,
+        comment: str | None = None,
+    ) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.addColumn`."""
+        super().addColumn(colName, dataType, nullable, generatedAlwaysAs, generatedByDefaultAs, comment)
+        return self
+
+    def addColumns(self, cols: StructType | list[StructField]) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.addColumns`."""
+        super().addColumns(cols)
+        return self
+
+    def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.partitionedBy`."""
+        grown: Any = super()
+        grown.partitionedBy(*cols)
+        return self
+
+    def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.clusterBy`."""
+        grown: Any = super()
+        grown.clusterBy(*cols)
+        return self
+
+    def property(self, key: str, value: str) -> DeltaTableBuilder:
+        """Source: `delta.tables.DeltaTableBuilder.property`."""
+        super().property(key, value)
+        return self
 
     @telling_conflicts()
     def execute(self) -> DeltaTable:
