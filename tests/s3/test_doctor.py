@@ -176,7 +176,7 @@ OPERATIONS: dict[str, tuple[str, Callable[[Any, Any, Any], object]]] = {
         "s3:PutObject",
         lambda jvm, files, path: jvm.io.github.headgate.ConditionalPutLogStore.put(files, path, b"1"),
     ),
-    "GET": ("s3:GetObject", lambda jvm, files, path: jvm.io.github.headgate.Bulk.read(files, path)),
+    "GET": ("s3:GetObject", lambda jvm, files, path: jvm.io.github.headgate.Bulk.read(path, files.getConf())),
     "HEAD": ("s3:GetObject or s3:ListBucket", lambda jvm, files, path: files.getFileStatus(path)),
     "LIST": ("s3:ListBucket", lambda jvm, files, path: files.listStatus(path.getParent())),
     "POST": ("s3:DeleteObject", lambda jvm, files, path: files.delete(path.getParent(), True)),

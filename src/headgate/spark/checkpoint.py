@@ -81,7 +81,7 @@ class Checkpoint:
         return [int(name) for name in names.split("\n") if name.isdecimal()]
 
     def _read(self, name: str) -> bytes | None:
-        found = self._bulk.read(self._fs, self._path(name))
+        found = self._bulk.read(self._path(name), self._conf)
         return None if found is None else bytes(found)
 
     def _path(self, name: str) -> Any:
