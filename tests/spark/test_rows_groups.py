@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import Version
+from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.effects import Joined, Waiting
+from headgate.delta import exact
 from headgate.delta.line import Entry, Line
-from headgate.delta.publish import GROUP_CONF, Outcome, Publisher, Staged
+from headgate.delta.publish import GROUP_CONF, Outcome, Publisher, Staged, _Run
+from headgate.errors import CommitInDoubt, Unavailable
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
@@ -136,3 +138,123 @@ def test_who_was_told_is_not_put_again() -> None:
     told.reply = Joined(Version(7), 1)
     assert line.first(leader, GROUP_MAX) == [leader, waiting]
     assert line.first(leader, 1) == [leader]
+
+
+# -------------------------------------------------------------------------------------------- replies that do not come
+
+FEW = (
+    "INSERT INTO {t} VALUES (100, 0, 0, 1, 'i')",
+    "INSERT INTO {t} VALUES (101, 1, 1, 1, 'i')",
+    "DELETE FROM {t} WHERE id = 2",
+    "UPDATE {t} SET n = n + 7 WHERE id = 7",
+)
+"""So few that all of them are one group."""
+Commit = Callable[..., exact.Tried]
+COMMIT: Commit = _Run._commit
+
+
+@pytest.fixture(scope="module")
+def serial(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Counter[object]:
+    """The rows that those leave one after the other."""
+    path = tmp_path_factory.mktemp("serial") / "t"
+    make(spark, KINDS["vectors"], path)
+    for text in FEW:
+        spark.sql(text.format(t=f"delta.`{path}`"))
+    return rows(path)
+
+
+def landed(*asked: Any) -> exact.Tried:
+    return exact.Tried("unknown", COMMIT(*asked).transaction_id)
+
+
+def lost(*asked: Any) -> exact.Tried:
+    return exact.Tried("unknown", "of a put that never arrived")
+
+
+def failed(*asked: Any) -> exact.Tried:
+    raise Unavailable("a commit failed; nothing is known to be written", version=asked[1])
+
+
+def interrupted(*asked: Any) -> exact.Tried:
+    raise KeyboardInterrupt
+
+
+def first_put(monkeypatch: pytest.MonkeyPatch, ends: Commit) -> list[int]:
+    """Has the first put end so, and those after it as they do; the versions that were tried."""
+    tried: list[int] = []
+
+    def commit(*asked: Any) -> exact.Tried:
+        tried.append(asked[1])
+        return (ends if len(tried) == 1 else COMMIT)(*asked)
+
+    monkeypatch.setattr(_Run, "_commit", commit)
+    return tried
+
+
+def versions(path: Path) -> list[int]:
+    return sorted(int(commit.stem) for commit in (path / "_delta_log").glob("*.json"))
+
+
+def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
+    session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put has arrived: nobody puts again, and each says the version that it shares."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    head = versions(path)[-1]
+    staged = staged_all(session, path, FEW)
+    tried = first_put(monkeypatch, landed)
+    ends = finished_together(publisher(session), staged)
+    assert tried == [head + 1] == [versions(path)[-1]]
+    assert {(end.published.version, end.published.lost_puts, end.published.executions) for end in ends} == {
+        (head + 1, 1, 1)
+    }
+    assert rows(path) == serial
+    audit(path)
+
+
+def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
+    session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of them tries the same version, so that a put which arrives late cannot count; each lands once."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    head = versions(path)[-1]
+    staged = staged_all(session, path, FEW)
+    tried = first_put(monkeypatch, lost)
+    ends = finished_together(publisher(session), staged)
+    assert tried == [head + 1, *range(head + 1, head + 1 + len(FEW))]
+    assert sorted(end.published.version or 0 for end in ends) == list(range(head + 1, head + 1 + len(FEW)))
+    assert {end.published.executions for end in ends} == {1}
+    assert rows(path) == serial
+    audit(path)
+
+
+@pytest.mark.parametrize(
+    ("ends", "kinds"),
+    [(failed, {Unavailable: len(FEW)}), (interrupted, {KeyboardInterrupt: 1, CommitInDoubt: len(FEW) - 1})],
+)
+def test_an_error_in_the_put_of_a_group_is_each_members(
+    session: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Commit,
+    kinds: dict[type[BaseException], int],
+) -> None:
+    """Each raises an error of its own; only who put it is interrupted. Nothing was written, and nobody tries again."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    head, before = versions(path)[-1], rows(path)
+    ours, line = publisher(session), publisher(session).line(TableLocation(f"file:{path}"))
+    staged = staged_all(session, path, FEW)
+    tried = first_put(monkeypatch, ends)
+    with ThreadPoolExecutor(len(staged)) as pool:
+        with line.lock:
+            futures = [pool.submit(ours.finish, one) for one in staged]
+            wait_until(lambda: len(line) == len(staged))
+        raised = [future.exception() for future in futures]
+    assert Counter(type(error) for error in raised) == kinds
+    assert len({id(error) for error in raised}) == len(staged)
+    assert tried == [head + 1]
+    assert versions(path)[-1] == head
+    assert rows(path) == before

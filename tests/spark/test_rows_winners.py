@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import TableLocation
-from headgate.delta import publish
+from headgate.delta import exact, publish
 from headgate.delta.gate import JOB_CONF, WAIT_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.log import LogGone
@@ -111,6 +111,26 @@ def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession,
     with pytest.raises(ValueError, match="late") as raised:
         Gate(session).run(fails_late, token="late")
     assert said(raised.value) == "headgate: the statement was committed as version 2; what failed came after it"
+
+
+def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
+    session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply was lost, and something else fails after it."""
+    late = staged(session, table, "INSERT INTO T VALUES (9, 'x')")
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+    tried = []
+
+    def commit(*asked: object) -> exact.Tried:
+        tried.append(asked)
+        if len(tried) > 1:
+            raise ValueError("something else")
+        return exact.Tried("unknown", "of a put that may arrive")
+
+    monkeypatch.setattr(publish._Run, "_commit", commit)
+    with pytest.raises(ValueError, match="something else") as raised:
+        publisher(session).finish(late)
+    assert not hasattr(raised.value, "__notes__")
 
 
 def another(table: TableLocation, session: SparkSession) -> None:

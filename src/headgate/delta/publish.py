@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -51,7 +52,7 @@ from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
-from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
 UNSERVED_FEATURES = CATALOG_FEATURES | {
@@ -379,8 +380,10 @@ class _Run:
             tried = exact.Tried("done", "") if version is None else self._commit(version, group.actions, group.info)
         except BaseException as error:
             for entry in told:
-                entry.reply = error
-            return
+                entry.reply = _for_a_member(error)
+            if isinstance(error, Exception):
+                return
+            raise  # who is interrupted ends, whether it is one of them or not
         if tried.reply == "stale":
             return
         for entry, member in zip(told, group.members.values(), strict=True):
@@ -527,6 +530,20 @@ class _Run:
             self._is_locked = False
             self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
+
+
+def _for_a_member(error: BaseException) -> HeadgateError:
+    """What each of a group is told of an error in its put: one of its own, as several threads raise it."""
+    own: HeadgateError
+    if isinstance(error, HeadgateError):
+        own = copy(error)
+    else:
+        own = CommitInDoubt(
+            "the commit that it shares with others was interrupted; it is not known whether it was made",
+            advice="Look for it in the table's history before it is run again",
+        )
+    own.__cause__ = error
+    return own
 
 
 def _facts(winner: Winner | None) -> dict[str, Any]:
