@@ -64,7 +64,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
-    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "texts/3", "write/3", "missing/3"),
+    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "readRange/4", "texts/3", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
@@ -269,6 +269,10 @@ class Jvm:
         """A file's content; None where there is none."""
         content = self._bulk.read(path, self.hadoop_conf)
         return None if content is None else bytes(content)
+
+    def read_range(self, path: Any, offset: int, length: int) -> bytes:
+        """A part of a file."""
+        return bytes(self._bulk.readRange(path, self.hadoop_conf, offset, length))
 
     def write_bytes(self, path: Any, content: bytes) -> None:
         """A new file."""

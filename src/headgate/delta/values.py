@@ -1,10 +1,11 @@
-"""The values of small files, read without Spark: a job of Spark takes a tenth of a second, and most winners bring few rows.
+"""The values of few rows, read without Spark: a job of Spark takes a tenth of a second, and most winners change few rows.
 
 They only ever rule rows out; what a condition really holds for is Spark's to say.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
@@ -16,7 +17,36 @@ from headgate.core.rows.actions import Body
 from headgate.core.rows.statistics import Condition, Value, columns_of, may_hold_for
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 
-BYTES_MAX, ROWS_MAX = 2**18, 5_000
+BYTES_MAX, ROWS_MAX = 2**20, 5_000
+"""So many bytes of a row group's columns are read, and so many rows are looked at."""
+WHOLE_MAX = 2**16
+"""A file of so many bytes is read at once."""
+
+
+class _Ranges(io.RawIOBase):
+    """A file of which only those parts are read that are asked for."""
+
+    def __init__(self, jvm: Jvm, path: object, size: int) -> None:
+        self._jvm, self._path, self._size, self._at = jvm, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._size - self._at if size < 0 else min(size, self._size - self._at)
+        content = self._jvm.read_range(self._path, self._at, wanted)
+        self._at += len(content)
+        return content
 
 
 def may_have(
@@ -38,37 +68,60 @@ def may_have(
         positions: Of the rows that are meant; all by default.
     """
     wanted = {name: columns[name] for name in columns_of(condition) if name in columns}
-    if not wanted or not 0 < int(file.get("size") or 0) <= BYTES_MAX:
+    if not wanted or int(file.get("size") or 0) <= 0:
         return True
     partition = file.get("partitionValues") or {}
     wanted = {name: physical for name, physical in wanted.items() if physical not in partition}
-    rows = _rows(jvm, root, str(file["path"]), wanted)
-    if rows is None:
-        return True
-    return any(
-        may_hold_for(condition, row) for place, row in enumerate(rows) if positions is None or place in positions
-    )
+    rows = _rows(jvm, root, file, wanted, positions)
+    return rows is None or any(may_hold_for(condition, row) for row in rows)
 
 
-def _rows(jvm: Jvm, root: object, path: str, wanted: Mapping[str, str]) -> Iterator[dict[str, Value | None]] | None:
-    """Values of each row, as far as they are integers or strings; None where the file cannot be read here."""
+def _rows(
+    jvm: Jvm, root: object, file: Body, wanted: Mapping[str, str], positions: BitMap64 | None
+) -> Iterator[dict[str, Value | None]] | None:
+    """Values of the rows that are meant, as far as they are integers or strings; None where they cannot be read here."""
+    path, size = str(file["path"]), int(file["size"])
+    if positions is None and size > BYTES_MAX:
+        return None
     try:
-        content = jvm.read_bytes(jvm.absolute(path) if ":" in path else jvm.path(root, unquote(path)))
-        if content is None:
+        where = jvm.absolute(path) if ":" in path else jvm.path(root, unquote(path))
+        if size > WHOLE_MAX:
+            found = parquet.ParquetFile(_Ranges(jvm, where, size), pre_buffer=False)
+        else:
+            content = jvm.read_bytes(where)
+            if content is None:
+                return None
+            found = parquet.ParquetFile(pa.BufferReader(content))
+        meant = range(found.metadata.num_rows) if positions is None else positions
+        if len(meant) > ROWS_MAX:
             return None
-        file = parquet.ParquetFile(pa.BufferReader(content))
-        if file.metadata.num_rows > ROWS_MAX:
+        fields = {field.name: field.type for field in found.schema_arrow}
+        known = {name: physical for name, physical in wanted.items() if _is_plain(fields.get(physical))}
+        if not known:
             return None
-        # By their places: a name with a dot would be taken for a path.
-        fields = {field.name: field.type for field in file.schema_arrow}
-        table = file.read()
+        table = _taken(found, list(known.values()), meant)
     except (*JVM_ERRORS, pa.ArrowException, OSError):
         return None
-    known = {name: physical for name, physical in wanted.items() if _is_plain(fields.get(physical))}
-    if not known:
+    if table is None:
         return None
     values = [table[physical].to_pylist() for physical in known.values()]
     return (dict(zip(known, row, strict=True)) for row in zip(*values, strict=True))
+
+
+def _taken(file: parquet.ParquetFile, names: list[str], positions: range | BitMap64) -> pa.Table | None:
+    """These rows, of the row groups that have any; None where their columns are too large."""
+    found, first = [], 0
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        here = [at - first for at in positions if first <= at < first + group.num_rows]
+        first += group.num_rows
+        if not here:
+            continue
+        columns = [group.column(place) for place in range(group.num_columns)]
+        if sum(each.total_compressed_size for each in columns if each.path_in_schema in names) > BYTES_MAX:
+            return None
+        found.append(file.read_row_group(number, names, use_threads=False).take(here))
+    return pa.concat_tables(found) if found else file.schema_arrow.empty_table()
 
 
 def _is_plain(kind: pa.DataType | None) -> bool:

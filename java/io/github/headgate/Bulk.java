@@ -7,6 +7,7 @@ import java.io.OutputStream;
 import java.nio.file.NoSuchFileException;
 import java.util.Locale;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -94,6 +95,15 @@ public final class Bulk {
     } catch (FileNotFoundException none) {
       return null;
     }
+  }
+
+  /** A part of a file. */
+  public static byte[] readRange(Path path, Configuration conf, long offset, int length) throws IOException {
+    byte[] content = new byte[length];
+    try (FSDataInputStream in = path.getFileSystem(conf).open(path)) {
+      in.readFully(offset, content);
+    }
+    return content;
   }
 
   /** The first of these files below a folder, a line each, that does not exist; null if all do. */
