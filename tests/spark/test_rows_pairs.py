@@ -316,6 +316,14 @@ def test_an_optimize_is_one_commit_though_it_was_to_be_several(lake: Lake, sessi
     assert Counter(file["partitionValues"]["p"] for file in files(path)) == dict.fromkeys("01234", 1)
 
 
+def test_an_optimize_of_a_clustered_table_leaves_out_rows_that_were_deleted(lake: Lake) -> None:
+    """Equal rows are one another's where they have no ids: what it copied is marked, and it is not executed again."""
+    kind, delete = KINDS["clustered"], FORMS["DELETE"]
+    assert not kind.tracks_rows
+    ended = lake.follow(kind, FORMS["OPTIMIZE"], OURS, (delete, VARIANTS["disjoint"].theirs))
+    assert (ended.outcome.published.level, ended.outcome.published.executions) == (2, 1)
+
+
 def test_what_winners_brought_is_found_whatever_their_files_say_of_themselves(
     session: SparkSession, tmp_path: Path
 ) -> None:

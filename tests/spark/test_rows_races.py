@@ -1,0 +1,210 @@
+"""Races that no pair of plain statements shows, made without chance: what is left is what stock Delta leaves one by one."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headgate.core.ids import TableLocation
+from headgate.core.rows.rebase import ENTERED
+from headgate.delta.publish import Outcome, Staged
+from headgate.delta.statements import confs
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+from headgate.testing.tables import KINDS, audit, make
+from tests.spark.delta_tables import commit_paths, make_table, rows
+from tests.spark.test_delta_statements import wait_until
+
+
+@pytest.fixture(scope="module")
+def first(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three files, the first of which has a vector; version 1 is the one before it has."""
+    path = tmp_path_factory.mktemp("races") / "first"
+    make(session, KINDS["vectors"], path)
+    return path
+
+
+def content(session: SparkSession, path: Path) -> tuple[list[str], Counter[tuple[object, ...]]]:
+    """Columns and rows."""
+    frame = session.read.format("delta").load(str(path))
+    return frame.columns, Counter(map(tuple, frame.collect()))
+
+
+def followed(session: SparkSession, path: Path, ours: str, winners: Sequence[str]) -> Outcome:
+    """How a statement follows those that commit after it was computed; `{t}` stands for the table."""
+    staged = computed(session, path, ours)
+    one_by_one(session, path, winners)
+    return publisher(session).finish(staged)
+
+
+def computed(session: SparkSession, path: Path, text: str) -> Staged:
+    """A statement that is not put."""
+    dml = statement(session, text.format(t=f"delta.`{path}`"))
+    assert dml is not None
+    return publisher(session).stage(dml)
+
+
+def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
+    """By stock Delta alone."""
+    for text in texts:
+        session.sql(text.format(t=f"delta.`{path}`"))
+
+
+# -------------------------------------------------------------------------------------------------------- the table reserved
+
+
+def is_held(session: SparkSession) -> bool:
+    """Whether a commit waits in the gate."""
+    jvm = session._jvm
+    assert jvm is not None
+    threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
+    return any("headgate.Gate.pause" in str(thread.toString()) for thread in threads)
+
+
+def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: SparkSession, tmp_path: Path) -> None:
+    """Whenever it is executed a row comes in that it concerns: the third time it is not overtaken, and an append waits."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    rows(session, *range(5)).write.format("delta").mode("append").save(table)
+    held: list[Future[None]] = []
+
+    def append(id_: int) -> None:
+        rows(session, id_).write.format("delta").mode("append").save(table)
+
+    dml = statement(session, f"UPDATE delta.`{table}` SET v = concat(v, 'b') WHERE v = 'a'")
+    assert dml is not None
+    run_on = dml.execute_on
+    assert run_on is not None
+    with confs(session, {"spark.headgate.holdMs": "300000"}), ThreadPoolExecutor(1) as other:
+
+        def overtaken(path: str) -> object:
+            if len(held) < 4:  # without a reservation it would never end
+                came = other.submit(append, 11 + len(held))
+                held.append(came)
+                wait_until(lambda: came.done() or is_held(session))
+            return run_on(path)
+
+        staged = publisher(session).stage(replace(dml, execute_on=overtaken))
+        append(10)
+        published = publisher(session).finish(staged).published
+        for came in held:
+            came.result()
+    assert (published.level, published.executions, published.reasons) == (5, 3, (ENTERED, ENTERED))
+    history = session.sql(f"DESCRIBE HISTORY delta.`{table}`").orderBy("version").collect()
+    assert [commit.operation for commit in history[2:]] == ["WRITE", "WRITE", "UPDATE", "WRITE"]
+    found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
+    assert found == {**dict.fromkeys((*range(5), 10, 11), "ab"), 12: "a"}
+    audit(tmp_path / "t")
+
+
+# ------------------------------------------------------------------------------------------------------------- what wins
+
+CHANGES = {
+    "UPDATE": "UPDATE {t} SET n = n * 3 + 2 WHERE v IN (0, 1)",
+    "DELETE": "DELETE FROM {t} WHERE v IN (0, 1)",
+}
+INSERT = "INSERT INTO {t} VALUES (60, 1, 0, 1, 'x'), (61, 4, 0, 1, 'x')"
+RESTORES: dict[str, tuple[list[str], int, dict[str, int]]] = {
+    # What was done before the statements are computed, the version that is restored, their levels.
+    "marked rows come back": ([], 1, {"UPDATE": 4, "DELETE": 4}),
+    "a file goes": ([INSERT], 2, {"UPDATE": 3, "DELETE": 2}),
+    "files come back": (["DELETE FROM {t} WHERE id >= 0", INSERT], 2, {"UPDATE": 3, "DELETE": 2}),
+}
+
+
+DEFINITION = ('{"metaData"', '{"protocol"')
+
+
+@pytest.mark.parametrize(
+    ("name", "is_stock"),
+    [
+        pytest.param(
+            name,
+            is_stock,
+            marks=[pytest.mark.matrix] if is_stock and name != "marked rows come back" else [],
+            id=f"{name}, by {'Delta' if is_stock else 'another engine'}",
+        )
+        for name in RESTORES
+        for is_stock in (True, False)
+    ],
+)
+def test_rows_that_restore_brings_back_are_changed_and_those_that_it_takes_are_not(
+    session: SparkSession, first: Path, tmp_path: Path, name: str, *, is_stock: bool
+) -> None:
+    """RESTORE wins: vectors mark less than before, files of before are gone, files that were gone are there.
+
+    Delta sets the table's definition with it, changed or not, and what follows that is executed again. Others need not.
+    """
+    before, version, levels = RESTORES[name]
+    won = tmp_path / "won"
+    shutil.copytree(first, won)
+    one_by_one(session, won, before)
+    paths = {ours: Path(shutil.copytree(won, tmp_path / ours)) for ours in CHANGES}
+    staged = {ours: computed(session, path, CHANGES[ours]) for ours, path in paths.items()}
+    one_by_one(session, won, [f"RESTORE TABLE {{t}} TO VERSION AS OF {version}"])
+    commit = commit_paths(TableLocation(str(won)))[-1]
+    lines = commit.read_text().splitlines(keepends=True)
+    assert sum(line.startswith(DEFINITION) for line in lines) == 2
+    text = "".join(line for line in lines if is_stock or not line.startswith(DEFINITION))
+    for ours, path in paths.items():
+        (path / "_delta_log" / commit.name).write_text(text)
+        published = publisher(session).finish(staged[ours]).published
+        serial = Path(shutil.copytree(won, tmp_path / f"{ours}, serially"))
+        one_by_one(session, serial, [CHANGES[ours]])
+        assert content(session, path) == content(session, serial)
+        assert published.level == (4 if is_stock else levels[ours])
+        assert ("rows were restored" in published.reasons) == (not is_stock and name == "marked rows come back")
+
+
+MERGE = (
+    "MERGE WITH SCHEMA EVOLUTION INTO {{t}} t USING (SELECT id, {n}L AS n, {n}L AS {more} FROM range({begin}, {end})) s "
+    "ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+)
+WIDENS = MERGE.format(n=7, more="m", begin=38, end=43)
+EVOLVING = {
+    "it wins": (CHANGES["UPDATE"], [WIDENS], 4),
+    "it follows changes of other rows": (WIDENS, ["UPDATE {t} SET n = 5 WHERE id = 30", INSERT], 2),
+    "it follows changes of its own rows": (WIDENS, ["UPDATE {t} SET n = 5 WHERE id = 38"], 4),
+    "it follows a row of its keys": (WIDENS, ["INSERT INTO {t} VALUES (41, 0, 0, 1, 'x')"], 4),
+    "it follows another": (MERGE.format(n=8, more="o", begin=39, end=44), [WIDENS], 4),
+}
+LONG = ("it follows changes of its own rows",)
+"""What pairs of statements that widen nothing show as well."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG else []) for name in EVOLVING]
+)
+def test_a_merge_that_widens_the_table_is_followed_and_follows(
+    session: SparkSession, first: Path, tmp_path: Path, name: str
+) -> None:
+    """The new column is there once, with what a serial run has in it: NULL in rows that the MERGE did not write."""
+    ours, winners, level = EVOLVING[name]
+    path, serial = tmp_path / "t", tmp_path / "serial"
+    for copy in (path, serial):
+        shutil.copytree(first, copy)
+    outcome = followed(session, path, ours, winners)
+    one_by_one(session, serial, [*winners, ours])
+    assert content(session, path) == content(session, serial)
+    assert outcome.published.level == level
+    audit(path)
+
+
+def test_the_time_that_an_update_says_is_one(session: SparkSession, tmp_path: Path) -> None:
+    """A row that comes in has the whole of it executed again: in parts it would say two times."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT, at TIMESTAMP", enableDeletionVectors="true")
+    one_by_one(session, tmp_path / "t", ["INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, id % 2, NULL FROM range(6)"])
+    ours = "UPDATE {t} SET at = current_timestamp() WHERE v = 0"
+    outcome = followed(session, tmp_path / "t", ours, ["INSERT INTO {t} VALUES (10, 0, NULL)"])
+    found = {row.id: row.at for row in session.read.format("delta").load(table).collect()}
+    assert {id_ for id_, at in found.items() if at is not None} == {0, 2, 4, 10}
+    assert {id_ for id_, at in found.items() if at is None} == {1, 3, 5}
+    assert len({at for at in found.values() if at is not None}) == 1
+    assert (outcome.published.level, outcome.published.executions) == (4, 2)
+    audit(tmp_path / "t")
