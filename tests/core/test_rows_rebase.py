@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, changes
-from headgate.core.rows.effects import Captured, WriteVectors
-from headgate.core.rows.rebase import Again, Rebased, Superseded, rebase
+from headgate.core.rows.effects import Captured, FindEntered, WriteVectors
+from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, rebase
 from headgate.core.rows.statement import Reads, Statement
 
 NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
@@ -57,3 +58,23 @@ def test_another_definition_has_the_statement_planned_again(winner: Action) -> N
     """Schema, protocol, or the same domain."""
     actions = [Action("domainMetadata", {"domain": "d"}), Action("add", {"path": "new"})]
     assert isinstance(rebased(Reads.NOTHING, actions, winner), Again)
+
+
+def test_an_update_whose_file_was_replaced_is_executed_on_files_that_concern_it() -> None:
+    """On what its rows are in now, and on the file of its own that is left; not on what came without such rows."""
+    actions = (
+        *(Action("remove", {"path": path}) for path in ("moved", "left")),
+        Action("add", {"path": "of its own"}),
+    )
+    lost = Captured(version=Version(4), actions=actions, info={})
+    winner = [Action("remove", {"path": "moved"}), Action("add", {"path": "copy"}), Action("add", {"path": "other"})]
+    protocol = rebase(Statement(reads=Reads.ROWS), lost, changes(Version(4), [winner]))
+    asked = protocol.send(None)
+    assert isinstance(asked, FindEntered)
+    assert sorted(file.path for file in asked.files) == ["copy", "other"]
+    with pytest.raises(StopIteration) as end:
+        protocol.send({"copy": BitMap64([3])})
+    outcome = end.value.value
+    assert isinstance(outcome, Partly)
+    assert sorted(file["path"] for file in outcome.files) == ["copy", "left"]
+    assert outcome.kept == ()

@@ -121,7 +121,7 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     vectors = yield from _write_test(lost, won, {} if isinstance(entered, Came) else entered, may_mark=may_mark)
     if isinstance(vectors, Again):
         is_divisible = statement.reads is Reads.ROWS and statement.is_divisible
-        return _on_what_both_concern(vectors.reason, lost, won) if is_divisible else vectors
+        return _on_what_both_concern(vectors.reason, lost, won, entered) if is_divisible else vectors
     if isinstance(entered, Came):
         if not statement.is_divisible:
             return Again(ENTERED)
@@ -195,17 +195,19 @@ def _read_test(
     return Came(tuple(_live(won, path) for path in entered))
 
 
-def _on_what_both_concern(reason: str, lost: Captured, won: Changes) -> Partly:
-    """The files that the statement wrote to, as they are, and those that winners brought."""
+def _on_what_both_concern(reason: str, lost: Captured, won: Changes, entered: Mapping[str, BitMap64] | Came) -> Partly:
+    """The files that the statement wrote to, as they are, and those that rows it concerns came in.
+
+    It would read all of them if it were executed on the whole table.
+    """
     files = []
     for path, removed in _bodies(lost, "remove").items():
         change = won.files.get(path)
         live = removed if change is None else change.after
         if live is not None:
             files.append(live)
-    files += [
-        change.after for change in won.came if change.after is not None and change.path not in _bodies(lost, "remove")
-    ]
+    came = entered.files if isinstance(entered, Came) else [_live(won, path) for path in entered]
+    files += [file for file in came if file["path"] not in _bodies(lost, "remove")]
     return Partly(reason=reason, files=tuple(files), version=won.version, kept=())
 
 
