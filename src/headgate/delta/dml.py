@@ -89,12 +89,15 @@ class Dml:
     def described_keys(self) -> Condition:
         """What the keys of the source say of a row that one of them belongs to. One Spark job on the source."""
         assert self.source is not None, "only a MERGE has keys"
+        keys = self._keys()
+        if not keys:
+            return Everything()
+        # Without a shuffle; of rows that the plan lists, without a job.
+        few = self.source.select(*(key for _, _, key in keys)).limit(KEYS_MAX + 1).collect()
         found: Condition = Everything()
-        for column, kind, key in self._keys():
-            values = [row[0] for row in self.source.select(key).distinct().limit(KEYS_MAX + 1).collect()]
-            listed = tuple(value for value in values if value is not None)
-            if len(values) <= KEYS_MAX:
-                one: Condition = Among(column, kind, listed)
+        for place, (column, kind, key) in enumerate(keys):
+            if len(few) <= KEYS_MAX:
+                one: Condition = Among(column, kind, tuple({row[place] for row in few} - {None}))
             else:
                 (low, high), *_ = self.source.agg(F.min(key), F.max(key)).collect()
                 if low is None:
