@@ -59,12 +59,14 @@ class StepRepeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementPublished:
-    """A statement of `headgate.DeltaTable` or `headgate.sql` is in its table."""
+    """A statement of `headgate.DeltaTable` or `headgate.sql` is in its table, or had nothing to do there."""
 
     table: str
     operation: str
     version: int | None
-    """Of its commit; None: nothing to change."""
+    """Of its commit; None: nothing to change, or `is_superseded`."""
+    is_superseded: bool
+    """It was left out: its transaction id is in the table with an equal or larger number."""
     level: int
     """How it followed others, 0 to 5: see `headgate.tables.result.Result`."""
     attempts: int

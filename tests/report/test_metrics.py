@@ -151,6 +151,7 @@ def test_statements_of_a_process_are_counted() -> None:
         table="/t",
         operation="UPDATE",
         version=3,
+        is_superseded=False,
         level=3,
         attempts=2,
         lost_puts=1,
@@ -162,18 +163,22 @@ def test_statements_of_a_process_are_counted() -> None:
     for event in (
         first,
         replace(first, rows_read=2, publish_ms=500.0),
-        replace(first, level=0, attempts=1, lost_puts=0),
+        replace(first, version=None, is_superseded=True, level=0, attempts=1, lost_puts=0, reasons=()),
     ):
         counts(event)
     counts(replace(first, table="/other", operation="DELETE", version=None, level=2))
     found = samples(generate_latest(registry).decode())
     labels = {"table": "/t", "operation": "UPDATE"}
     assert {
-        (one.name, one.labels.get("level")): one.value for one in found if labels.items() <= one.labels.items()
+        (one.name, one.labels.get("level") or one.labels.get("reason")): one.value
+        for one in found
+        if labels.items() <= one.labels.items()
     } == {
         ("headgate_statements_total", "0"): 1,
         ("headgate_statements_total", "3"): 2,
         ("headgate_statement_attempts_total", None): 5,
+        ("headgate_statement_repeats_total", "rows came"): 2,
+        ("headgate_statements_superseded_total", None): 1,
         ("headgate_statement_lost_puts_total", None): 2,
         ("headgate_statement_rows_read_total", None): 82,
         ("headgate_statement_waited_seconds_total", None): 3.75,

@@ -22,7 +22,8 @@ from headgate.delta.log import LogGone
 from headgate.delta.publish import Staged
 from headgate.delta.statements import conflict_name, tokened
 from headgate.errors import HeadgateError, InvalidRequest, UnsupportedTable
-from headgate.tables.running import publisher
+from headgate.events import StatementPublished
+from headgate.tables.running import finish, on_statement, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, foreign_commit, make_table, rows, write_token
 from tests.spark.test_delta_statements import wait_until
@@ -178,6 +179,32 @@ def test_a_refusal_names_the_commit_that_came_first(
     assert facts.items() <= raised.value.facts.items()
     assert f"winner_operation={facts['winner_operation']}" in str(raised.value)
     assert log_of(table) == before
+
+
+# ------------------------------------------------------------------------------------- statements that are left out
+
+
+def test_a_statement_that_its_transaction_id_leaves_out_says_so(session: SparkSession, table: TableLocation) -> None:
+    """Before it is executed, by Delta, or as it follows the one that has used the id; one with nothing to do does not."""
+    own, events = session.newSession(), list[StatementPublished]()
+    stop = on_statement(events.append)
+    insert = f"INSERT INTO delta.`{table}` VALUES (9, 'x')"
+    try:
+        with tokened(own, write_token(1, 0)):
+            late = staged(own, table, "INSERT INTO T VALUES (9, 'x')")
+            headgate.sql(own, f"DELETE FROM delta.`{table}` WHERE id = 77")
+            headgate.sql(own, insert)
+            headgate.sql(own, insert)
+            finish(late)
+    finally:
+        stop()
+    assert [(event.version, event.is_superseded) for event in events] == [
+        (None, False),
+        (2, False),
+        (None, True),
+        (None, True),
+    ]
+    assert len(log_of(table)) == 3
 
 
 # ------------------------------------------------------------------------------- statements that are stock Delta's alone

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -41,7 +41,7 @@ from headgate.core.rows.effects import (
 from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
 from headgate.core.rows.rebase import rebase
-from headgate.core.rows.statement import Statement, classify
+from headgate.core.rows.statement import Reads, Statement, classify
 from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
 from headgate.delta.commits import commit_info
@@ -51,6 +51,7 @@ from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
+from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
 from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
@@ -121,7 +122,15 @@ class Publisher:
                 catalog makes the table's commits.
             Exception: What the statement raises by itself.
         """
-        return _Run(self, dml, uuid.uuid4().hex, self.table_id(dml)).to_end(None)
+        app_id = dml.session.conf.get(APP_ID_CONF, None)
+        number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
+        outcome = _Run(self, dml, uuid.uuid4().hex, self.table_id(dml)).to_end(None)
+        if app_id is None or number is None or outcome.published.version is not None:
+            return outcome
+        # Delta leaves a statement out as silently as it does nothing where there is nothing to do.
+        stored = dml.jvm.transactions(dml.jvm.snapshot(dml.jvm.delta_log(dml.table)))
+        is_superseded = outcome.published.is_superseded or stored.get(app_id, -1) >= int(number)
+        return replace(outcome, published=replace(outcome.published, is_superseded=is_superseded))
 
     def stage(self, dml: Dml) -> Staged:
         """Execute a statement without putting its commit; `finish` does it, at any time later.
@@ -339,9 +348,12 @@ class _Run:
                 **_facts(winner),
             )
         properties = json.loads(snapshot.metadata().json())["metaData"].get("configuration") or {}
-        return classify(
+        statement = classify(
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
+        if statement.reads is Reads.KEYS:
+            self.dml.described_keys  # noqa: B018  read from the source now, while nobody waits
+        return statement
 
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
         number_max = self.jvm.int_conf(GROUP_CONF, 1)

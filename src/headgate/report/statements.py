@@ -28,6 +28,18 @@ ATTEMPTS = Metric(
     labels=_LABELS,
     help="Their executions, those on some files included: one each, if nothing was executed again.",
 )
+REPEATED = Metric(
+    name="headgate_statement_repeats",
+    kind="counter",
+    labels=(*_LABELS, "reason"),
+    help="Times that one was executed again, on the table or on some files, by the reason.",
+)
+SUPERSEDED = Metric(
+    name="headgate_statements_superseded",
+    kind="counter",
+    labels=_LABELS,
+    help="Statements that were left out, as their transaction id was in the table already.",
+)
 LOST_PUTS = Metric(
     name="headgate_statement_lost_puts",
     kind="counter",
@@ -52,7 +64,7 @@ PUBLISHING = Metric(
     labels=_LABELS,
     help="From reading what others committed to the end of the put: so long others of this driver waited for them.",
 )
-STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING)
+STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, REPEATED, SUPERSEDED, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING)
 
 
 class StatementMetrics:
@@ -71,6 +83,9 @@ class StatementMetrics:
         with self._guard:
             self._counts[PUBLISHED][*key, str(event.level)] += 1
             self._counts[ATTEMPTS][key] += event.attempts
+            for reason in event.reasons:  # one of the dozen that `core/rows/rebase.py` names
+                self._counts[REPEATED][*key, reason] += 1
+            self._counts[SUPERSEDED][key] += event.is_superseded
             self._counts[LOST_PUTS][key] += event.lost_puts
             self._counts[ROWS_READ][key] += event.rows_read
             # Kept as they are said, in milliseconds: sums of whole numbers do not drift.

@@ -27,7 +27,9 @@ class Result:
     """
 
     version: int | None
-    """Of its commit; None: nothing to change."""
+    """Of its commit; None: nothing to change, or `is_superseded`."""
+    is_superseded: bool
+    """It was left out: its transaction id is in the table with an equal or larger number, as of the same statement before."""
     level: int
     """0: the stock commit. 1: the same actions, later. 2: with deletion vectors of both. 3: executed again on some files.
     4: executed again. 5: executed again while the table was reserved for it."""
@@ -94,6 +96,7 @@ def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -
 
     return Result(
         version=version,
+        is_superseded=published.is_superseded,
         level=published.level,
         attempts=published.executions,
         lost_puts=published.lost_puts,

@@ -125,6 +125,7 @@ def _told(dml: Dml, outcome: Outcome) -> Result:
         table=dml.table,
         operation=dml.operation.value,
         version=result.version,
+        is_superseded=result.is_superseded,
         level=result.level,
         attempts=result.attempts,
         lost_puts=result.lost_puts,
