@@ -210,9 +210,12 @@ class _Run:
         self._computed_on = staged.version if isinstance(staged, Captured) else None
         try:
             while True:
-                answer = self._answer(protocol.send(answer))
-        except StopIteration as end:
-            published: Published = end.value
+                try:
+                    effect = protocol.send(answer)
+                except StopIteration as end:
+                    published: Published = end.value
+                    break
+                answer = self._answer(effect)
         except HeadgateError:
             raise
         except Exception as error:
