@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import sys
 import tempfile
@@ -27,7 +28,9 @@ from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 
 PAIRS, WARM_UP = 30, 6
-CELL_S = 30
+WARM_UP_S, CELL_S = 150, 30
+WRITERS = ((2, 4), (4, 4), (8, 4), (8, 1))
+"""So many writers, and in how many of the four files each statement's rows are."""
 ROWS, FILES, TOUCHED = 200_000, 4, 20
 CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "CONCURRENT_APPEND", "CONCURRENT_DELETE")
 
@@ -41,7 +44,7 @@ def main() -> None:
         "spark.ui.enabled": "false",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.driver.memory": "4g",
-        "spark.driver.extraJavaOptions": "-XX:ReservedCodeCacheSize=400m",
+        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m",
     }
     spark = headgate.session("bench", conf=conf)
     spark.sparkContext.setLogLevel("OFF")
@@ -62,12 +65,19 @@ def table(spark: SparkSession, folder: Path, name: str, *, rows: int = ROWS, fil
     return path
 
 
-def dml(kind: type[StockTable], spark: SparkSession, path: str, number: int, operation: str) -> Callable[[], object]:
-    """A statement on rows of its own, spread over all files."""
-    low = number * 97 % (ROWS // FILES - TOUCHED)
-    keys = ", ".join(
-        str(file * (ROWS // FILES) + low + row) for file in range(FILES) for row in range(TOUCHED // FILES)
-    )
+def keys_of(number: int, files: int = FILES) -> str:
+    """Keys of rows that no other number has, spread over so many files."""
+    size, share = ROWS // FILES, TOUCHED // files
+    place = number // (FILES // files) * 97 % (size - share)
+    first = number % (FILES // files) * files
+    return ", ".join(str(file * size + place + row) for file in range(first, first + files) for row in range(share))
+
+
+def dml(
+    kind: type[StockTable], spark: SparkSession, path: str, number: int, operation: str, files: int = FILES
+) -> Callable[[], object]:
+    """A statement on rows of its own, in so many of the files."""
+    keys = keys_of(number, files)
     target = kind.forPath(spark, path).alias("t")
     match operation:
         case "DELETE":
@@ -119,14 +129,19 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
 def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """2, 4 and 8 threads, statements on rows of their own in the same files, for half a minute each."""
     result: dict[str, Any] = {}
-    for number in (2, 4, 8):
+    # A driver that runs for days has compiled its code; one that has just begun compiles on the cores it measures.
+    _cell(spark, folder, 4, "headgate", FILES, WARM_UP_S)
+    for number, files in WRITERS:
         for way in ("stock with retry", "stock under one lock", "headgate", "headgate, groups"):
-            result[f"{number} writers, {way}"] = _cell(spark, folder, number, way)
+            cell = _cell(spark, folder, number, way, files)
+            result[f"{number} writers, rows in {files} of {FILES} files, {way}"] = cell
     return result
 
 
-def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str, Any]:
-    path = table(spark, folder, f"{threads}-{way.replace(' ', '-')}")
+def _cell(
+    spark: SparkSession, folder: Path, threads: int, way: str, files: int, seconds: float = CELL_S
+) -> dict[str, Any]:
+    path = table(spark, folder, f"{threads}-{files}-{way.replace(' ', '-')}-{seconds}")
     lock, guard = threading.Lock(), threading.Lock()
     count: Counter[str] = Counter()
     times: list[float] = []
@@ -137,14 +152,14 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
     session.conf.set(publish.GROUP_CONF, "24" if "groups" in way else "1")
-    dml(kind, session, path, next(numbers), "UPDATE")()
-    deadline = time.perf_counter() + CELL_S
+    dml(kind, session, path, next(numbers), "UPDATE", files)()
+    deadline = time.perf_counter() + seconds
 
     def write_on() -> None:
         while time.perf_counter() < deadline:
             with guard:
                 number = next(numbers)
-            work = dml(kind, session, path, number, ("DELETE", "UPDATE", "MERGE")[number % 3])
+            work = dml(kind, session, path, number, ("DELETE", "UPDATE", "MERGE")[number % 3], files)
             begun = time.perf_counter()
             while True:
                 count["executions"] += 1
@@ -172,14 +187,15 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
                 times.append(time.perf_counter() - begun)
                 break
 
-    bytes_before, begun = _bytes(path), time.perf_counter()
+    bytes_before, cpu_before, begun = _bytes(path), _cpu_s(spark), time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(write_on) for _ in range(threads)]:
             done.result()
-    took = time.perf_counter() - begun
+    took, cpu = time.perf_counter() - begun, _cpu_s(spark)
     found = {
         "commits_per_minute": round(count["commits"] * 60 / took, 1),
         "executions_per_commit": round(count["executions"] / max(1, count["commits"]), 2),
+        "cpu_s_per_commit": {what: round((cpu[what] - cpu_before[what]) / max(1, count["commits"]), 2) for what in cpu},
         "conflicts": count["conflicts"],
         "errors": count["errors"],
         "statement_ms": figures([one * 1000 for one in times]) if times else {},
@@ -193,8 +209,16 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str) -> dict[str
         found["levels"] = {str(level): levels[level] for level in sorted(levels)}
     if publishes:
         found["publish_ms"] = figures(publishes)
-    print(threads, way, found, flush=True)
+    print(threads, files, way, found, flush=True)
     return found
+
+
+def _cpu_s(spark: SparkSession) -> dict[str, float]:
+    """Processor time so far, of the JVM and of this process."""
+    jvm: Any = spark._jvm
+    with open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/stat") as file:
+        used = file.read().rpartition(")")[2].split()
+    return {"jvm": sum(map(int, used[11:13])) / os.sysconf("SC_CLK_TCK"), "python": time.process_time()}
 
 
 def _bytes(path: str) -> int:
@@ -207,6 +231,7 @@ def _bytes(path: str) -> int:
 def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """One stock append a second, all of whose rows an UPDATE (or MERGE) stream's statements concern, or none."""
     result: dict[str, Any] = {}
+    _cell(spark, folder, 2, "headgate", FILES, WARM_UP_S)
     for operation in ("UPDATE", "MERGE"):
         for share in (0, 100):
             path = table(spark, folder, f"appender-{operation}-{share}", rows=50_000)
