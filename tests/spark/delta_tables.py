@@ -100,7 +100,7 @@ def stale_transaction(session: SparkSession, table: TableLocation) -> Iterator[t
     log = jvm.delta_log(table)
     snapshot = jvm.snapshot(log)
     with jvm.active():
-        yield jvm, log.startTransaction(jvm.none, jvm.some(snapshot))
+        yield jvm, log.startTransaction(jvm.none, jvm.root.scala.Some(snapshot))
 
 
 def commit_stock(jvm: Jvm, transaction: Any, *actions: Mapping[str, Any]) -> int:

@@ -322,10 +322,6 @@ class Jvm:
         """A Hadoop `Path` of a whole URI."""
         return self._path(self.root.java.net.URI(uri))
 
-    def some(self, value: Any) -> Any:
-        """Scala's `Some`."""
-        return self.root.scala.Some(value)
-
     def to_seq(self, values: Iterable[Any]) -> Any:
         """An immutable Scala `Seq`."""
         array = self.root.java.util.ArrayList()
@@ -346,10 +342,6 @@ class Jvm:
         found = self._converters.asJava(values)
         # Not by iterating: its end is an exception of the JVM, which takes longer to convert than all else.
         return [found.get(place) for place in range(found.size())]
-
-    def from_iterator(self, values: Any) -> list[Any]:
-        """A list of what a Scala `Iterator` has left."""
-        return list(self._converters.asJava(values))
 
     def action(self, action: Mapping[str, Any]) -> Any:
         """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
