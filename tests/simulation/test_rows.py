@@ -28,8 +28,10 @@ from headgate.testing.rows import (
     explore,
     insert_absent,
     merge,
+    merge_by_source,
     optimize,
     restore,
+    timed,
     update,
 )
 from headgate.testing.simulator import planted
@@ -39,7 +41,7 @@ MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)
 """One file of which a row is marked from the beginning."""
 ALL = (
     *(delete(0), delete(1), update(0, 1), update(1, 0), merge(1, 5), merge(4, 5), merge(2, None), append(4, 0)),
-    *(copy(0), optimize(), restore((9, 0)), insert_absent((1, 4), 5)),
+    *(copy(0), optimize(), restore((9, 0)), insert_absent((1, 4), 5), merge_by_source(1, 5, 0), timed(0, 5)),
 )
 FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
 READ_MOVED_TAKEN = (insert_absent((1, 4), 5), optimize(), delete(0))
@@ -166,6 +168,16 @@ def gone_files_not_looked_into(statement: Statement, won: Changes, *, may_mark: 
     return (yield from real_read_test(statement, won, may_mark=may_mark))
 
 
+def condition_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
+    """A MERGE looks for keys of its source alone, and forgets what it does to rows without one."""
+    return (yield from real_read_test(replace(statement, has_condition=False), won, may_mark=may_mark))
+
+
+def always_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+    """What differs from one execution to the next is executed in parts."""
+    return (yield from real_rebase(replace(statement, is_divisible=True), lost, won))
+
+
 def stock_put_during_a_reservation(scenario: Scenario, state: Any, writer: int, step: Any) -> bool:
     """The gate keeps back what follows others, and lets the stock commit through."""
     return isinstance(step, Execute) or real_is_free(scenario, state, writer, step)
@@ -285,6 +297,8 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
         lambda: explored(READ_MOVED_TAKEN, 3),
     ),
     "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
+    "condition forgotten": (rebase, "_read_test", condition_forgotten, lambda: explored(ALL, 2)),
+    "always divided": (publish, "rebase", always_divided, lambda: explored(ALL, 2)),
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),

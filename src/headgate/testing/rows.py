@@ -65,18 +65,28 @@ class Change:
     keys: frozenset[int] = frozenset()
     moves_all: bool = False
     """OPTIMIZE: all rows into one file, none changed."""
+    asked: Callable[[Row], bool] | None = None
+    """What is looked for in files that came, if it is less than what it concerns."""
+    tells_number: bool = False
+    """The values that it writes say how many rows it concerns, which only an execution on the whole table knows."""
     unmarks: Row | None = None
     """RESTORE, the part that matters here: a row that a vector marks is live again, where there is one."""
 
     def serially(self, rows: Counter[Row]) -> Counter[Row]:
         """The rows after it, run alone."""
         kept: Counter[Row] = Counter()
+        concerned = sum(number for row, number in rows.items() if self.concerns(row))
         for row, number in rows.items():
-            then = self.becomes(row) if self.concerns(row) else row
+            then = self.image(row, concerned) if self.concerns(row) else row
             if then is not None:
                 kept[then] += number
         kept.update(self.adds(sorted(rows.elements())))
         return kept
+
+    def image(self, row: Row, concerned: int) -> Row | None:
+        """What becomes of a row that it concerns, as one of so many."""
+        then = self.becomes(row)
+        return then if then is None or not self.tells_number else (then[0], then[1] + concerned)
 
 
 def delete(value: int) -> Change:
@@ -91,6 +101,16 @@ def update(value: int, to: int) -> Change:
     return Change(f"update {value} to {to}", kind, lambda row: row[1] == value, lambda row: (row[0], to))
 
 
+def timed(value: int, to: int) -> Change:
+    """UPDATE SET v = to + what is one for the whole execution WHERE v = value: as the time."""
+    return replace(
+        update(value, to),
+        name=f"timed update {value}",
+        statement=Statement(reads=Reads.ROWS, is_divisible=False),
+        tells_number=True,
+    )
+
+
 def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
     """MERGE of one row: WHEN MATCHED UPDATE (or, without `to`, DELETE), WHEN NOT MATCHED INSERT."""
     return Change(
@@ -100,6 +120,18 @@ def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
         lambda row: None if to is None else (key, to),
         lambda rows: [(key, to or 0)] if inserts and all(row[0] != key for row in rows) else [],
         keys=frozenset({key}),
+    )
+
+
+def merge_by_source(key: int, to: int, value: int) -> Change:
+    """MERGE of one row: WHEN MATCHED UPDATE, WHEN NOT MATCHED BY SOURCE AND v = value DELETE."""
+    return Change(
+        f"merge {key}={to}, else delete {value}",
+        Statement(reads=Reads.KEYS, has_condition=True, writes_all_matched=True),
+        lambda row: row[0] == key or row[1] == value,
+        lambda row: (key, to) if row[0] == key else None,
+        keys=frozenset({key}),
+        asked=lambda row: row[1] == value,
     )
 
 
@@ -330,9 +362,9 @@ def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
     """What is asked of rows and vectors."""
     match effect:
         case FindEntered(files=files):
-            entered = {}
+            entered, asked = {}, change.asked or change.concerns
             for file in files:
-                rows = BitMap64(at for at, row in _live(file.after or {}) if change.concerns(row))
+                rows = BitMap64(at for at, row in _live(file.after or {}) if asked(row))
                 if rows:
                     entered[file.path] = rows
             return entered
@@ -438,6 +470,7 @@ def _computed(
     out: list[Action] = []
     if change.moves_all and len(files) < 2 and all("deletionVector" not in body for body in files.values()):
         return Captured(version=version, actions=(), info={})
+    concerned = sum(change.concerns(row) for body in files.values() for _, row in _live(body))
     for body in files.values():
         if change.unmarks is not None:
             back = BitMap64(at for at in _marked(body) if tuple(body["rows"][at]) == change.unmarks)
@@ -454,7 +487,9 @@ def _computed(
         rows = dict(live)
         gone += [rows[at] for at in hit]
         images += [
-            then for at in hit if (then := rows[at] if change.moves_all else change.becomes(rows[at])) is not None
+            then
+            for at in hit
+            if (then := rows[at] if change.moves_all else change.image(rows[at], concerned)) is not None
         ]
         out.append(Action("remove", {key: body[key] for key in ("path", "stats", "deletionVector") if key in body}))
         if len(hit) == len(live):
