@@ -150,7 +150,7 @@ FEW = (
 )
 """So few that all of them are one group."""
 Commit = Callable[..., exact.Tried]
-COMMIT: Commit = _Run._commit
+COMMIT: Commit = _Run.commit
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def first_put(monkeypatch: pytest.MonkeyPatch, ends: Commit) -> list[int]:
         tried.append(asked[1])
         return (ends if len(tried) == 1 else COMMIT)(*asked)
 
-    monkeypatch.setattr(_Run, "_commit", commit)
+    monkeypatch.setattr(_Run, "commit", commit)
     return tried
 
 

@@ -128,7 +128,7 @@ def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
             raise ValueError("something else")
         return exact.Tried("unknown", "of a put that may arrive")
 
-    monkeypatch.setattr(publish._Run, "_commit", commit)
+    monkeypatch.setattr(publish._Run, "commit", commit)
     with pytest.raises(ValueError, match="something else") as raised:
         publisher(session).finish(late)
     assert not hasattr(raised.value, "__notes__")

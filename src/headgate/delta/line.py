@@ -87,6 +87,6 @@ class Entry:
     """A statement that waits for a version, and what it was told."""
 
     run: Any
-    """Answers what its rebase asks."""
+    """Of `publish.py`: reads commits, answers what its rebase asks, and puts."""
     waiting: Waiting
     reply: Joined | InDoubt | BaseException | None = None

@@ -7,9 +7,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -38,7 +37,6 @@ from headgate.core.rows.effects import (
     Waiting,
     WriteVectors,
 )
-from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published, publish
 from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Reads, Statement, classify
@@ -52,8 +50,9 @@ from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
+from headgate.delta.together import lead
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
-from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
 UNSERVED_FEATURES = CATALOG_FEATURES | {
@@ -215,7 +214,7 @@ class _Run:
                 except StopIteration as end:
                     published: Published = end.value
                     break
-                answer = self._answer(effect)
+                answer = self.answer(effect)
         except HeadgateError:
             raise
         except Exception as error:
@@ -285,7 +284,8 @@ class _Run:
             self._rows = TableRows(self.jvm, self.log, self.dml)
         return self._rows
 
-    def _answer(self, effect: Effect[Any]) -> Any:
+    def answer(self, effect: Effect[Any]) -> Any:
+        """What the protocol, or a rebase, asks."""
         match effect:
             case Execute():
                 return self._execute()
@@ -362,13 +362,13 @@ class _Run:
         number_max = self.jvm.int_conf(GROUP_CONF, 1)
         if waiting is None or number_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
             self._lock(waiting)
-            return changes(after, list(self._commits(after).values()))
+            return changes(after, list(self.commits(after).values()))
         entry = Entry(self, waiting)
         self.line.enter(entry)
         try:
             self._lock()
             if entry.reply is None:
-                self._lead(self.line.first(entry, number_max))
+                lead(self.line.first(entry, number_max))
         finally:
             self.line.leave(entry)
         if isinstance(entry.reply, BaseException):
@@ -377,54 +377,9 @@ class _Run:
             self._unlock()
             self._is_in_doubt |= isinstance(entry.reply, InDoubt)
             return entry.reply
-        return changes(after, list(self._commits(after).values()))
+        return changes(after, list(self.commits(after).values()))
 
-    def _lead(self, entries: Sequence[Entry]) -> None:
-        """Put those that can go into the next version together, and tell them; nobody, if that is one alone."""
-        if len(entries) == 1:
-            return
-        waiting = [entry.waiting for entry in entries]
-        commits = self._commits(min(one.lost.version for one in waiting))
-        head = max(commits, default=max(one.lost.version for one in waiting))
-        group = self._gathered(head, commits, entries)
-        if group is None or len(group.members) < 2:
-            return
-        told: list[Entry] = [entries[member] for member in group.members]
-        try:
-            version = Version(head + 1) if group.actions else None
-            tried = exact.Tried("done", "") if version is None else self._commit(version, group.actions, group.info)
-        except BaseException as error:
-            for entry in told:
-                entry.reply = _for_a_member(error)
-            if isinstance(error, Exception):
-                return
-            raise  # who is interrupted ends, whether it is one of them or not
-        if tried.reply == "stale":
-            return
-        for entry, member in zip(told, group.members.values(), strict=True):
-            is_done = tried.reply == "done"
-            entry.run.info = member.info
-            entry.reply = Joined(version, member.level) if is_done else InDoubt(tried.transaction_id)
-
-    def _gathered(
-        self, head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]
-    ) -> Group | None:
-        """Who can go together; None where a question of one of them cannot be answered: it is told so when it asks itself."""
-        protocol = gather(head, commits, [entry.waiting for entry in entries])
-        answer: Any = None
-        try:
-            while True:
-                asked = protocol.send(answer)
-                assert isinstance(asked, Of)
-                answer = entries[asked.member].run._answer(asked.effect)
-        except StopIteration as end:
-            group: Group = end.value
-            return group
-        except Exception as error:
-            LOGGER.info("statements that wait go one by one, as one of them cannot follow: %s", first_line(error))
-            return None
-
-    def _commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
+    def commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
         """Those after a version, up to the head; what was read before is not read again."""
         first = after + 1
         while first in self._known:
@@ -454,7 +409,7 @@ class _Run:
         if self._computed_on is None:
             return None
         with suppress(HeadgateError, *JVM_ERRORS):
-            self._commits(self._computed_on)
+            self.commits(self._computed_on)
         return first_of({version: actions for version, actions in self._known.items() if version > self._computed_on})
 
     def _maker(self, snapshot: Any) -> Winner | None:
@@ -467,13 +422,13 @@ class _Run:
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
         try:
-            tried = self._commit(version, actions, info)
+            tried = self.commit(version, actions, info)
         finally:
             self._unlock()
         self._is_in_doubt |= tried.reply == "unknown"
         return PutReply(tried.reply == "done", tried.transaction_id)
 
-    def _commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
+    def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """The put of actions at a version; "stale" without a try if the table has gone on."""
         jvm, job = self.publisher.jvm, self.dml.session.conf.get(JOB_CONF, None)
         try:
@@ -529,14 +484,14 @@ class _Run:
         What cannot be answered now is asked again in the line.
         """
         try:
-            commits = self._commits(waiting.lost.version)
+            commits = self.commits(waiting.lost.version)
             if len(commits) == self._looked_at:
                 return
             self._looked_at = len(commits)
             protocol = rebase(waiting.statement, waiting.lost, changes(waiting.lost.version, list(commits.values())))
             effect = protocol.send(None)
             while isinstance(effect, FindEntered | MeetKeys | ReadVector):
-                effect = protocol.send(self._answer(effect))
+                effect = protocol.send(self.answer(effect))
         except (StopIteration, HeadgateError, *JVM_ERRORS):
             return
 
@@ -545,20 +500,6 @@ class _Run:
             self._is_locked = False
             self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
-
-
-def _for_a_member(error: BaseException) -> HeadgateError:
-    """What each of a group is told of an error in its put: one of its own, as several threads raise it."""
-    own: HeadgateError
-    if isinstance(error, HeadgateError):
-        own = copy(error)
-    else:
-        own = CommitInDoubt(
-            "the commit that it shares with others was interrupted; it is not known whether it was made",
-            advice="Look for it in the table's history before it is run again",
-        )
-    own.__cause__ = error
-    return own
 
 
 def _facts(winner: Winner | None) -> dict[str, Any]:
