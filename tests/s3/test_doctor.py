@@ -60,6 +60,16 @@ def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, wha
     assert "more than one through" in found.what
 
 
+def test_what_is_replaced_while_it_is_read_was_let_through(aws: AwsServer, look: Look, store: Store) -> None:
+    """A writer that was refused reads what is there; S3A asks for the object that it looked at, and that is gone."""
+    aws.fail(
+        Fault("error_before", kind="GET", key="_headgate/probe", times=None, status=412, code="PreconditionFailed")
+    )
+    (found,) = look(store.table, is_deep=False)
+    assert found.level == "fault"
+    assert "more than one through" in found.what
+
+
 def test_unsafe_settings_are_found(look: Look, store: Store, hadoop: Any) -> None:
     """Those with which S3A overwrites."""
     hadoop.set("fs.s3a.create.performance", "true")

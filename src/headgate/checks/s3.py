@@ -15,6 +15,8 @@ RACERS, KEYS = 8, 20
 COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 DAMAGED, UNAVAILABLE = 4, 6
+PRECONDITION_FAILED: Final = 412
+"""Of HTTP."""
 
 
 def examine(
@@ -84,13 +86,23 @@ def _flags(where: str, conf: Any) -> Iterator[Finding]:
 
 def _server(where: str, jvm: Any, files: Any, path: Any, *, is_deep: bool, is_needed: bool) -> Iterator[Finding]:
     """Two writers, or many, put one key: one may win."""
-    put = jvm.io.github.headgate.ConditionalPutLogStore.put
+    store = jvm.io.github.headgate.ConditionalPutLogStore
     folder = jvm.org.apache.hadoop.fs.Path(path, f"_headgate/probe-{uuid.uuid4().hex}")
 
     def winners(key: int, writers: int) -> int:
         scratch = jvm.org.apache.hadoop.fs.Path(folder, str(key))
+
+        def is_let_through(number: int) -> bool:
+            try:
+                return bool(store.put(files, scratch, bytes([number])))
+            except Exception as error:
+                thrown = getattr(error, "java_exception", None)
+                if thrown is None or store.status(thrown) != PRECONDITION_FAILED:
+                    raise
+                return True  # refused, it read what is there, and meanwhile another replaced that
+
         with ThreadPoolExecutor(writers) as pool:
-            return sum(pool.map(lambda n: bool(put(files, scratch, bytes([n]))), range(writers)))
+            return sum(pool.map(is_let_through, range(writers)))
 
     try:
         doubled = [key for key in range(KEYS if is_deep else 1) if winners(key, RACERS if is_deep else 2) != 1]

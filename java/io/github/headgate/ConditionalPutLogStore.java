@@ -99,7 +99,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   }
 
   /** What a server answered that made a call fail, without naming a class of its client; 0 if it was no answer. */
-  static int status(Throwable error) {
+  public static int status(Throwable error) {
     for (Throwable cause = error; cause != null; cause = cause.getCause()) {
       try {
         return (Integer) cause.getClass().getMethod("statusCode").invoke(cause);
