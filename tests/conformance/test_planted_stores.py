@@ -195,7 +195,7 @@ def test_a_store_with_a_fault_fails_the_suite(
     """And the same check passes without it."""
     monkeypatch.setattr(history, "WAIT_S", 1.5)
     monkeypatch.setattr(history, "GAP_S", 0.0005)
-    monkeypatch.setattr("headgate.testing.conformance.turn_store.LIMIT_S", 8.0)
+    monkeypatch.setattr(Suite, "limit_s", 8.0)
     sound = Shared()
     CHECKS[check](Suite(), lambda: sound)
     wrong = planted()

@@ -32,8 +32,6 @@ from headgate.testing.fakes import FakeTableLog, Recorder
 
 LOCK = "L/ä lock"
 T = TableLocation("/t")
-LIMIT_S = 240.0
-"""After this whoever has not had its turns counts as left waiting."""
 UNDISTURBED = ((1, "made"), (1, "granted"), (2, "completed"))
 DISTURBED = ((1, "asked"), (2, "granted"), (3, "completed"))
 """The changes of a turn, by their number in it: when nobody else wants it, so that asking and grant are one, the first of all
@@ -44,9 +42,9 @@ class TurnStoreConformance:
     """Subclass, and give `open_store`: a factory of handles on one and the same store."""
 
     contenders, turns_each = 50, 12
-    limit_s = LIMIT_S
-    """How long all of them may take."""
     """How many jobs contend for how many turns each; fewer where a store would take minutes for it."""
+    limit_s = 240.0
+    """After this whoever has not had its turns counts as left waiting."""
 
     @pytest.fixture
     def open_store(self) -> Callable[[], TurnStore]:
