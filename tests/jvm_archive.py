@@ -40,8 +40,8 @@ def main(file: Path) -> None:
         writer.start(f"{folder}/s").awaitTermination()
         gateway = spark.sparkContext._gateway
         spark.stop()
-        gateway.shutdown()  # type: ignore[union-attr]
-        process = gateway.proc  # type: ignore[union-attr]
+        gateway.shutdown()
+        process = gateway.proc
         process.stdin.close()
         process.wait(DUMP_S)
 

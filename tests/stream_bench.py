@@ -227,7 +227,7 @@ def mutate(
         set=set_,
         delete_when=delete_when,
         sequence_by=sequence_by,
-        applies_to=applies_to,  # type: ignore[arg-type]
+        applies_to=applies_to,
         stand_for_ms=stand_for_ms,
         unmatched=Unmatched(retry_for_ms=retry_for_ms, then="dead_letter"),
     )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def test_each_micro_batch_takes_a_turn_and_without_data_the_job_is_idle(lake: Al
     """Two queries run beside one another: their turns alternate as `strict` says, and idle is said before the first batch."""
     first, second = lake.job("First", predecessor="Second"), lake.job("Second", predecessor="First")
     running = [headgate.start(lake.writer(job), job) for job in (first, second)]
+
+    def have_had(turns: int) -> bool:
+        return len(lake.turns("First")) == len(lake.turns("Second")) == turns
+
     wait_until(lambda: lake.is_idle("First") and lake.is_idle("Second"))
     for number in range(3):
         for offset, name in (
@@ -106,7 +111,7 @@ def test_each_micro_batch_takes_a_turn_and_without_data_the_job_is_idle(lake: Al
             (100, "First"),
         ):  # the files of Second are there first, and wait for First's turn
             drop(lake.root / "in", name, number, people(offset + number * 10, 10))
-        wait_until(lambda count=number + 1: len(lake.turns("First")) == len(lake.turns("Second")) == count)  # type: ignore[misc]
+        wait_until(partial(have_had, number + 1))
     wait_until(lambda: lake.is_idle("First") and lake.is_idle("Second"))
     for each in running:
         each.stop()

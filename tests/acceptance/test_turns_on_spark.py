@@ -232,7 +232,7 @@ class Written:
 
 
 @pytest.fixture
-def written(spark: SparkSession, tmp_path: Path):  # type: ignore[no-untyped-def]
+def written(spark: SparkSession, tmp_path: Path) -> Iterator[Written]:
     """A job of the user's own, ended after the test."""
     made = Written(spark, tmp_path)
     yield made
@@ -418,7 +418,7 @@ def test_the_spark_jobs_of_a_block_end_when_its_turn_is_lost(
         finally:
             context.cancelJobGroup("other")
             context.removeJobTag("mine-too")
-            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.jobGroup.id", None)
             for thread in threads:
                 if thread.ident is not None:
                     thread.join(60)

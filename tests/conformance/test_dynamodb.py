@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -65,12 +66,14 @@ class TestDynamodb(TurnStoreConformance):
         return handles
 
     @pytest.fixture
-    def lose(self, handles: Callable[..., DynamodbTurnStore], aws: AwsServer):  # type: ignore[no-untyped-def]
+    def lose(
+        self, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
+    ) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
         """The server loses it, as often as it is sent."""
 
         @contextlib.contextmanager
         def losing(store: TurnStore, what: str) -> Iterator[TurnStore]:
-            yield CutOff(store, handles(call_timeout_ms=500), aws, what)  # type: ignore[misc]
+            yield CutOff(store, handles(call_timeout_ms=500), aws, what)
 
         return losing
 
@@ -83,7 +86,7 @@ class CutOff(Losing):
         self._impatient, self._aws = impatient, aws
 
     def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
-        self._aws.fail(Fault(f"lose_{self._what}", kind="PutItem", key="/locks/", times=None))  # type: ignore[arg-type]
+        self._aws.fail(Fault(f"lose_{self._what}", kind="PutItem", key="/locks/", times=None))
         reply = self._impatient.compare_and_set(lock, record, version)
         self._aws.heal()
         assert reply == "unknown", "the server was not as bad as it was to be"

@@ -49,7 +49,7 @@ class TestMemory(TurnStoreConformance):
     @pytest.fixture
     def open_store(self) -> Callable[[], TurnStore]:
         store = MemoryTurnStore()
-        store.close = lambda: None  # type: ignore[method-assign]  # one handle for all, closed by nobody
+        store.close = lambda: None  # one handle for all, closed by nobody
         return lambda: store
 
 
@@ -89,14 +89,14 @@ class TestZookeeper(TurnStoreConformance):
             store.close()
 
     @pytest.fixture
-    def lose(self, open_store: Callable[..., TurnStore], zookeeper_node: ZookeeperNode):  # type: ignore[no-untyped-def]
+    def lose(self, open_store: Callable[..., TurnStore], zookeeper_node: ZookeeperNode):
         """The network between the store and the server loses it."""
 
         @contextmanager
         def losing(store: TurnStore, what: str) -> Iterator[TurnStore]:
             store.close()
             with Proxy(zookeeper_node.port) as network:
-                yield CutOff(open_store(network.address), network, what)  # type: ignore[misc]
+                yield CutOff(open_store(network.address), network, what)
 
         return losing
 
@@ -147,7 +147,7 @@ def test_a_lease_ends_without_heartbeats() -> None:
 
 
 @pytest.fixture
-def hold(tmp_path: Path):  # type: ignore[no-untyped-def]
+def hold(tmp_path: Path):
     """Starts a process that holds a session; killed at the end by its own pid."""
     started: list[subprocess.Popen[str]] = []
 
@@ -168,7 +168,7 @@ def hold(tmp_path: Path):  # type: ignore[no-untyped-def]
                 pipe.close()
 
 
-def test_a_killed_process_is_dead_at_once_and_a_stopped_one_is_not(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_killed_process_is_dead_at_once_and_a_stopped_one_is_not(hold, tmp_path: Path) -> None:
     """SIGSTOP keeps the session: no other may think that the job is gone. SIGKILL frees it, however sudden."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     process = hold("Ingestion")
@@ -182,7 +182,7 @@ def test_a_killed_process_is_dead_at_once_and_a_stopped_one_is_not(hold, tmp_pat
     store.open_session(LOCK, JobName("Ingestion")).close()
 
 
-def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: Path) -> None:
     """The kernel frees the lock of a dead Python before the JVM that commits for it has ended."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     jvm = subprocess.Popen(["sleep", "600"])
@@ -199,7 +199,7 @@ def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: 
         jvm.wait()
 
 
-def test_a_new_run_waits_for_the_jvm_of_the_last(hold, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_new_run_waits_for_the_jvm_of_the_last(hold, tmp_path: Path) -> None:
     """It is let in only after that process is gone, and is not told apart from it by pid alone."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     jvm = subprocess.Popen(["sleep", "600"])

@@ -77,7 +77,7 @@ class Bench:
         return [event for event in self.seen.events if isinstance(event, TurnEnded)]
 
 
-def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d", is_replay: bool = False):  # type: ignore[no-untyped-def]
+def take(coordinator: Coordinator, query: str, batch: int, *, digest: str = "d", is_replay: bool = False):
     """A turn on T, entered, at `batch`."""
     turn = coordinator.take(token_id=query_token(query), query_id=query, batch=batch, tables=(T,))
     turn.next_batch(batch, digest, is_replay=is_replay)
@@ -152,7 +152,7 @@ def test_a_zombie_is_fenced_by_its_successor() -> None:
     turn.write(T, step=0, name="append", statement=bench.put)
     turn.next_batch(1, "e", is_replay=False)
     assert old._session is not None
-    bench.store._end(old._session)  # type: ignore[attr-defined]  # the store forgets it, the process goes on
+    bench.store._end(old._session)  # the store forgets it, the process goes on
     new = bench.job("B", jvm=2)
     successor = take(new, "r", 0)
     turn._driver.check = lambda: None  # the zombie does not notice by itself
@@ -185,7 +185,7 @@ def test_the_jvm_of_a_dead_holder_is_waited_for() -> None:
     first = bench.job("A", jvm=7)
     turn = take(first, "q", 0)
     assert first._session is not None
-    bench.store._end(first._session)  # type: ignore[attr-defined]
+    bench.store._end(first._session)
     bench.running.add((7, 1))
     with pytest.raises(TurnNotGranted):
         bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
@@ -323,7 +323,7 @@ class LosingStore:
         self._inner, self._plan, self._calls = inner, plan, 0
         self.lost: list[LockRecord] = []
 
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name: str):
         return getattr(self._inner, name)
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
@@ -345,13 +345,13 @@ class LosingStore:
 def test_a_lost_message_at_any_step_changes_nothing(kind: str, at: int) -> None:
     """Every compare-and-set whose outcome is unknown is found out by reading again."""
     bench = Bench(lease_s=None)
-    bench.store = losing = LosingStore(bench.store, lambda call: kind if call == at else "")  # type: ignore[assignment]
+    bench.store = losing = LosingStore(bench.store, lambda call: kind if call == at else "")
     for batch in range(2):
         turn = take(bench.job("A"), "q", batch)
         turn.write(T, step=0, name="append", statement=bench.put)
         turn.complete()
         assert bench.store.read("L").record is not None
-        bench.store._inner._sessions.clear()  # type: ignore[attr-defined]  # the run ends
+        bench.store._inner._sessions.clear()  # the run ends
     assert len(losing.lost) == 1
     record = bench.store.read("L").record
     assert record is not None
@@ -365,8 +365,8 @@ def test_a_lost_message_while_another_has_the_turn_changes_nothing(kind: str, at
     bench = Bench(lease_s=None)
     held = take(bench.job("A"), "q", 0)
     losing = LosingStore(bench.store, lambda call: kind if call == at else "")
-    losing.wait_for_change = lambda *told: held.complete()  # type: ignore[attr-defined]
-    bench.store = losing  # type: ignore[assignment]
+    losing.wait_for_change = lambda *told: held.complete()
+    bench.store = losing
     turn = take(bench.job("B", jvm=2, timeout_s=5.0), "r", 0)
     assert turn.write(T, step=0, name="append", statement=bench.put)
     turn.complete()
@@ -385,7 +385,7 @@ class CountingStore:
     def __init__(self, inner: TurnStore) -> None:
         self._inner, self.calls = inner, Counter[str]()
 
-    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]
+    def __getattr__(self, name: str):
         self.calls[name] += 1
         return getattr(self._inner, name)
 
@@ -393,7 +393,7 @@ class CountingStore:
 def test_what_a_run_has_just_written_it_does_not_ask_for() -> None:
     """A turn that nobody else wants asks the store five questions: the record twice, who is alive once, two changes."""
     bench = Bench(lease_s=None)
-    bench.store = counting = CountingStore(bench.store)  # type: ignore[assignment]
+    bench.store = counting = CountingStore(bench.store)
     job = bench.job("A")
     for batch in range(2):  # the first makes the record
         counting.calls.clear()

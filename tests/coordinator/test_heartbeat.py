@@ -167,7 +167,7 @@ def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
     """Whoever cancels the running job must not wait for the store to give up."""
     held, is_over = Held(lease_s=1.0), threading.Event()
     begun_s = time.monotonic()
-    held.clock.monotonic_s = time.monotonic  # type: ignore[method-assign]
+    held.clock.monotonic_s = time.monotonic
     held.heartbeat = Heartbeat(
         held.session,
         lease_s=1.0,
@@ -241,7 +241,7 @@ def test_a_turn_that_is_lost_or_abandoned_closes_the_gate() -> None:
     first._heartbeat.told("lost")
     assert soon(lambda: gate.open == {})
     second = bench.job("B", jvm=2)
-    bench.store._end(first._session)  # type: ignore[attr-defined]
+    bench.store._end(first._session)
     turn = take(second, "r", 0)
     turn.abandon(None)
     assert gate.open == {}

@@ -250,7 +250,7 @@ def test_every_request_has_an_end(them: list[Event], cuts: set[int]) -> None:
 
 
 def update(id_: str, key: str | None, to: str | None = None, **more: object) -> Request:
-    return Request(id=id_, key=key, op="update", moves_to=to, **more)  # type: ignore[arg-type]
+    return Request(id=id_, key=key, op="update", moves_to=to, **more)
 
 
 def delete(id_: str, key: str) -> Request:

@@ -104,7 +104,7 @@ def entry(tokens: dict[TokenId, int], **changes: object) -> dict[TokenId, int] |
         "is_replay": False,
         "is_written": False,
     }
-    return plan_entry(tokens, **{**settings, **changes})  # type: ignore[arg-type]
+    return plan_entry(tokens, **{**settings, **changes})
 
 
 def test_nothing_to_raise_is_no_entry_commit() -> None:

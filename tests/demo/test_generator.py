@@ -16,7 +16,7 @@ from headgate.errors import InvalidRequest
 
 
 def column(table: object, name: str) -> list[object]:
-    return list(table.column(name).to_pylist())  # type: ignore[attr-defined]
+    return list(table.column(name).to_pylist())
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def test_some_rows_come_late_and_all_stand_in_order_of_arrival(inputs: Inputs) -
     """About one row in five arrives more than a day after it happened; arrival_seq counts arrivals from 0."""
     happened = column(inputs.engagements, "engagement_time")
     came = column(inputs.engagements, "arrival_time")
-    late = sum((b - a).days >= 1 for a, b in zip(happened, came, strict=True))  # type: ignore[operator]
+    late = sum((b - a).days >= 1 for a, b in zip(happened, came, strict=True))
     assert abs(late / SMALL.rows - LATE_SHARE) < 0.03
-    assert came == sorted(came)  # type: ignore[type-var]
+    assert came == sorted(came)
     assert column(inputs.engagements, "arrival_seq") == list(range(SMALL.rows))
 
 
@@ -54,7 +54,7 @@ def test_some_requests_come_before_the_first_record_of_their_alias(inputs: Input
     for alias, at in zip(aliases, column(inputs.engagements, "arrival_time"), strict=True):
         first.setdefault(alias, at)
     asked = zip(column(inputs.mutations, "alias_id"), column(inputs.mutations, "request_time"), strict=True)
-    early = sum(at < first[alias] for alias, at in asked)  # type: ignore[operator]
+    early = sum(at < first[alias] for alias, at in asked)
     assert 0 < early < inputs.mutations.num_rows / 4
     assert max(Counter(column(inputs.mutations, "alias_id")).values()) == 2  # some are re-identified twice
 

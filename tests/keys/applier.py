@@ -22,7 +22,7 @@ def main() -> None:
 
     with counted(told) as count:
         target = Database(kind, dsn).target()
-        settings = SyncSettings(mode=mode, parallelism=3, changes_max=40)  # type: ignore[arg-type]
+        settings = SyncSettings(mode=mode, parallelism=3, changes_max=40)
         list(run(ChangeFiles(files=folder), target, stream="s", settings=settings))
         target.close()
         print(count(), flush=True)

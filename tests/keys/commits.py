@@ -44,8 +44,8 @@ def counted(told: Callable[[int, When], None]) -> Iterator[Callable[[], int]]:
         with lend(self) as connection:
             yield _Counted(connection, commit)
 
-    Connections.lend = watched  # type: ignore[method-assign,assignment]  # the place where each commit passes
+    Connections.lend = watched  # the place where each commit passes
     try:
         yield lambda: count[0]
     finally:
-        Connections.lend = lend  # type: ignore[method-assign]
+        Connections.lend = lend

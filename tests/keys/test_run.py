@@ -39,7 +39,7 @@ def test_a_key_that_somebody_adds_is_found_when_it_is_broken(
     fill(database, "t", [row(1, "x", "one"), row(2, "y", "two")])
     steps = [c(1, row(3, "z")), u(2, row(1, "x", "one"), b="two"), u(2, row(2, "y", "two"), b="one")]
     target = database.target()
-    settings = SyncSettings(changes_max=1, on_violation=policy)  # type: ignore[arg-type]
+    settings = SyncSettings(changes_max=1, on_violation=policy)
     going = run(Changes(changes_of(*steps)), target, stream="s", settings=settings)
     next(going)
     database.execute("CREATE UNIQUE INDEX late ON t (b)")

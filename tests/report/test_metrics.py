@@ -65,7 +65,7 @@ def turn(outcome: str, *, held_ms: int = 2_000, waited_ms: int = 500) -> TurnEnd
         commit_log_at_ms=None,
         released_at_ms=waited_ms + held_ms,
         versions={"/t": (1, 2)},
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
     )
 
 

@@ -44,7 +44,7 @@ class Driver:
     def answers(self, last: str) -> list[tuple[int, str]]:
         """What it said up to a line: version and content of each commit that was acknowledged to it."""
         assert self.process.stdout is not None
-        said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))  # type: ignore[union-attr]
+        said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))
         assert "died" not in said, self._log.read_text()[-3000:]
         return told(said)
 

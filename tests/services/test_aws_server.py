@@ -42,7 +42,7 @@ def healed(aws: AwsServer) -> None:
 def client(aws: AwsServer, service: str) -> Any:
     """A client that asks once and no more."""
     options = aws.client_options()
-    return boto3.client(service, config=ONCE, **options)  # type: ignore[call-overload]
+    return boto3.client(service, config=ONCE, **options)
 
 
 def put(s3: Any, key: str, body: bytes = b"ours", **more: str) -> str:

@@ -37,7 +37,7 @@ def pipeline(root: Path, servers: str, topic: str, **keys: object) -> headgate.P
         name="Ingestion",
         source=headgate.kafka(f"{topic}.records", servers=servers, schema=SCHEMA),
         max_rows_per_batch=40,
-        **keys,  # type: ignore[arg-type]
+        **keys,
     )
     table.erase(
         name="TTL",

@@ -44,7 +44,7 @@ def test_scenarios_are_named_once_and_there_are_enough() -> None:
 def test_merging_steps_loses_no_verdict(faults: dict[str, int]) -> None:
     """Every effect as a step of its own reaches more states, and the same verdict."""
     job = Job(name=JobName("A"))
-    coarse = Scenario(name="coarse", jobs=(job,), faults=faults)  # type: ignore[arg-type]
+    coarse = Scenario(name="coarse", jobs=(job,), faults=faults)
     merged, fine = explore(coarse), explore(replace(coarse, is_fine=True))
     assert merged.violation == fine.violation == ""
     assert fine.states > merged.states

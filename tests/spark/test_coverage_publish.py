@@ -47,13 +47,13 @@ def test_what_others_append_meanwhile_does_not_concern_it(session: SparkSession,
     foreign(b, ("9", "z", "z"))
     before = files_of(b)
     result = put()
-    assert result.rows_written == 2  # type: ignore[attr-defined]
+    assert result.rows_written == 2
     assert persons(b) == {"1": "a", "2": "b", "3": "c", "9": "z"}
     assert files_of(b) == before >= computed
     last = commit_paths(b.target)[-1].read_text()
     assert list(commit_tokens(last)) == ["headgate/In"]
     assert json.loads(commit_info(last)["userMetadata"])["step"] == "append"
-    assert staged(b, 1, "2:b", "3:c")().was_applied_before  # type: ignore[attr-defined]
+    assert staged(b, 1, "2:b", "3:c")().was_applied_before
     assert len(persons(b)) == 4
 
 
@@ -279,7 +279,7 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
     assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
     assert all(
         commit_tokens(path.read_text())
-        for path in commit_paths(written.path)  # type: ignore[arg-type]
+        for path in commit_paths(written.path)
         if commit_info(path.read_text()).get("operation") == "MERGE"
     )
 

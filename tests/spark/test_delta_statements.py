@@ -141,7 +141,7 @@ def test_a_second_write_without_a_step_is_an_error(
 def waits_for(df: DataFrame, started: Path, released: Path) -> DataFrame:
     """`df`, computed no sooner than the file `released` is there; makes `started` when the computation begins."""
 
-    def wait(value):  # type: ignore[no-untyped-def]  # with hints Spark takes it for a pandas function
+    def wait(value):  # with hints Spark takes it for a pandas function
         started.touch()
         deadline = time.monotonic() + WAIT_S_MAX
         while not released.exists():

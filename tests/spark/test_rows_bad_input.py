@@ -141,7 +141,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
     """Only when the race was lost: alone, such a table is written by stock Delta as always."""
     monkeypatch.setattr(publish, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
     delete = f"DELETE FROM delta.`{table}` WHERE id = 1"
-    assert headgate.sql(session, delete).headgate.level == 0  # type: ignore[operator]
+    assert headgate.sql(session, delete).headgate.level == 0
     before = staged(session, table, "DELETE FROM T WHERE id = 3")
     rows(session, 20).write.format("delta").mode("append").save(table)
     log = bytes_of(table)

@@ -179,7 +179,7 @@ def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, o
     found = headgate.explain(tables.session, tables.text(sql))
     assert said(found) == (reads, obstacles)
     assert found.table == f"file:{table}"
-    assert len(commit_paths(table)) == 1  # type: ignore[arg-type]
+    assert len(commit_paths(table)) == 1
 
 
 def test_parameters_stand_in_no_row(tables: Tables) -> None:
@@ -340,7 +340,7 @@ def test_a_call_is_classified_by_its_plan(tables: Tables, name: str) -> None:
     """As with SQL."""
     ask, reads, obstacles = CALLS[name]
     assert said(ask(tables)) == (reads, obstacles)
-    assert len(commit_paths(str(tables.folder / "t"))) == 1  # type: ignore[arg-type]
+    assert len(commit_paths(str(tables.folder / "t"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -386,4 +386,4 @@ def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytes
     refused = command("explain", "SELECT 1")
     assert (refused.code, refused.out) == (2, "")
     assert "only DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table are explained" in refused.err
-    assert len(commit_paths(str(tables.folder / "t"))) == 1  # type: ignore[arg-type]
+    assert len(commit_paths(str(tables.folder / "t"))) == 1

@@ -188,7 +188,7 @@ def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, 
     t = f"delta.`{tmp_path / 't'}`"
     properties = f"'delta.enableIcebergCompatV{number}' = 'true', 'delta.columnMapping.mode' = 'name'"
     session.sql(f"CREATE TABLE {t} (id BIGINT, v BIGINT) USING delta TBLPROPERTIES ({properties})")
-    assert headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1), (2, 2)").headgate.level == 0  # type: ignore[operator]
+    assert headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1), (2, 2)").headgate.level == 0
     with pytest.raises(UnsupportedTable, match=f"another commit came first.*feature=icebergCompatV{number} ") as raised:
         follow(session, f"DELETE FROM {t} WHERE id = 1", f"INSERT INTO {t} VALUES (3, 3)")
     assert raised.value.facts["winner_version"] == 2

@@ -117,11 +117,11 @@ def test_optimize_follows_writers_that_take_no_turns(session: SparkSession, tmp_
         return staged
 
     stage = running.stage
-    running.stage = lambda one: between(stage(one))  # type: ignore[method-assign]
+    running.stage = lambda one: between(stage(one))
     try:
         b.sweep("Up", 0)
     finally:
-        del running.stage  # type: ignore[method-assign]
+        del running.stage
     assert operations(b)[-1] == "OPTIMIZE"
     assert ids(session, b.target) == [i for i in (*range(30), 99) if i not in (3, 25)]
     # What came meanwhile is not compacted.

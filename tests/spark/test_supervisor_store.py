@@ -83,7 +83,7 @@ def test_the_spark_jobs_of_a_sweep_end_when_its_turn_is_lost(session: SparkSessi
             time.sleep(0.02)
         bench.supervisor.turn_lost("a test says so")
 
-    bench.work.run_sweep = sweep  # type: ignore[method-assign]
+    bench.work.run_sweep = sweep
     losing = threading.Thread(target=lose)
     losing.start()
     try:
@@ -91,10 +91,10 @@ def test_the_spark_jobs_of_a_sweep_end_when_its_turn_is_lost(session: SparkSessi
             bench.supervisor.run_once()
     finally:
         losing.join()
-        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+        session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert (bench.work.swept, bench.supervisor.report.sweeps) == (1, 0)
     bench.work.swept = 0
-    bench.work.run_sweep = lambda turn, batch_id: None  # type: ignore[method-assign]
+    bench.work.run_sweep = lambda turn, batch_id: None
     bench.supervisor.run_once()
     assert bench.supervisor.report.sweeps == 1
     bench.supervisor.close()

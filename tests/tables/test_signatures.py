@@ -28,7 +28,7 @@ METHODS = [
 
 def parameters(method: object) -> list[tuple[str, object, object]]:
     """Name, kind and default of each."""
-    signature = inspect.signature(method)  # type: ignore[arg-type]
+    signature = inspect.signature(method)
     return [(one.name, one.kind, one.default) for one in signature.parameters.values()]
 
 

@@ -31,6 +31,7 @@ TAKE_A_TURN = (
     "Write in a turn: headgate.start, headgate.supervise, JobCoordinator(…).turn(), or the command headgate turn. See who has "
     f"it with: headgate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
 )
+COMMITTED = "headgate: the statement was committed as version"
 HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
 """What a commit that follows winners takes over from the statement's own `commitInfo`."""
 
@@ -80,9 +81,7 @@ class Gate:
                     return Ran(_captured(kept), None)
                 raise_refusal(error)
                 if version >= 0:
-                    error.add_note(
-                        f"headgate: the statement was committed as version {version}; what failed came after it"
-                    )
+                    error.add_note(f"{COMMITTED} {version}; what failed came after it")
                 raise
         version = int(self._gate.done(token))
         return Ran(Committed(Version(version) if version >= 0 else None), returned)
@@ -186,6 +185,11 @@ class Gate:
     def unreserve(self, table: TableLocation, token: str) -> None:
         """Ends a reservation."""
         self._gate.unreserve(table, token)
+
+
+def is_after_commit(error: BaseException) -> bool:
+    """Whether a statement that `Gate.run` ran raised it though it had been committed."""
+    return any(note.startswith(COMMITTED) for note in getattr(error, "__notes__", ()))
 
 
 def raise_refusal(error: BaseException) -> None:

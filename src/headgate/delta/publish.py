@@ -44,7 +44,7 @@ from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
-from headgate.delta.gate import JOB_CONF, Gate
+from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
@@ -218,8 +218,7 @@ class _Run:
         except HeadgateError:
             raise
         except Exception as error:
-            # An error with a note says already that the statement was committed, and what has failed after it.
-            is_open = self._is_in_doubt or bool(getattr(error, "__notes__", ()))
+            is_open = self._is_in_doubt or is_after_commit(error)
             if not is_open and (winner := self._winner()) is not None:
                 tell_of(error, winner)
             raise
@@ -355,7 +354,7 @@ class _Run:
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
         if statement.reads is Reads.KEYS:
-            self.dml.described_keys  # noqa: B018  read from the source now, while nobody waits
+            _ = self.dml.described_keys  # read from the source now, while nobody waits
         return statement
 
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:

@@ -17,7 +17,7 @@ from headgate.targets.mariadb_catalogue import read_tables
 
 try:
     import pymysql
-except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+except ImportError as error:
     raise MissingExtra("the MySQL driver is not installed", advice="pip install 'headgate[mysql]'") from error
 
 LOCK_WAIT_S = 10

@@ -19,7 +19,7 @@ try:
     import psycopg.conninfo
     from psycopg import errors, sql
     from psycopg.types.json import JsonDumper
-except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+except ImportError as error:
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
 
 LOCK_WAIT_MS = 10_000

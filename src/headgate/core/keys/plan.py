@@ -89,7 +89,7 @@ def components(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
         import numpy as np
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
-    except ImportError as error:  # pragma: no cover - the extra is there where this is tested
+    except ImportError as error:
         raise MissingExtra(
             "what finds the rows that share a transaction is not installed; nothing was written",
             advice="pip install 'headgate[sync]'",

@@ -30,20 +30,11 @@ def changes(*steps: tuple[Op, int, Any]) -> list[Change]:
 
 
 class TargetDatabaseConformance:
-    """Subclass, and give `open_target` and `rows`: a factory of handles on one database with `t (id, uk)`, and its rows.
+    """Subclass, and give two fixtures: `open_target`, a factory of handles on one database with a table `t (id, uk)`; and
+    `rows`, id → uk as another connection sees them.
 
     `id` is the primary key and `uk` is unique; rows 1 'x' and 2 'y' are there.
     """
-
-    @pytest.fixture
-    def open_target(self) -> OpenTarget:
-        """A factory; every call gives another handle on the same data."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def rows(self, open_target: OpenTarget) -> Rows:
-        """id → uk, as another connection sees them."""
-        raise NotImplementedError
 
     def staged(self, target: TargetDatabase, *steps: tuple[Op, int, Any], slots: int = 1) -> Net:
         """A batch that is staged and planned."""
@@ -51,16 +42,6 @@ class TargetDatabaseConformance:
         assert target.stage(net, slots) == ()
         target.assign(assign(target.look(net, duplicates=False), rows=len(net.rows), slots=slots))
         return net
-
-    def test_a_stream_begins_before_the_first_change(self, open_target: OpenTarget) -> None:
-        """Epoch 1, no batch; every opening is a later epoch; one may be named, but not an older one."""
-        target = open_target()
-        assert target.open_stream("a") == Progress(epoch=1, last_batch=0, position=-1)
-        assert target.open_stream("a").epoch == 2
-        assert target.open_stream("a", epoch=9).epoch == 9
-        assert target.open_stream("b").epoch == 1
-        with pytest.raises(Fenced):
-            target.open_stream("a", epoch=8)
 
     def test_a_definition_says_identity_and_keys(self, open_target: OpenTarget) -> None:
         """Tables that do not exist are left out."""

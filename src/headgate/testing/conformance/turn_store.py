@@ -46,11 +46,6 @@ class TurnStoreConformance:
     limit_s = 240.0
     """After this whoever has not had its turns counts as left waiting."""
 
-    @pytest.fixture
-    def open_store(self) -> Callable[[], TurnStore]:
-        """A factory; every call gives another handle on the same data."""
-        raise NotImplementedError
-
     def test_a_lock_never_written_has_no_record(self, open_store: Callable[[], TurnStore]) -> None:
         """Reading gives None at version 0, and the lock is not listed."""
         store = open_store()
