@@ -236,6 +236,47 @@ def test_crash_after_each_step_repeats_the_rest_only(
     assert ("3" in persons(b)) == (step != "store")
 
 
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("moves_rows", [False, True])
+def test_rows_meet_what_was_applied_and_not_settled(
+    session: SparkSession, tmp_path: Path, step: str, moves_rows: bool
+) -> None:
+    """A run that ended between two steps: whoever has a turn before the next run finds the batch applied whole, or not at all."""
+    b = bench(session, tmp_path, **(MOVE if moves_rows else {}))
+    b.run("In", records("1:a", "2:x"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    said = requests("a>q", "y>z", "d>p", "d-")
+    with pytest.raises(Crash):
+        b.run("Mut", said, REQUEST, 1, crash_after=frozenset({step}))
+    b.run("In", records("3:a", "4:x", "5:c", "6:d"), RECORD, 1)
+    b.stream("Mut").run_batch(b.turn("Mut", 1), b.batch(said, REQUEST, 1), 1)
+    moved: dict[str, str] = {"2": "z", "4": "z", "6": "p"} if moves_rows else {"2": "y", "4": "y"}
+    assert persons(b) == {"1": "q", "3": "q", "5": "c", **moved}
+    assert not b.stream("Mut").has_sweep_work()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_erased_persons_stay_away_before_their_erasure_is_settled(
+    session: SparkSession, tmp_path: Path, step: str
+) -> None:
+    """Rows of a person whose rows are gone already do not come in, and none is moved to them; lifted ones do come in."""
+    b = bench(session, tmp_path)
+    erasures = "person string, op string"
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("TTL", [("b", "erase")], erasures, 0)
+    said = [("a", "erase"), ("b", "lift")]
+    with pytest.raises(Crash):
+        b.run("TTL", said, erasures, 1, crash_after=frozenset({step}))
+    b.run("In", records("4:a", "5:b"), RECORD, 1)
+    b.run("Mut", requests("c>a"), REQUEST, 0)
+    if step != "store":
+        assert persons(b) == {"5": "b"}
+    b.stream("TTL").run_batch(b.turn("TTL", 1), b.batch(said, erasures, 1), 1)
+    # Was it stored only, then it comes after those rows, of which the one whose erasure stood then is away.
+    assert persons(b) == ({} if step == "store" else {"5": "b"})
+    assert not b.stream("TTL").has_sweep_work()
+
+
 def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_path: Path) -> None:
     """Where the source is cut into two batches changes nothing: chains, deletions, erased persons, later rows.
 

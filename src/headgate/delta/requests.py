@@ -127,7 +127,17 @@ class RequestTable:
             return rows.select("key_hash", "key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
         return rows.select("key_hash", "key", "op", "set")
 
-    def erased(self) -> DataFrame | None:
-        """The keys whose erasure stands, as columns; None where there is no table."""
-        standing = self.standing(moves_rows=False, stand_for_ms=None, now_ms=0)
-        return None if standing is None else standing.where(F.col("op") == "erase").select("key.*")
+    def erased(self, *, is_unsettled: bool) -> DataFrame | None:
+        """The keys whose erasure stands, as columns; None where there is no table.
+
+        Args:
+            is_unsettled: What is stored has been applied, so it stands, too.
+        """
+        rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"])
+        if rows is None:
+            return None
+        if is_unsettled:
+            place = F.struct(F.col("state") == "stored", "first_seen_ms", "batch", "ordinal")
+            last = F.max_by(F.struct("key", "op"), place).alias("last")
+            rows = rows.where(F.col("key_hash").isNotNull()).groupBy("key_hash").agg(last).select("last.*")
+        return rows.where(F.col("op") == "erase").select("key.*")

@@ -25,6 +25,7 @@ from headgate.streams.ahead import is_unchanged
 from headgate.streams.intake import fields_of
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
+from headgate.streams.unsettled import later_rules
 from headgate.tables.running import finish, publisher
 
 CONSTRAINT = "delta.constraints."
@@ -52,6 +53,8 @@ class _Staged:
     batch_id: int
     seen: Mapping[TableLocation, Version]
     """Table → version before it was read."""
+    unsettled: frozenset[str]
+    """Streams of requests whose last batch stood, though it was not settled."""
     metadata: TableMetadata
     computed: _Computed
     insert: Staged
@@ -97,7 +100,7 @@ class AppendStream:
         seen = {table: log.head(table) for table in self.tables()}
         if seen[target] < 0:
             return
-        metadata = log.metadata(target)
+        metadata, unsettled = log.metadata(target), self._unsettled()
         computed = self._computed(self._records(batch), metadata)
         insert = Dml(
             session=self._context.session,
@@ -111,7 +114,9 @@ class AppendStream:
         except BaseException:
             computed.forget()
             raise
-        self._staged = _Staged(batch_id=batch_id, seen=seen, metadata=metadata, computed=computed, insert=staged)
+        self._staged = _Staged(
+            batch_id=batch_id, seen=seen, unsettled=unsettled, metadata=metadata, computed=computed, insert=staged
+        )
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -193,6 +198,8 @@ class AppendStream:
         log, target = self._context.log, self._context.target
         before, now = staged.metadata, metadata
         if (before.id, before.schema, before.properties) != (now.id, now.schema, now.properties):
+            return False
+        if self._unsettled() != staged.unsettled:
             return False
         # Rows that others append concern only who looks for keys; dead letters concern nobody.
         passed = {self._context.dead_letters_of(self._spec)}
@@ -322,6 +329,9 @@ class AppendStream:
         ]
         return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
 
+    def _unsettled(self) -> frozenset[str]:
+        return frozenset(stream.name for stream in self._deciding() if self._context.is_unsettled(stream))
+
     def _requests(self, stream: StreamSpec) -> RequestTable:
         return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))
 
@@ -336,13 +346,15 @@ class AppendStream:
             )
             if standing is not None:
                 rows = meet(rows, standing, stream.kind)
+            if self._context.is_unsettled(stream) and (later := later_rules(self._context, stream)) is not None:
+                rows = meet(rows, later, stream.kind)
         return rows
 
     def _without_erased(self, rows: DataFrame) -> DataFrame:
         for stream in self._deciding():
             if not isinstance(stream.kind, Erase):
                 continue
-            erased = self._requests(stream).erased()
+            erased = self._requests(stream).erased(is_unsettled=self._context.is_unsettled(stream))
             if erased is None:
                 continue
             names = {name.lower(): name for name in rows.columns}

@@ -33,13 +33,19 @@ class Erasures:
         self._mutate = mutate
         self._set = list(mutate.set)
         self._erased: list[_Erased] = []
+        unsettled: set[str] = set()
         assigned = {name.lower() for name in self._set}
         for stream in context.neighbours:
             if isinstance(stream.kind, Erase) and not assigned.isdisjoint(name.lower() for name in stream.kind.match):
                 table = RequestTable(context.session, context.log, context.requests_of(stream))
-                keys = table.erased()
+                is_unsettled = context.is_unsettled(stream)
+                keys = table.erased(is_unsettled=is_unsettled)
+                if is_unsettled:
+                    unsettled.add(stream.name)
                 if keys is not None:
                     self._erased.append(_Erased(keys, tuple(stream.kind.match)))
+        self.unsettled = frozenset(unsettled)
+        """Erase streams whose last batch stands, though it was not settled."""
 
     @property
     def other_columns(self) -> tuple[str, ...]:

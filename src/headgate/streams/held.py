@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
 
 from headgate.core.requests.fold import Admitted, Meaning, Orderable, Path, Request, admit, compose
+from headgate.core.spec import Erase, Mutate
 from headgate.delta.requests import RequestTable
 from headgate.streams.erasures import Erasures
 from headgate.streams.intake import fields_of, moved_key
@@ -67,6 +68,17 @@ class Decided:
     """`key_hash`, `key`, `op`, `set` of what happens in the end to the rows of each key, where anything does."""
     steps: pa.Table
     """`key_hash`, `key`, `set` of every update on the way of each key."""
+
+
+def meaning_of(kind: Mutate | Erase) -> Meaning:
+    """How the requests of a stream are read."""
+    if isinstance(kind, Erase):
+        return Meaning(is_standing=True, moves_rows=False, has_sequence=False)
+    return Meaning(
+        is_standing=kind.applies_to == "arrived_and_later",
+        moves_rows=kind.moves_rows,
+        has_sequence=kind.sequence_by is not None,
+    )
 
 
 class RequestReader:

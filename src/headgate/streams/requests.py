@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from headgate.core.ids import TableLocation, Version
-from headgate.core.requests.fold import Admitted, Meaning, Path, Settled, follow, last_of_key, settle
+from headgate.core.requests.fold import Admitted, Path, Settled, follow, last_of_key, settle
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
 from headgate.delta.statements import append, create_table
@@ -26,7 +26,7 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.ahead import Change, is_unchanged
 from headgate.streams.erasures import Erasures
-from headgate.streams.held import Decided, Held, RequestReader, Standing
+from headgate.streams.held import Decided, Held, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.settle import Settling
@@ -63,6 +63,8 @@ class _Computed:
     """The target's."""
     seen: Mapping[TableLocation, Version]
     """Table of requests → version before it was read."""
+    unsettled: frozenset[str]
+    """See `Erasures`."""
     taken: _Taken
     decided: Decided
     change: Change | None
@@ -94,11 +96,7 @@ class RequestStream:
         self._spec, self._table, self._context = spec, table_spec, context
         self._kind: Mutate | Erase = kind
         is_mutate = isinstance(kind, Mutate)
-        self._meaning = Meaning(
-            is_standing=not isinstance(kind, Mutate) or kind.applies_to == "arrived_and_later",
-            moves_rows=isinstance(kind, Mutate) and kind.moves_rows,
-            has_sequence=isinstance(kind, Mutate) and kind.sequence_by is not None,
-        )
+        self._meaning = meaning_of(kind)
         self._set = list(kind.set) if isinstance(kind, Mutate) else []
         self._requests = RequestTable(context.session, context.log, context.requests_of(spec))
         self._reader = RequestReader(context, self._requests, self._meaning, self._set)
@@ -172,7 +170,9 @@ class RequestStream:
         if decided is None:
             taken.forget()
             return None
-        return _Computed(schema=schema, seen=seen, taken=taken, decided=decided, change=change)
+        return _Computed(
+            schema=schema, seen=seen, unsettled=_unsettled(erasures), taken=taken, decided=decided, change=change
+        )
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -201,6 +201,7 @@ class RequestStream:
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
         letters, is_new = self._store(turn, taken, batch_id)
         erasures = self._erasures()
+        is_decided = is_decided and computed is not None and computed.unsettled == _unsettled(erasures)
         if computed is not None and is_decided and is_new:
             decided = computed.decided
         else:
@@ -418,6 +419,10 @@ class RequestStream:
             oldest_ms=min(oldest) if oldest else None,
             swept=last.swept,
         )
+
+
+def _unsettled(erasures: Erasures | None) -> frozenset[str]:
+    return frozenset() if erasures is None else erasures.unsettled
 
 
 def _same_type(one: DataType, other: DataType) -> bool:

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import StreamSpec
+from headgate.core.turns.tokens import unpack
 from headgate.delta.log import DeltaTableLog
 from headgate.ports import Clock, EventSink, WriteToken
 
@@ -65,6 +66,15 @@ class StreamContext:
     def dead_letters_of(self, stream: StreamSpec) -> TableLocation:
         """Where the records of a stream are kept that do not parse or fit."""
         return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
+
+    def is_unsettled(self, stream: StreamSpec) -> bool:
+        """Whether a `mutate` or `erase` stream has applied a batch and not settled it: its run ended in between."""
+        applied = self.log.read_tokens(self.target).tokens
+        for token_id, number in self.log.read_tokens(self.requests_of(stream)).tokens.items():
+            stored, last = unpack(number), unpack(applied.get(token_id, 0))
+            if stored.batch >= 0 and (stored.step, last.step, last.batch) == (STORE, APPLY, stored.batch):
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
