@@ -260,6 +260,15 @@ class DeltaTableLog:
             raise _unreadable(table, error) from error
         return found
 
+    def is_unchanged(self, table: TableLocation, since: Version) -> bool:
+        """Whether no rows and no definition of a table have changed since a version; entries of turns do not count."""
+        head = self.head(table)
+        try:
+            commits = self.commits(table, since, head)
+        except LogGone:
+            return False
+        return not any(commit.added or commit.removed or commit.is_metadata_change for commit in commits)
+
     def read_at(
         self, session: SparkSession, table: TableLocation, version: Version, paths: Collection[str] | None = None
     ) -> DataFrame:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from headgate.core.ids import TableLocation, Version
-from headgate.delta.log import DeltaTableLog
+from headgate.delta.log import DeltaTableLog, LogGone
 
 STATES = ("stored", "applied", "superseded", "waiting", "dead")
 NOTHING = StructType([StructField("nothing", BooleanType())])
@@ -107,6 +107,25 @@ class RequestTable:
             return None
         frame = self._log.read_at(self._session, self.location, version)
         return frame.where(F.col("state").isin(list(states)))
+
+    def keys_since(self, version: Version) -> DataFrame | None:
+        """The keys of all requests that batches and sweeps have written or changed after this version, as columns.
+
+        There may be others among them. None where others have written, or the log does not tell.
+        """
+        head = self.head()
+        paths: set[str] = set()
+        try:
+            for commit in self._log.commits(self.location, version, head):
+                is_ours = (commit.user_metadata or {}).get("step") in ("store", "settle")
+                if commit.is_metadata_change or ((commit.added or commit.removed) and not is_ours):
+                    return None
+                paths -= {file.path for file in commit.removed}
+                paths |= {file.path for file in commit.added}
+        except LogGone:
+            return None
+        rows = self._log.read_at(self._session, self.location, head, paths)
+        return rows.where(F.col("key_hash").isNotNull()).select("key.*").distinct()
 
     def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
         """What later rows meet: `key_hash`, `key`, `op`, `set`; one row a key. None where there is no table.

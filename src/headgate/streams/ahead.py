@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark import inheritable_thread_target
 
 from headgate.core.ids import TableLocation, Version
 from headgate.delta.log import DeltaTableLog, LogGone
@@ -14,18 +15,6 @@ from headgate.ports import WriteToken
 from headgate.streams.held import Decided
 from headgate.streams.target import Met, TargetRows
 from headgate.tables.running import finish
-
-
-def is_unchanged(log: DeltaTableLog, seen: Mapping[TableLocation, Version]) -> bool:
-    """Whether no rows and no definitions of these tables have changed since these versions; entries of turns do not count."""
-    for table, version in seen.items():
-        try:
-            commits = log.commits(table, version, log.head(table)) if version >= 0 or log.head(table) >= 0 else []
-        except LogGone:
-            return False
-        if any(commit.added or commit.removed or commit.is_metadata_change for commit in commits):
-            return False
-    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +38,18 @@ class Change:
 
         None where it met nothing before and may meet something now: it has to be computed anew. Nothing was written then.
         """
+        head = log.head(target)
         if self.staged is None:
-            met = self._met_at(log, target, rows, log.head(target))
+            met = self._met_at(log, target, rows, head)
             return met if met.rows.num_rows == 0 else None
-        version = finish(self.staged, token).version
-        return self._met_at(log, target, rows, log.head(target) if version is None else Version(version - 1))
+        with ThreadPoolExecutor(1, thread_name_prefix="headgate-met") as beside:
+            # With the tags of this thread, by which a lost turn has its jobs cancelled.
+            inheriting = inheritable_thread_target(rows.session)
+            looked = beside.submit(inheriting(lambda: self._met_at(log, target, rows, head)))
+            version = finish(self.staged, token).version
+            met = looked.result()
+        before = log.head(target) if version is None else Version(version - 1)
+        return met if before == head else self._met_at(log, target, rows, before)
 
     def _met_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Met:
         """What the rules meet at a later version. Of files that only came, those alone are looked at."""

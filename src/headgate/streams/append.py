@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, DataFrameWriter, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, StructField
 
 from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
-from headgate.delta.dml import Dml
 from headgate.delta.log import TableMetadata
 from headgate.delta.publish import Staged
 from headgate.delta.requests import RequestTable, ddl
@@ -21,12 +19,11 @@ from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
-from headgate.streams.ahead import is_unchanged
 from headgate.streams.intake import fields_of
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
 from headgate.streams.unsettled import later_rules
-from headgate.tables.running import finish, publisher
+from headgate.tables.running import finish, stage_append
 
 CONSTRAINT = "delta.constraints."
 
@@ -102,15 +99,9 @@ class AppendStream:
             return
         metadata, unsettled = log.metadata(target), self._unsettled()
         computed = self._computed(self._records(batch), metadata)
-        insert = Dml(
-            session=self._context.session,
-            table=target,
-            operation=Operation.INSERT,
-            execute=lambda: self._writer(computed.rows).save(target),
-        )
         try:
             with refusals(self._spec):
-                staged = publisher(self._context.session).stage(insert)
+                staged = stage_append(self._context.session, computed.rows, target, self._options)
         except BaseException:
             computed.forget()
             raise
@@ -205,7 +196,7 @@ class AppendStream:
         passed = {self._context.dead_letters_of(self._spec)}
         if self._append.on_duplicate != "keep_first":
             passed.add(target)
-        return is_unchanged(log, {table: version for table, version in staged.seen.items() if table not in passed})
+        return all(log.is_unchanged(table, since) for table, since in staged.seen.items() if table not in passed)
 
     def _drop_staged(self) -> None:
         staged, self._staged = self._staged, None
@@ -214,9 +205,6 @@ class AppendStream:
 
     def _write(self, rows: DataFrame, token: WriteToken) -> None:
         append(rows, self._context.target, token, options=self._options)
-
-    def _writer(self, rows: DataFrame) -> DataFrameWriter:
-        return rows.write.format("delta").mode("append").options(**self._options)
 
     @property
     def _options(self) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headgate.core.spec import Erase, Mutate
+from headgate.core.ids import TableLocation, Version
+from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
 from headgate.streams.records import column, quoted
 from headgate.streams.steps import StreamContext
@@ -26,26 +27,57 @@ class _Erased:
         return {name.lower() for name in self.columns} <= {name.lower() for name in names}
 
 
-class Erasures:
-    """The standing erasures that a stream's updates may lead into."""
+def erasures_of(context: StreamContext, mutate: Mutate) -> list[StreamSpec]:
+    """The erase streams of the table into whose persons a `mutate` stream may move rows."""
+    assigned = {name.lower() for name in mutate.set}
+    return [
+        stream
+        for stream in context.neighbours
+        if isinstance(stream.kind, Erase) and not assigned.isdisjoint(name.lower() for name in stream.kind.match)
+    ]
 
-    def __init__(self, context: StreamContext, mutate: Mutate) -> None:
+
+class Erasures:
+    """The standing erasures that a stream's updates may lead into.
+
+    Args:
+        context: The stream's.
+        mutate: The stream.
+        since: Only the keys of erasures and lifts that were written after these versions of the request tables, whatever
+            stands for them now.
+    """
+
+    def __init__(
+        self, context: StreamContext, mutate: Mutate, *, since: Mapping[TableLocation, Version] | None = None
+    ) -> None:
         self._mutate = mutate
         self._set = list(mutate.set)
         self._erased: list[_Erased] = []
+        self.is_told = True
+        """False if the log does not tell what was written since."""
         unsettled: set[str] = set()
-        assigned = {name.lower() for name in self._set}
-        for stream in context.neighbours:
-            if isinstance(stream.kind, Erase) and not assigned.isdisjoint(name.lower() for name in stream.kind.match):
-                table = RequestTable(context.session, context.log, context.requests_of(stream))
-                is_unsettled = context.is_unsettled(stream)
+        for stream in erasures_of(context, mutate):
+            assert isinstance(stream.kind, Erase)
+            table = RequestTable(context.session, context.log, context.requests_of(stream))
+            is_unsettled = context.is_unsettled(stream)
+            if is_unsettled:
+                unsettled.add(stream.name)
+            if since is None:
                 keys = table.erased(is_unsettled=is_unsettled)
-                if is_unsettled:
-                    unsettled.add(stream.name)
-                if keys is not None:
-                    self._erased.append(_Erased(keys, tuple(stream.kind.match)))
+            elif context.log.is_unchanged(table.location, since[table.location]):
+                keys = None
+            else:
+                keys = table.keys_since(since[table.location])
+                self.is_told &= keys is not None
+            if keys is not None:
+                self._erased.append(_Erased(keys, tuple(stream.kind.match)))
         self.unsettled = frozenset(unsettled)
         """Erase streams whose last batch stands, though it was not settled."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are none."""
+        return self.is_told and not self._erased
 
     @property
     def other_columns(self) -> tuple[str, ...]:

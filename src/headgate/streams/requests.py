@@ -19,13 +19,14 @@ from pyspark.sql.types import DataType, StructType
 from headgate.core.ids import TableLocation, Version
 from headgate.core.requests.fold import Admitted, Path, Settled, follow, last_of_key, settle
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
+from headgate.delta.publish import Staged
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
 from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
-from headgate.streams.ahead import Change, is_unchanged
-from headgate.streams.erasures import Erasures
+from headgate.streams.ahead import Change
+from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
@@ -34,6 +35,7 @@ from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamC
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
 from headgate.streams.tested import Progress, Tested
+from headgate.tables.running import finish, stage_append
 
 _SEARCH_MAX = 1000
 """So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
@@ -63,9 +65,9 @@ class _Computed:
     """The target's."""
     seen: Mapping[TableLocation, Version]
     """Table of requests → version before it was read."""
-    unsettled: frozenset[str]
-    """See `Erasures`."""
+    erasures: Erasures | None
     taken: _Taken
+    store: Staged
     decided: Decided
     change: Change | None
     """None where it cannot be computed before."""
@@ -158,21 +160,46 @@ class RequestStream:
                 taken = replace(taken, rows=self._context.session.createDataFrame(taken.rows.toArrow()))
             erasures = self._erasures()
             own = self._reader.read(taken.rows, erasures)
-            decided = self._reader.decide(own, erasures, has_kept=self._has_kept()) if own.requests else None
+            if not own.requests:
+                taken.forget()
+                return None
+            decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
+            store = stage_append(self._context.session, taken.rows, self._requests.location)
             rows = TargetRows(self._context, self._kind, erasures)
             change = None
             # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
-            if decided is not None and decided.paths and rows.is_decided_by_key:
+            if decided.paths and rows.is_decided_by_key:
                 change = Change.compute(rows, decided, version)
         except BaseException:
             taken.forget()
             raise
-        if decided is None:
-            taken.forget()
-            return None
         return _Computed(
-            schema=schema, seen=seen, unsettled=_unsettled(erasures), taken=taken, decided=decided, change=change
+            schema=schema,
+            seen=seen,
+            erasures=erasures,
+            taken=taken,
+            store=store,
+            decided=decided,
+            change=change,
         )
+
+    def _still_holds(self, computed: _Computed) -> bool:
+        """Whether what was decided before the turn is what would be decided now, with the same erasures."""
+        log, own, erasures = self._context.log, self._requests.location, computed.erasures
+        if not log.is_unchanged(own, computed.seen[own]):
+            return False
+        if erasures is None:
+            return True
+        assert isinstance(self._kind, Mutate)
+        came = Erasures(self._context, self._kind, since=computed.seen)
+        if came.is_empty:
+            return came.unsettled == erasures.unsettled
+        # Persons that other columns name, too, are looked up when rows are changed; what stands may lead to one where keys move.
+        is_simple = not erasures.other_columns and not self._meaning.moves_rows
+        if not came.is_told or came.unsettled or erasures.unsettled or not is_simple:
+            return False
+        requests = self._context.session.createDataFrame(computed.decided.everything.rows.select(["op", "set"]))
+        return came.with_doom(requests).where("is_doomed").isEmpty()
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -197,30 +224,31 @@ class RequestStream:
             self._make_table(Intake(self._spec, schema).prepared(records))
         for table in self.tables():
             turn.enter(table)
-        is_decided = computed is not None and is_unchanged(self._context.log, computed.seen)
+        is_decided = computed is not None and self._still_holds(computed)
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
-        letters, is_new = self._store(turn, taken, batch_id)
-        erasures = self._erasures()
-        is_decided = is_decided and computed is not None and computed.unsettled == _unsettled(erasures)
+        letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
+        change = None if computed is None else computed.change
         if computed is not None and is_decided and is_new:
-            decided = computed.decided
+            decided, erasures = computed.decided, computed.erasures
         else:
-            own = self._reader.read(self._requests.rows(["stored"]), erasures)
+            erasures = self._erasures()
+            stored = computed.taken.rows if computed is not None and is_new else self._requests.rows(["stored"])
+            own = self._reader.read(stored, erasures)
             if not own.requests:
                 self._drop_ahead()
                 return BatchResult(rows_in=0, dead_letters=letters, was_applied_before=True)
             decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
-        change = None if computed is None else computed.change
-        if change is not None and change.rules != decided.rules:
-            change = None
+            if change is not None and (change.rules != decided.rules or (erasures and erasures.other_columns)):
+                change = None
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change)
         self._drop_ahead()
         return replace(result, dead_letters=letters)
 
     def _deciding(self) -> tuple[TableLocation, ...]:
         """The request tables that what becomes of a batch hangs on."""
-        letters = self._context.dead_letters_of(self._spec)
-        return tuple(table for table in self.tables() if table not in (self._context.target, letters))
+        context = self._context
+        erasures = erasures_of(context, self._kind) if isinstance(self._kind, Mutate) else []
+        return locations(self._requests.location, *[context.requests_of(stream) for stream in erasures])
 
     def _has_kept(self) -> bool:
         last = self._progress.last()
@@ -301,16 +329,21 @@ class RequestStream:
         )
         return _Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
 
-    def _store(self, turn: BatchTurn, taken: _Taken, batch_id: int) -> tuple[int, bool]:
+    def _store(self, turn: BatchTurn, taken: _Taken, batch_id: int, staged: Staged | None) -> tuple[int, bool]:
         """Writes the batch's requests down; how many records became dead letters, and whether it was done now."""
+
+        def statement(token: WriteToken) -> None:
+            if staged is None:
+                append(taken.rows, location, token)
+            else:
+                finish(staged, token)
+
         letters, location = 0, self._requests.location
         try:
             if taken.bad is not None:
                 letters = write_dead_letters(turn, self._context, self._spec, taken.bad, batch_id)
             with refusals(self._spec):
-                is_new = turn.write(
-                    location, step=STORE, name="store", statement=lambda token: append(taken.rows, location, token)
-                )
+                is_new = turn.write(location, step=STORE, name="store", statement=statement)
         finally:
             taken.forget()
         return letters, is_new
@@ -419,10 +452,6 @@ class RequestStream:
             oldest_ms=min(oldest) if oldest else None,
             swept=last.swept,
         )
-
-
-def _unsettled(erasures: Erasures | None) -> frozenset[str]:
-    return frozenset() if erasures is None else erasures.unsettled
 
 
 def _same_type(one: DataType, other: DataType) -> bool:

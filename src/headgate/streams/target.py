@@ -10,7 +10,7 @@ from typing import Any, cast
 import delta.tables as stock
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType
 
@@ -63,6 +63,11 @@ class TargetRows:
         self._match = list(kind.match)
         self._set = list(kind.set) if isinstance(kind, Mutate) else []
         self._others = list(erasures.other_columns) if erasures else []
+
+    @property
+    def session(self) -> SparkSession:
+        """The stream's."""
+        return self._context.session
 
     def at(self, version: Version, paths: Collection[str] | None = None) -> DataFrame:
         """The table's rows, or those in these files only."""

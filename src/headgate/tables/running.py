@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.publish import Published
+from headgate.core.rows.statement import Operation
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm, silence
@@ -76,6 +77,15 @@ class Collector:
             Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0),
             lambda version: {},
         )
+
+
+def stage_append(
+    spark: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
+) -> Staged:
+    """Write the files of an append, to be put by `finish`; `options` are those of Delta's writer."""
+    writer = rows.write.format("delta").mode("append").options(**(options or {}))
+    insert = Dml(session=spark, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
+    return publisher(spark).stage(insert)
 
 
 @contextmanager
