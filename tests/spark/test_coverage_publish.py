@@ -13,9 +13,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
 from headgate.core.ids import TokenId
-from headgate.core.spec import Append
+from headgate.core.spec import Append, Erase
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.errors import InvalidRequest
+from headgate.streams.held import RequestReader
 from headgate.tables.running import finish, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, write_token
@@ -182,6 +183,51 @@ def test_persons_are_erased_from_rows_that_changed_meanwhile(session: SparkSessi
     b.run("Mut", requests("a>p", "p>q"), REQUEST, 1)
     assert put().rows_written == 1
     assert persons(b) == {"2": "q", "3": "c"}
+
+
+def test_only_what_others_may_have_changed_is_decided_again(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Erasures and lifts of persons whom no request of the batch leads to leave it as it was, and so do requests of others."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b", "3:p"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase"), ("z", "erase")], ERASURE, 0)
+    mutations, erasures = ahead(b, "Mut", 1, "a>p", "b>q", "b>r"), ahead(b, "TTL", 2, "q")
+    reads: list[int] = []
+    read = RequestReader.read
+    monkeypatch.setattr(RequestReader, "read", lambda *given: reads.append(1) or read(*given))
+    b.run("TTL", [("x", "erase"), ("nobody", "lift")], ERASURE, 1)
+    reads.clear()
+    assert mutations().requests_matched == 3
+    assert erasures().rows_written == 0
+    assert reads == []
+    assert persons(b) == {"1": "p", "2": "r", "3": "p"}
+    assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
+
+
+def test_a_lift_that_came_meanwhile_is_followed(session: SparkSession, tmp_path: Path) -> None:
+    """A request was to delete a row, as it led to an erased person who is none by the time of its turn."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("p", "erase")], ERASURE, 0)
+    put = ahead(b, "Mut", 1, "a>p", "b>q")
+    b.run("TTL", [("p", "lift")], ERASURE, 1)
+    put()
+    assert persons(b) == {"1": "p", "2": "q"}
+
+
+def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path) -> None:
+    """What becomes of a row hangs on another of its columns now, which nobody knew when it was computed."""
+    b = bench(session, tmp_path)
+    b.streams = (*b.streams[:2], stream("TTL", Erase(match={"person": "person", "id": "id"}, lift_when=None)))
+    b.run("In", records("1:a", "2:a"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    put = ahead(b, "Mut", 1, "a>p")
+    b.run("TTL", [("p", "1")], "person string, id string", 0)
+    put()
+    assert persons(b) == {"2": "p"}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from headgate.delta.commits import (
     tokens_among,
 )
 from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
+from headgate.delta.line import Afterwards
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
 CATALOG_FEATURES = frozenset({"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"})
@@ -93,6 +94,7 @@ class DeltaTableLog:
         # The log store of a table that was read, and the path of its log.
         self._places: dict[TableLocation, tuple[Any, Any]] = {}
         self._commit_lock = threading.Lock()
+        self._afterwards = Afterwards()
 
     # ------------------------------------------------------------------------------------------------------- tokens
 
@@ -162,7 +164,8 @@ class DeltaTableLog:
 
     def _commit(self, table: TableLocation, log: Any, snapshot: Any, txns: Sequence[Action]) -> CasReply:
         try:
-            return exact.commit(self._jvm, log, snapshot, txns).reply
+            # A checkpoint takes seconds, and nobody's turn needs it.
+            return exact.commit(self._jvm, log, snapshot, txns, later=self._afterwards).reply
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         except Unavailable as error:
