@@ -193,12 +193,12 @@ def test_only_what_others_may_have_changed_is_decided_again(
     b.run("In", records("1:a", "2:b", "3:p"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase"), ("z", "erase")], ERASURE, 0)
-    mutations, erasures = ahead(b, "Mut", 1, "a>p", "b>q", "b>r"), ahead(b, "TTL", 2, "q")
+    mutations = ahead(b, "Mut", 1, "a>p", "b>q", "b>r")
+    b.run("TTL", [("x", "erase"), ("nobody", "lift")], ERASURE, 1)
+    erasures = ahead(b, "TTL", 2, "q")
     reads: list[int] = []
     read = RequestReader.read
     monkeypatch.setattr(RequestReader, "read", lambda *given: reads.append(1) or read(*given))
-    b.run("TTL", [("x", "erase"), ("nobody", "lift")], ERASURE, 1)
-    reads.clear()
     assert mutations().requests_matched == 3
     assert erasures().rows_written == 0
     assert reads == []

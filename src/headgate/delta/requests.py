@@ -108,6 +108,12 @@ class RequestTable:
         frame = self._log.read_at(self._session, self.location, version)
         return frame.where(F.col("state").isin(list(states)))
 
+    def prepare(self) -> None:
+        """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
+        rows = self.rows(["stored"])
+        assert rows is not None
+        rows.inputFiles()
+
     def keys_since(self, version: Version) -> DataFrame | None:
         """The keys of all requests that batches and sweeps have written or changed after this version, as columns.
 

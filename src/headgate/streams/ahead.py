@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark import inheritable_thread_target
 
 from headgate.core.ids import TableLocation, Version
 from headgate.delta.log import DeltaTableLog, LogGone
 from headgate.delta.publish import Staged
 from headgate.ports import WriteToken
+from headgate.streams.beside import beside
 from headgate.streams.held import Decided
 from headgate.streams.target import Met, TargetRows
 from headgate.tables.running import finish
@@ -42,10 +41,8 @@ class Change:
         if self.staged is None:
             met = self._met_at(log, target, rows, head)
             return met if met.rows.num_rows == 0 else None
-        with ThreadPoolExecutor(1, thread_name_prefix="headgate-met") as beside:
-            # With the tags of this thread, by which a lost turn has its jobs cancelled.
-            inheriting = inheritable_thread_target(rows.session)
-            looked = beside.submit(inheriting(lambda: self._met_at(log, target, rows, head)))
+        with beside(rows.session) as begin:
+            looked = begin(lambda: self._met_at(log, target, rows, head))
             version = finish(self.staged, token).version
             met = looked.result()
         before = log.head(target) if version is None else Version(version - 1)

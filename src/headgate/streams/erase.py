@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import pyarrow as pa
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.ids import TableLocation
@@ -24,6 +27,31 @@ from headgate.streams.target import locations
 FORGOTTEN_STATES = ("waiting", "dead")
 """What an erasure removes from other streams' requests. A standing mutation stays: it names the person's rows for what
 they are, so that rows that come late are dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Rows of another table that name erased persons."""
+
+    location: TableLocation
+    rows: DataFrame
+    persons: DataFrame
+    condition: str
+
+    def is_empty(self) -> bool:
+        """Whether there are none: no commit is made then."""
+        return self.rows.alias("t").join(F.broadcast(self.persons.alias("s")), F.expr(self.condition)).isEmpty()
+
+    def forget(self, turn: BatchTurn) -> None:
+        """Deletes them, in a step of the turn."""
+        session = self.persons.sparkSession
+
+        def statement(token: WriteToken) -> None:
+            merge = DeltaTable.forPath(session, self.location).alias("t")
+            with tokened(session, token), conflicts():
+                merge.merge(self.persons.alias("s"), self.condition).whenMatchedDelete().execute()
+
+        turn.write(self.location, step=FORGET, name="forget", statement=statement)
 
 
 class EraseStream(RequestStream):
@@ -71,12 +99,15 @@ class EraseStream(RequestStream):
             if stream.on_bad_record == "dead_letter" and stream.name != self._spec.name
         ]
 
-    def _forget(self, turn: BatchTurn, held: Held, admitted: Admitted) -> None:
+    def _kept_of_erased(self, held: Held, admitted: Admitted) -> Sequence[_Kept]:
         erased = {request.key: request.id for request in admitted.in_order if request.op == "erase"}
         if not erased:
-            return
+            return ()
         rows: pa.Table = held.taken(list(erased.values())).select(["key"])
         persons = self._context.session.createDataFrame(rows)
+        return [one for one in (*self._requests_of(persons), *self._letters_of(persons)) if not one.is_empty()]
+
+    def _requests_of(self, persons: DataFrame) -> Iterator[_Kept]:
         for location in self._others():
             found = RequestTable(self._context.session, self._context.log, location).rows(FORGOTTEN_STATES)
             if found is not None:
@@ -88,29 +119,17 @@ class EraseStream(RequestStream):
                 ]
                 if said:
                     named = f"t.state IN ({states}) AND ({' OR '.join(f'({one})' for one in said)})"
-                    self._delete(turn, location, found, persons, named)
+                    yield _Kept(location=location, rows=found, persons=persons, condition=named)
+
+    def _letters_of(self, persons: DataFrame) -> Iterator[_Kept]:
         for location in self._letters():
             version = self._context.log.head(location)
             if version >= 0:
                 # Records that did not parse have no columns: the person is looked for as a JSON string.
                 said = [f"instr(t.raw, concat('\"', s.key.{quoted(name)}, '\"')) > 0" for name in self._columns]
                 letters = self._context.log.read_at(self._context.session, location, version)
-                self._delete(turn, location, letters, persons, " AND ".join(said))
+                yield _Kept(location=location, rows=letters, persons=persons, condition=" AND ".join(said))
 
     def _is_named_in(self, requests: DataFrame, part: str) -> bool:
         names = fields_of(requests.schema[part].dataType, part)
         return {name.lower() for name in self._columns} <= {name.lower() for name in names}
-
-    def _delete(self, turn: BatchTurn, location: TableLocation, rows: DataFrame, persons: DataFrame, on: str) -> None:
-        """Deletes the rows that name a person; no commit where there are none."""
-        session = self._context.session
-        condition: Column = F.expr(on)
-
-        def statement(token: WriteToken) -> None:
-            if rows.alias("t").join(F.broadcast(persons.alias("s")), condition).isEmpty():
-                return
-            merge = DeltaTable.forPath(session, location).alias("t").merge(persons.alias("s"), on)
-            with tokened(session, token), conflicts():
-                merge.whenMatchedDelete().execute()
-
-        turn.write(location, step=FORGET, name="forget", statement=statement)

@@ -8,9 +8,9 @@ holds the requests of one batch and the kept ones of their keys as Arrow tables,
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -26,6 +26,7 @@ from headgate.errors import Fault, InvalidRequest
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.ahead import Change
+from headgate.streams.beside import beside
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
@@ -86,6 +87,14 @@ class _Ahead:
         self.records.unpersist()
         if self.computed is not None:
             self.computed.taken.forget()
+
+
+class KeptOfErased(Protocol):
+    """Rows of another table that name erased persons."""
+
+    def forget(self, turn: BatchTurn) -> None:
+        """Deletes them, in a step of the turn."""
+        ...
 
 
 class RequestStream:
@@ -358,8 +367,13 @@ class RequestStream:
     ) -> BatchResult:
         held, waiting, standing = decided.own, decided.waiting, decided.standing
         admitted, paths = decided.admitted, decided.paths
-        met = self._apply(turn, decided, erasures, batch_id, change)
-        self._forget(turn, decided.everything, admitted)
+        with beside(self._context.session) as begin:
+            kept = begin(lambda: self._kept_of_erased(decided.everything, admitted))
+            if change is not None:
+                begin(self._requests.prepare)
+            met = self._apply(turn, decided, erasures, batch_id, change)
+            for one in kept.result():
+                one.forget(turn)
         counts = met.counts() if met else {}
         settled = settle(admitted, meaning=self._meaning, waiting=waiting.requests, paths=paths, matched=counts)
         effects = self._effects(paths, standing)
@@ -411,8 +425,9 @@ class RequestStream:
                 return Version((said.get("user") or {}).get("tested", commit.version - 1))
         return Version(since)
 
-    def _forget(self, turn: BatchTurn, held: Held, admitted: Admitted) -> None:
-        """What else goes with an erased person; nothing for mutations."""
+    def _kept_of_erased(self, held: Held, admitted: Admitted) -> Sequence[KeptOfErased]:
+        """What else goes with erased persons; nothing for mutations."""
+        return ()
 
     def _effects(self, paths: Mapping[str, Path], standing: Standing) -> dict[str, Path]:
         """Request id → the path that late rows of its key follow from now on."""
