@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from headgate.api import JobCoordinator
 from headgate.core.ids import Epoch, TableLocation, Version
+from headgate.core.rows.actions import Action
 from headgate.core.turns.effects import StepMark
 from headgate.core.turns.tokens import Token, lock_token, query_token
+from headgate.delta import exact
 from headgate.delta import jvm as jvm_module
 from headgate.delta import log as log_module
 from headgate.delta.jvm import DELTA, Jvm, check_jvm
@@ -117,6 +120,34 @@ def test_an_entry_commit_sets_all_numbers_and_nothing_else(
     (commit,) = log.commits(table, Version(1), Version(2))
     assert (commit.added, commit.removed, dict(commit.tokens)) == ((), (), dict(raised(2, 5)))
     assert commit.user_metadata == json.loads(ENTRY)
+
+
+def test_a_commit_is_a_few_calls_of_the_jvm(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more statements than cores each call waits for a core; they are as many for many actions as for one."""
+    table = make_table(session, tmp_path / "t")
+    jvm = Jvm(session.newSession())
+    for key, value in exact.PRIVATE_CONFS.items():
+        jvm.spark.conf.set(key, value)
+    log = jvm.delta_log(table)
+    calls: list[str] = []
+    send = JavaClient.send_command
+
+    def counted(client: JavaClient, command: str, *more: Any, **named: Any) -> Any:
+        if not command.startswith("m\n"):  # what Python does not need any more is freed at any time
+            calls.append(command)
+        return send(client, command, *more, **named)
+
+    for size in (1, 1, 50):  # what is found once is remembered
+        snapshot = jvm.snapshot(log)
+        transactions = [Action("txn", {"appId": f"a{i}", "version": 1}) for i in range(size)]
+        calls.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(JavaClient, "send_command", counted)
+            assert exact.commit(jvm, log, snapshot, transactions).reply == "done"
+        del snapshot
+    assert len(calls) <= 6, calls
 
 
 def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:
