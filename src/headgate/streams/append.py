@@ -97,8 +97,8 @@ class AppendStream:
         seen = {table: log.head(table) for table in self.tables()}
         if seen[target] < 0:
             return
-        metadata, unsettled = log.metadata(target), self._unsettled()
-        computed = self._computed(self._records(batch), metadata)
+        metadata, unsettled = log.metadata(target), self._context.unsettled(self._deciding())
+        computed = self._computed(self._records(batch), metadata, unsettled)
         try:
             with refusals(self._spec):
                 staged = stage_append(self._context.session, computed.rows, target, self._options)
@@ -134,11 +134,11 @@ class AppendStream:
             )
         for table in self.tables():
             turn.enter(table)
-        metadata = log.metadata(target)
-        if staged is None or not self._still_holds(staged, metadata):
+        metadata, unsettled = log.metadata(target), self._context.unsettled(self._deciding())
+        if staged is None or staged.unsettled != unsettled or not self._still_holds(staged, metadata):
             self._drop_staged()
             staged = None
-            computed = self._computed(self._records(batch) if records is None else records, metadata)
+            computed = self._computed(self._records(batch) if records is None else records, metadata, unsettled)
         else:
             computed = staged.computed
         letters = 0
@@ -163,7 +163,7 @@ class AppendStream:
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
-    def _computed(self, batch: DataFrame, metadata: TableMetadata) -> _Computed:
+    def _computed(self, batch: DataFrame, metadata: TableMetadata, unsettled: frozenset[str]) -> _Computed:
         """The rows that a batch adds, and the records that do not fit."""
         rows = self._prepared(batch, metadata)
         bad: DataFrame | None = None
@@ -176,7 +176,7 @@ class AppendStream:
                 cached.append(rows)
                 bad = rows.where(F.col(BAD).isNotNull())
                 rows = rows.where(F.col(BAD).isNull())
-            rows = self._without_erased(self._with_standing(rows))
+            rows = self._without_erased(self._with_standing(rows, unsettled), unsettled)
             if self._append.on_duplicate == "keep_first":
                 rows = self._first_of_key(rows, cached)
         except BaseException:
@@ -189,8 +189,6 @@ class AppendStream:
         log, target = self._context.log, self._context.target
         before, now = staged.metadata, metadata
         if (before.id, before.schema, before.properties) != (now.id, now.schema, now.properties):
-            return False
-        if self._unsettled() != staged.unsettled:
             return False
         # Rows that others append concern only who looks for keys; dead letters concern nobody.
         passed = {self._context.dead_letters_of(self._spec)}
@@ -317,13 +315,10 @@ class AppendStream:
         ]
         return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
 
-    def _unsettled(self) -> frozenset[str]:
-        return frozenset(stream.name for stream in self._deciding() if self._context.is_unsettled(stream))
-
     def _requests(self, stream: StreamSpec) -> RequestTable:
         return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))
 
-    def _with_standing(self, rows: DataFrame) -> DataFrame:
+    def _with_standing(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
         """The rows after the standing mutations of the table, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding():
@@ -334,15 +329,15 @@ class AppendStream:
             )
             if standing is not None:
                 rows = meet(rows, standing, stream.kind)
-            if self._context.is_unsettled(stream) and (later := later_rules(self._context, stream)) is not None:
+            if stream.name in unsettled and (later := later_rules(self._context, stream)) is not None:
                 rows = meet(rows, later, stream.kind)
         return rows
 
-    def _without_erased(self, rows: DataFrame) -> DataFrame:
+    def _without_erased(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
         for stream in self._deciding():
             if not isinstance(stream.kind, Erase):
                 continue
-            erased = self._requests(stream).erased(is_unsettled=self._context.is_unsettled(stream))
+            erased = self._requests(stream).erased(is_unsettled=stream.name in unsettled)
             if erased is None:
                 continue
             names = {name.lower(): name for name in rows.columns}

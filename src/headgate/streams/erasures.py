@@ -55,15 +55,14 @@ class Erasures:
         self._erased: list[_Erased] = []
         self.is_told = True
         """False if the log does not tell what was written since."""
-        unsettled: set[str] = set()
-        for stream in erasures_of(context, mutate):
+        streams = erasures_of(context, mutate)
+        self.unsettled = context.unsettled(streams)
+        """Erase streams whose last batch stands, though it was not settled."""
+        for stream in streams:
             assert isinstance(stream.kind, Erase)
             table = RequestTable(context.session, context.log, context.requests_of(stream))
-            is_unsettled = context.is_unsettled(stream)
-            if is_unsettled:
-                unsettled.add(stream.name)
             if since is None:
-                keys = table.erased(is_unsettled=is_unsettled)
+                keys = table.erased(is_unsettled=stream.name in self.unsettled)
             elif context.log.is_unchanged(table.location, since[table.location]):
                 keys = None
             else:
@@ -71,8 +70,6 @@ class Erasures:
                 self.is_told &= keys is not None
             if keys is not None:
                 self._erased.append(_Erased(keys, tuple(stream.kind.match)))
-        self.unsettled = frozenset(unsettled)
-        """Erase streams whose last batch stands, though it was not settled."""
 
     @property
     def is_empty(self) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.ids import TableLocation, Version
+from headgate.core.ids import TableLocation, TokenId, Version
 from headgate.core.spec import StreamSpec
 from headgate.core.turns.tokens import unpack
 from headgate.delta.log import DeltaTableLog
@@ -67,9 +67,14 @@ class StreamContext:
         """Where the records of a stream are kept that do not parse or fit."""
         return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
 
-    def is_unsettled(self, stream: StreamSpec) -> bool:
-        """Whether a `mutate` or `erase` stream has applied a batch and not settled it: its run ended in between."""
+    def unsettled(self, streams: Sequence[StreamSpec]) -> frozenset[str]:
+        """Those of these `mutate` and `erase` streams that have applied a batch and not settled it: their runs ended in between."""
+        if not streams:
+            return frozenset()
         applied = self.log.read_tokens(self.target).tokens
+        return frozenset(stream.name for stream in streams if self._is_unsettled(stream, applied))
+
+    def _is_unsettled(self, stream: StreamSpec, applied: Mapping[TokenId, int]) -> bool:
         for token_id, number in self.log.read_tokens(self.requests_of(stream)).tokens.items():
             stored, last = unpack(number), unpack(applied.get(token_id, 0))
             if stored.batch >= 0 and (stored.step, last.step, last.batch) == (STORE, APPLY, stored.batch):
