@@ -161,16 +161,23 @@ def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_pat
     assert persons(b) == {"1": "a", "9": "q"}
 
 
-def test_an_erasure_that_came_meanwhile_is_followed(session: SparkSession, tmp_path: Path) -> None:
-    """A request was to move a row to a person who is erased by the time of its turn."""
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "left"),
+    [(("nobody", "erase"), ("p", "erase"), {"2": "q"}), (("p", "erase"), ("p", "lift"), {"1": "p", "2": "q"})],
+    ids=["erased", "lifted"],
+)
+def test_a_person_who_was_erased_or_lifted_meanwhile_is_so_for_the_batch(
+    session: SparkSession, tmp_path: Path, before: tuple[str, str], meanwhile: tuple[str, str], left: dict[str, str]
+) -> None:
+    """A request that leads to the person moves its row or deletes it, by what stands at the time of its turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
-    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    b.run("TTL", [before], ERASURE, 0)
     put = ahead(b, "Mut", 1, "a>p", "b>q")
-    b.run("TTL", [("p", "erase")], ERASURE, 1)
+    b.run("TTL", [meanwhile], ERASURE, 1)
     put()
-    assert persons(b) == {"2": "q"}
+    assert persons(b) == left
 
 
 def test_persons_are_erased_from_rows_that_changed_meanwhile(session: SparkSession, tmp_path: Path) -> None:
@@ -204,18 +211,6 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert reads == []
     assert persons(b) == {"1": "p", "2": "r", "3": "p"}
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
-
-
-def test_a_lift_that_came_meanwhile_is_followed(session: SparkSession, tmp_path: Path) -> None:
-    """A request was to delete a row, as it led to an erased person who is none by the time of its turn."""
-    b = bench(session, tmp_path)
-    b.run("In", records("1:a", "2:b"), RECORD, 0)
-    b.run("Mut", requests("z>z"), REQUEST, 0)
-    b.run("TTL", [("p", "erase")], ERASURE, 0)
-    put = ahead(b, "Mut", 1, "a>p", "b>q")
-    b.run("TTL", [("p", "lift")], ERASURE, 1)
-    put()
-    assert persons(b) == {"1": "p", "2": "q"}
 
 
 def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path) -> None:
