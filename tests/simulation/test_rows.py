@@ -18,14 +18,11 @@ from headgate.core.rows.effects import Captured, Execute
 from headgate.core.rows.rebase import Again
 from headgate.core.rows.statement import Statement
 from headgate.testing import rows
-from headgate.testing.rows import (
+from headgate.testing.row_statements import (
     Change,
-    Found,
-    Scenario,
     append,
     copy,
     delete,
-    explore,
     insert_absent,
     merge,
     merge_by_source,
@@ -34,6 +31,7 @@ from headgate.testing.rows import (
     timed,
     update,
 )
+from headgate.testing.rows import Found, Scenario, explore
 from headgate.testing.simulator import planted
 
 FILES = (((1, 0), (2, 1)), ((3, 0),))
