@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 
-# A test runs each path a few times only: compiling it well costs more than it gives. Never in measurements.
+# Most JVMs run each path a few times only: compiling it well costs more than it gives. Never in measurements.
 # The small code cache that this brings is full after a minute of Spark, and then nothing more is compiled.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m"
 ARCHIVE = ROOT / ".venv" / "tests.jsa"
 """What `tests.jvm_archive` writes; without it every JVM starts as users have it, which takes twice as long."""
+UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Plans of a few rows, each met once or twice: making code of them takes a sixth to a third of the time that such tests take."""
 FAST_CONF = {
+    **UNCOMPILED,
     "spark.master": "local[2]",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.ui.enabled": "false",
-    # Plans of a few rows, each met once or twice: making code of them takes a third of the time that such tests take. What
-    # runs in a process of its own, as users start it, has both.
+    # Planning such a plan again takes longer than running it. What runs in a process of its own does so, as for users.
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.
@@ -53,6 +53,13 @@ FAST_CONF = {
     # Tests play writers outside of Headgate in the JVM of its streams. What users have, `refuse`, is what the commands and the
     # demo run with in processes of their own, and tests/spark/test_stock_turns.py.
     "spark.headgate.outside": "pass",
+}
+# Delta keeps what it knows of every table for an hour, 2 to 3 MB each, and a run of the tests makes hundreds. In a small heap a
+# tenth of the time went into collecting it. And this JVM lives long enough for compiling well.
+LASTING_CONF = {
+    **FAST_CONF,
+    "spark.driver.memory": "3g",
+    "spark.driver.extraJavaOptions": f"{QUICK_JVM} -XX:TieredStopAtLevel=4 -Xms2g",
 }
 
 
@@ -101,8 +108,18 @@ def pytest_configure() -> None:
     """Every JVM that a test starts, in whatever way, and be it by a command of a page, is one that is soon there."""
     archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
-    few = ("spark.ui.enabled=false", "spark.sql.shuffle.partitions=2", "spark.databricks.delta.snapshotPartitions=2")
-    os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*(f"--conf {each}" for each in few), "pyspark-shell"])
+    os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(is_compiled=False)
+
+
+def submit_arguments(*, is_compiled: bool) -> str:
+    """What drivers in processes of their own are started with; `is_compiled` if Spark makes code of plans, as it does for users."""
+    few = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        **({} if is_compiled else UNCOMPILED),
+    }
+    return " ".join([*(f"--conf {key}={value}" for key, value in few.items()), "pyspark-shell"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -152,7 +169,7 @@ def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytes
     from headgate.spark.session import session as make_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    conf = {**FAST_CONF, "spark.sql.warehouse.dir": str(warehouse)}
+    conf = {**LASTING_CONF, "spark.sql.warehouse.dir": str(warehouse)}
     return make_session("tests", conf=conf, kafka=True, sources=jars_from, java=java_from)
 
 

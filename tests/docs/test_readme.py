@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, submit_arguments
 from tests.docs.markdown import Fence, fences, named
 
 README = ROOT / "README.md"
@@ -46,7 +46,7 @@ def environment() -> dict[str, str]:
     """That of this process, without settings of Headgate that a reader would not have, but where jars come from."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_JOB_COORDINATOR_")}
     kept.pop("HEADGATE_SPEC", None)
-    return {**kept, "PYTHON": sys.executable}
+    return {**kept, "PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": submit_arguments(is_compiled=True)}
 
 
 def run(arguments: list[str], folder: Path, where: str) -> str:

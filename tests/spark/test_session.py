@@ -18,7 +18,7 @@ from headgate.spark.jars import JarSources, fetch, spark_line
 from headgate.spark.java import JavaSources, find_java, java_sources, java_version
 from headgate.spark.log_stores import BEHIND, CHECKPOINTS, CHECKPOINTS_KEY, CLASSES, VACUUM_KEY, s3_settings
 from headgate.spark.session import S3_LINES
-from tests.conftest import FAST_CONF
+from tests.conftest import FAST_CONF, LASTING_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,11 +59,11 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
         assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
-    assert make(jars_from, java_from, FAST_CONF)._jsparkSession.equals(spark._jsparkSession)
+    assert make(jars_from, java_from, LASTING_CONF)._jsparkSession.equals(spark._jsparkSession)
 
 
 @pytest.mark.parametrize(
-    "fixed", [{"spark.master": "local[7]"}, {"spark.sql.warehouse.dir": "/x"}, {"spark.driver.memory": "3g"}]
+    "fixed", [{"spark.master": "local[7]"}, {"spark.sql.warehouse.dir": "/x"}, {"spark.driver.memory": "5g"}]
 )
 def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
     fixed: dict[str, str], spark: SparkSession, jars_from: JarSources, java_from: JavaSources
