@@ -2,7 +2,8 @@
 
 Each stream has several batches, and a turn for each, as streams have that run all day.
 
-Slow storage is local disk whose every request takes as long as one to an object store. Each latency has a JVM of its own.
+Slow storage is local disk whose every request takes as long as one to an object store. And there are streams of which each batch
+asks a service, which takes time and nothing of this machine. Each of these has a JVM of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from benchmarks.measure import figures, machine, write
 from benchmarks.streams import ORDER, SOURCE, cut, digest, ours, ratio
 from headgate.core.spec.data import Coverage
 
-LATENCIES_MS = (0, 30)
+WORLDS = {"0 ms a request": (0, 0), "30 ms a request": (30, 0), "0 ms a request, each batch asks for 5 s": (0, 5)}
+"""Name → milliseconds that a request to storage takes, and seconds that a batch asks a service."""
 ROUNDS = 2
 PARTS = {"ingest": 4, "mutation": 3, "delete": 3}
 SLOW = Path(__file__).parent / "java" / "SlowFileSystem.java"
@@ -33,17 +35,17 @@ COVERAGES: tuple[Coverage, ...] = ("exclusive", "publish")
 def main() -> None:
     """Measures and writes the result."""
     if len(sys.argv) > 1:
-        print(json.dumps(measured(int(sys.argv[1]))))
+        print(json.dumps(measured(int(sys.argv[1]), float(sys.argv[2]))))
         return
     result: dict[str, object] = {"machine": machine(), "source": SOURCE}
-    for latency_ms in LATENCIES_MS:
-        command = [sys.executable, "-m", "benchmarks.coverage", str(latency_ms)]
+    for world, (latency_ms, asked_s) in WORLDS.items():
+        command = [sys.executable, "-m", "benchmarks.coverage", str(latency_ms), str(asked_s)]
         said = subprocess.run(command, check=True, capture_output=True, text=True)
-        result[f"{latency_ms} ms a request"] = json.loads(said.stdout.splitlines()[-1])
+        result[world] = json.loads(said.stdout.splitlines()[-1])
     write("coverage", result)
 
 
-def measured(latency_ms: int) -> dict[str, object]:
+def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
     """Both, in interleaved pairs, in this process."""
     data = Path(os.environ.get("HEADGATE_TEST_DATA") or "../shared/data") / "engagement"
     expected = json.loads((data / "expected.json").read_text())[SOURCE]
@@ -76,7 +78,7 @@ def measured(latency_ms: int) -> dict[str, object]:
                         for file in sorted((folder / "in" / kind).iterdir())[which]:
                             shutil.copy(file, source / kind)
                     begun = time.perf_counter()
-                    ours(spark, source, target, coverage)
+                    ours(spark, source, target, coverage, asked_s)
                     times_ms.append((time.perf_counter() - begun) * 1000)
                 assert digest(spark, target / "table") == expected["final_sha256"], f"{coverage} is wrong"
                 if number:

@@ -89,21 +89,24 @@ def digest(spark: SparkSession, table: Path) -> str:
     return hashlib.sha256("\n".join(sorted(f"{a}|{b}" for a, b in rows)).encode()).hexdigest()
 
 
-def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | None = None) -> None:
-    """The three streams, in turns; with a coverage, each file is a batch and each batch a turn."""
+def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | None = None, asked_s: float = 0) -> None:
+    """The three streams, in turns; with a coverage, each file is a batch and each batch a turn.
+
+    Each batch asks a service, if `asked_s` is not 0, that takes so many seconds.
+    """
     keys: dict[str, Any] = {}
     if coverage is not None:
         keys = {"coverage": coverage, "max_rows_per_batch": 1, "turn_limit": {"batches": 1}}
     pipeline = headgate.Pipeline("bench", storage=str(target / "_headgate"), coordinator=f"sqlite:{target}/turns.db")
     properties = {"delta.enableDeletionVectors": "true"}
     table = pipeline.table("engagement", path=str(target / "table"), properties=properties)
-    table.append(
+    ingestion = table.append(
         name="Ingestion",
         source=headgate.files(str(source / "ingest")),
         columns={"person_id": "alias_id"},
         **keys,
     )
-    table.mutate(
+    mutation = table.mutate(
         name="Mutation",
         after="Ingestion",
         source=headgate.files(str(source / "mutation")),
@@ -113,13 +116,21 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
         applies_to="arrived_and_later",
         **keys,
     )
-    table.erase(
+    erasure = table.erase(
         name="TTL",
         after="Mutation",
         source=headgate.files(str(source / "delete")),
         match={"person_id": "person_id"},
         **keys,
     )
+
+    def ask(batch: DataFrame) -> DataFrame:
+        time.sleep(asked_s)
+        return batch
+
+    if asked_s:
+        for stream in (ingestion, mutation, erasure):
+            stream(ask)
     pipeline.run(until_idle=True, spark=spark)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
@@ -67,6 +69,33 @@ def test_a_request_that_came_to_stand_meanwhile_is_met(session: SparkSession, tm
     b.run("Mut", requests("a>p"), REQUEST, 1)
     put()
     assert persons(b) == {"1": "p", "2": "p"}
+
+
+@pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
+def test_what_is_computed_anew_is_not_read_anew(session: SparkSession, tmp_path: Path, on_bad_record: str) -> None:
+    """The function of the stream, which may take long or say something else each time, sees each record once."""
+    looked_up = session.sparkContext.accumulator(0)
+
+    def look_up(alias: str) -> str:
+        looked_up.add(1)
+        return alias
+
+    function = F.udf(look_up, "string", useArrow=False).asNondeterministic()
+    b = bench(session, tmp_path)
+    b.streams = tuple(
+        replace(one, on_bad_record=on_bad_record, transform=lambda batch: batch.withColumn("alias", function("alias")))
+        if one.name == "In"
+        else one
+        for one in b.streams
+    )
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    before = looked_up.value
+    put = staged(b, 1, "2:a", "3:b")
+    b.run("Mut", requests("a>p"), REQUEST, 1)
+    put()
+    assert persons(b) == {"1": "p", "2": "p", "3": "b"}
+    assert looked_up.value == before + 2
 
 
 def test_a_key_that_came_meanwhile_is_not_written_twice(session: SparkSession, tmp_path: Path) -> None:

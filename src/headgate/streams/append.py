@@ -29,10 +29,13 @@ CONSTRAINT = "delta.constraints."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Computed:
-    """What a batch comes to."""
+class _Read:
+    """A batch as the table's columns, before requests of the table met it."""
 
+    metadata: TableMetadata
+    """Of the table that it was read for."""
     rows: DataFrame
+    """With the source's columns."""
     bad: DataFrame | None
     """Records that do not fit, where they are kept."""
     cached: list[DataFrame]
@@ -52,8 +55,7 @@ class _Staged:
     """Table → version before it was read."""
     unsettled: frozenset[str]
     """Streams of requests whose last batch stood, though it was not settled."""
-    metadata: TableMetadata
-    computed: _Computed
+    read: _Read
     insert: Staged
 
 
@@ -97,17 +99,15 @@ class AppendStream:
         seen = {table: log.head(table) for table in self.tables()}
         if seen[target] < 0:
             return
-        metadata, unsettled = log.metadata(target), self._context.unsettled(self._deciding())
-        computed = self._computed(self._records(batch), metadata, unsettled)
+        unsettled = self._context.unsettled(self._deciding())
+        read = self._read(self._records(batch), log.metadata(target), is_kept=True)
         try:
             with refusals(self._spec):
-                staged = stage_append(self._context.session, computed.rows, target, self._options)
+                staged = stage_append(self._context.session, self._met(read, unsettled), target, self._options)
         except BaseException:
-            computed.forget()
+            read.forget()
             raise
-        self._staged = _Staged(
-            batch_id=batch_id, seen=seen, unsettled=unsettled, metadata=metadata, computed=computed, insert=staged
-        )
+        self._staged = _Staged(batch_id=batch_id, seen=seen, unsettled=unsettled, read=read, insert=staged)
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -135,74 +135,69 @@ class AppendStream:
         for table in self.tables():
             turn.enter(table)
         metadata, unsettled = log.metadata(target), self._context.unsettled(self._deciding())
-        if staged is None or staged.unsettled != unsettled or not self._still_holds(staged, metadata):
+        if staged is not None and not _is_same(staged.read.metadata, metadata):
             self._drop_staged()
             staged = None
-            computed = self._computed(self._records(batch) if records is None else records, metadata, unsettled)
+        if staged is not None:
+            read = staged.read
         else:
-            computed = staged.computed
+            read = self._read(self._records(batch) if records is None else records, metadata)
+        holds = staged is not None and staged.unsettled == unsettled and self._is_unchanged(staged)
         letters = 0
         try:
-            if computed.bad is not None:
-                letters = write_dead_letters(turn, self._context, self._spec, computed.bad, batch_id)
+            if read.bad is not None:
+                letters = write_dead_letters(turn, self._context, self._spec, read.bad, batch_id)
+            rows = None if holds else self._met(read, unsettled)
             before = log.head(target)
             tokens: list[WriteToken] = []
 
             def statement(token: WriteToken) -> None:
                 tokens.append(token)
-                if staged is not None:
+                if rows is None:
+                    assert staged is not None
                     finish(staged.insert, token)
                 else:
-                    self._write(computed.rows, token)
+                    append(rows, target, token, options=self._options)
 
             with refusals(self._spec):
                 is_new = turn.write(target, step=APPEND, name="append", statement=statement)
         finally:
-            computed.forget()
+            read.forget()
             self._staged = None
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
-    def _computed(self, batch: DataFrame, metadata: TableMetadata, unsettled: frozenset[str]) -> _Computed:
-        """The rows that a batch adds, and the records that do not fit."""
-        rows = self._prepared(batch, metadata)
-        bad: DataFrame | None = None
-        cached: list[DataFrame] = []
-        try:
-            if self._spec.on_bad_record == "fail":
-                rows = refuse_bad(rows)
-            else:
-                rows = rows.persist()
-                cached.append(rows)
-                bad = rows.where(F.col(BAD).isNotNull())
-                rows = rows.where(F.col(BAD).isNull())
-            rows = self._without_erased(self._with_standing(rows, unsettled), unsettled)
-            if self._append.on_duplicate == "keep_first":
-                rows = self._first_of_key(rows, cached)
-        except BaseException:
-            _Computed(rows=rows, bad=bad, cached=cached).forget()
-            raise
-        return _Computed(rows=rows.drop(*SOURCE_COLUMNS), bad=bad, cached=cached)
+    def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
+        """The records of a batch that fit, and those that do not; `is_kept` if they will be read more than once."""
+        rows, bad = self._prepared(batch, metadata), None
+        is_strict = self._spec.on_bad_record == "fail"
+        if is_strict:
+            rows = refuse_bad(rows)
+        cached = [rows.persist()] if is_kept or not is_strict else []
+        if not is_strict:
+            bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
+        return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
-    def _still_holds(self, staged: _Staged, metadata: TableMetadata) -> bool:
-        """Whether nothing that the batch was computed from has changed."""
-        log, target = self._context.log, self._context.target
-        before, now = staged.metadata, metadata
-        if (before.id, before.schema, before.properties) != (now.id, now.schema, now.properties):
-            return False
+    def _met(self, read: _Read, unsettled: frozenset[str]) -> DataFrame:
+        """The rows that a batch adds, after what stands for them now."""
+        rows = self._without_erased(self._with_standing(read.rows, unsettled), unsettled)
+        if self._append.on_duplicate == "keep_first":
+            rows = self._first_of_key(rows, read.cached)
+        return rows.drop(*SOURCE_COLUMNS)
+
+    def _is_unchanged(self, staged: _Staged) -> bool:
+        """Whether no commit has changed what the batch was computed from."""
         # Rows that others append concern only who looks for keys; dead letters concern nobody.
         passed = {self._context.dead_letters_of(self._spec)}
         if self._append.on_duplicate != "keep_first":
-            passed.add(target)
-        return all(log.is_unchanged(table, since) for table, since in staged.seen.items() if table not in passed)
+            passed.add(self._context.target)
+        seen = staged.seen.items()
+        return all(self._context.log.is_unchanged(table, since) for table, since in seen if table not in passed)
 
     def _drop_staged(self) -> None:
         staged, self._staged = self._staged, None
         if staged is not None:
-            staged.computed.forget()
-
-    def _write(self, rows: DataFrame, token: WriteToken) -> None:
-        append(rows, self._context.target, token, options=self._options)
+            staged.read.forget()
 
     @property
     def _options(self) -> dict[str, str]:
@@ -389,6 +384,11 @@ def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
         else:
             columns[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
     return met.select(*columns)
+
+
+def _is_same(before: TableMetadata, now: TableMetadata) -> bool:
+    """Whether the columns and rules of a table are as they were."""
+    return (before.id, before.schema, before.properties) == (now.id, now.schema, now.properties)
 
 
 def _needs_cast(given: DataType, wanted: DataType) -> bool:
