@@ -93,8 +93,9 @@ soak-rows: env
 	$(BIN)/python -m headgate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null
 	$(BIN)/python -m headgate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
-matrix: env
-	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix
+matrix: .venv/tests.jsa
+	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --ignore=tests/spark/test_rows_pairs.py
+	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadgroup tests/spark/test_rows_pairs.py
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py
