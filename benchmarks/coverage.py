@@ -20,7 +20,7 @@ from pathlib import Path
 import pyspark
 
 import headgate
-from benchmarks.measure import figures, machine, write
+from benchmarks.measure import cpu_s, figures, machine, write
 from benchmarks.streams import ORDER, SOURCE, cut, digest, ours, ratio
 from headgate.core.spec.data import Coverage
 
@@ -51,6 +51,7 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
     expected = json.loads((data / "expected.json").read_text())[SOURCE]
     first_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
     then_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
+    then_cpu_s: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind, parts in PARTS.items():
@@ -71,23 +72,26 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
             for coverage in COVERAGES if number % 2 else reversed(COVERAGES):
                 target = folder / f"{coverage}-{number}"
                 source = target / "in"
-                times_ms = []
+                times_ms, used_s = [], []
                 for which in (slice(None, 1), slice(1, None)):
                     for kind in PARTS:
                         (source / kind).mkdir(parents=True, exist_ok=True)
                         for file in sorted((folder / "in" / kind).iterdir())[which]:
                             shutil.copy(file, source / kind)
-                    begun = time.perf_counter()
+                    begun, used = time.perf_counter(), sum(cpu_s(spark).values())
                     ours(spark, source, target, coverage, asked_s)
                     times_ms.append((time.perf_counter() - begun) * 1000)
+                    used_s.append(sum(cpu_s(spark).values()) - used)
                 assert digest(spark, target / "table") == expected["final_sha256"], f"{coverage} is wrong"
                 if number:
                     first_ms[coverage].append(times_ms[0])
                     then_ms[coverage].append(times_ms[1])
+                    then_cpu_s[coverage].append(used_s[1])
                 shutil.rmtree(target)
     return {
         **{f"{coverage}_first_batches_ms": figures(samples) for coverage, samples in first_ms.items()},
         **{f"{coverage}_ms": figures(samples) for coverage, samples in then_ms.items()},
+        **{f"{coverage}_cpu_s": [round(one, 1) for one in samples] for coverage, samples in then_cpu_s.items()},
         "exclusive_over_publish": ratio(then_ms["exclusive"], then_ms["publish"]),
     }
 

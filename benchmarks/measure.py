@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from pyspark.sql import SparkSession
 
 from headgate.testing.machine import machine as machine
 
@@ -27,3 +31,11 @@ def write(name: str, result: dict[str, Any]) -> None:
     text = json.dumps(result, indent=2)
     (RESULTS / f"{name}.json").write_text(text + "\n")
     print(text, flush=True)
+
+
+def cpu_s(spark: SparkSession) -> dict[str, float]:
+    """Processor time so far, in seconds, of the JVM and of this process."""
+    jvm: Any = spark._jvm
+    with open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/stat") as file:
+        used = file.read().rpartition(")")[2].split()
+    return {"jvm": sum(map(int, used[11:13])) / os.sysconf("SC_CLK_TCK"), "python": time.process_time()}

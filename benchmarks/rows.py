@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from delta.tables import DeltaTable as StockTable
 from pyspark.sql import SparkSession
 
 import headgate
-from benchmarks.measure import figures, machine, write
+from benchmarks.measure import cpu_s, figures, machine, write
 from headgate.delta import publish
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -187,11 +186,11 @@ def _cell(
                 times.append(time.perf_counter() - begun)
                 break
 
-    bytes_before, cpu_before, begun = _bytes(path), _cpu_s(spark), time.perf_counter()
+    bytes_before, cpu_before, begun = _bytes(path), cpu_s(spark), time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         for done in [pool.submit(write_on) for _ in range(threads)]:
             done.result()
-    took, cpu = time.perf_counter() - begun, _cpu_s(spark)
+    took, cpu = time.perf_counter() - begun, cpu_s(spark)
     found = {
         "commits_per_minute": round(count["commits"] * 60 / took, 1),
         "executions_per_commit": round(count["executions"] / max(1, count["commits"]), 2),
@@ -211,14 +210,6 @@ def _cell(
         found["publish_ms"] = figures(publishes)
     print(threads, files, way, found, flush=True)
     return found
-
-
-def _cpu_s(spark: SparkSession) -> dict[str, float]:
-    """Processor time so far, of the JVM and of this process."""
-    jvm: Any = spark._jvm
-    with open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/stat") as file:
-        used = file.read().rpartition(")")[2].split()
-    return {"jvm": sum(map(int, used[11:13])) / os.sysconf("SC_CLK_TCK"), "python": time.process_time()}
 
 
 def _bytes(path: str) -> int:
