@@ -94,8 +94,7 @@ soak-rows: env
 	$(BIN)/python -m headgate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: .venv/tests.jsa
-	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --ignore=tests/spark/test_rows_pairs.py
-	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadgroup tests/spark/test_rows_pairs.py
+	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py

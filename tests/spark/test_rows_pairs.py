@@ -106,11 +106,6 @@ def test_what_is_chosen_meets_all_that_two_can_be() -> None:
     assert {level for case in cases if (level := level_on_the_page(*case)) is not None} == {1, 2, 3, 4}
 
 
-def together(kind: Kind) -> pytest.MarkDecorator:
-    """What is slow to make for a kind of table is made in one process."""
-    return pytest.mark.xdist_group(kind.name)
-
-
 LEVEL_MAX = {"DELETE": 3, "UPDATE": 3, "INSERT": 1}
 """On every kind of table: what each row says alone is executed again on the files concerned, not on the table."""
 
@@ -137,7 +132,7 @@ def test_a_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, winner: Form
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("winner", FORMS.values(), ids=lambda form: form.name)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=lambda variant: variant.name)
-@pytest.mark.parametrize("kind", [pytest.param(kind, id=name, marks=together(kind)) for name, kind in KINDS.items()])
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.name)
 def test_every_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, winner: Form) -> None:
     """The whole."""
     for ours in FORMS.values():
@@ -159,7 +154,6 @@ def said() -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.matrix
-@together(PLAIN)
 @pytest.mark.timeout(3600)
 def test_the_page_says_at_which_level_each_pair_ends(lake: Lake) -> None:
     """Generated below its mark, and never edited there."""
