@@ -394,6 +394,9 @@ class Lake:
         if version is not None and kind.has_feed:
             self._compare_feed(path, version, won.rows, rows)
         audit(path)
+        # Delta keeps two or three megabytes of a table for an hour, and thousands follow each other.
+        jvm = self._publisher.jvm
+        jvm.forget(jvm.delta_log(str(path)).dataPath())
         return Ended(outcome, State(path, rows))
 
     def run(self, text: str) -> Outcome:
