@@ -62,7 +62,7 @@ lint: env
 
 # Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
 test: lint .venv/tests.jsa
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .venv/tests.jsa: .venv/.installed
 	@echo '== an archive of Java classes, for the many drivers that tests start'
@@ -94,7 +94,7 @@ soak-rows: env
 	$(BIN)/python -m headgate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: .venv/tests.jsa
-	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile
+	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --no-loadscope-reorder
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py

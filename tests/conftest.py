@@ -132,6 +132,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         long = [item for item in items if item.get_closest_marker("matrix")]
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
+    # What begins last is what all wait for: files first whose tests may take long, those without Spark last. Otherwise the order
+    # is the random one.
+    may_take: dict[Path, float] = {}
+    for item in items:
+        mark, has_spark = item.get_closest_marker("timeout"), item.get_closest_marker("spark") is not None
+        may_take[item.path] = max(may_take.get(item.path, 0), mark.args[0] if mark else has_spark)
+    items.sort(key=lambda item: -may_take[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)
