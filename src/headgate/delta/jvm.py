@@ -42,11 +42,11 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
             "startTransaction/2",
             "createDataFrame/4",
         ),
-        *("store/0", "logPath/0", "dataPath/0"),
+        *("store/0", "logPath/0", "dataPath/0", "snapshotLock/0", "installSnapshot/2"),
     ),
     f"{DELTA}.Snapshot": (
         *("<init>/5", "version/0", "metadata/0", "protocol/0", "logSegment/0", "checksumOpt/0", "allFiles/0"),
-        *("transactions/0", "setTransactions/0", "_computedStateTriggered/0"),
+        *("transactions/0", "setTransactions/0", "_computedStateTriggered/0", "uncache/0"),
     ),
     f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
@@ -69,6 +69,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/2", "unreserve/2", "take/1", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
+    f"{OURS}.LastingSnapshot": ("hold/1", "release/0"),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""
@@ -141,6 +142,7 @@ class _Handles:
     transactions: Any
     actions: Any
     attempt: Any
+    lasting: Any
 
 
 @lru_cache(1)
@@ -155,6 +157,7 @@ def _handles(root: Any) -> _Handles:
         transactions=Statics(root.io.github.headgate.SnapshotTransactions),
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
         attempt=Statics(root.io.github.headgate.Attempt),
+        lasting=Statics(root.io.github.headgate.LastingSnapshot),
     )
 
 
@@ -175,6 +178,7 @@ class Jvm:
         self._transactions: Any = handles.transactions
         self._actions: Any = handles.actions
         self._attempt: Any = handles.attempt
+        self._lasting: Any = handles.lasting
 
     @cached_property
     def hadoop_conf(self) -> Any:
@@ -210,6 +214,16 @@ class Jvm:
         """Delta's `DeltaLog` of a path, the same for all sessions of the JVM; version -1 where there is no table."""
         with self.active():
             return self._logs.forTable(self.jsession, table)
+
+    @contextmanager
+    def holding(self, log: Any) -> Iterator[None]:
+        """Have Delta keep the newest snapshot's state cached for a statement on it, though others commit meanwhile."""
+        held = self._lasting.hold(log)
+        try:
+            yield
+        finally:
+            if held is not None:
+                held.release()
 
     def snapshot(self, log: Any) -> Any:
         """A fresh `Snapshot`: the log is listed again."""

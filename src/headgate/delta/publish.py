@@ -317,7 +317,8 @@ class _Run:
         if self._rows is not None:
             self.rows_read, self._rows = self.rows_read + self._rows.rows_read, None
         # The stock commit would not carry the stamp.
-        ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
+        with self.jvm.holding(self.log):
+            ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
         self.returned = ran.returned
         if isinstance(ran.commit, Captured):
             self._computed_on = ran.commit.version

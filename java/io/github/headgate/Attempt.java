@@ -22,13 +22,15 @@ import scala.collection.Iterator;
  */
 public final class Attempt {
   private final SparkSession session;
+  private final DeltaLog log;
   private final OptimisticTransaction transaction;
   private final List<Action> actions = new ArrayList<>();
   private final Map<String, String> tags;
   private final List<PostCommitHook> left = new ArrayList<>();
 
-  private Attempt(SparkSession session, OptimisticTransaction transaction, Map<String, String> tags) {
+  private Attempt(SparkSession session, DeltaLog log, OptimisticTransaction transaction, Map<String, String> tags) {
     this.session = session;
+    this.log = log;
     this.transaction = transaction;
     this.tags = tags;
   }
@@ -44,7 +46,8 @@ public final class Attempt {
   public static Attempt begin(
       SparkSession session, DeltaLog log, Snapshot snapshot, String actions, Map<String, String> tags, boolean isBlind) {
     return in(session, () -> {
-      Attempt attempt = new Attempt(session, log.startTransaction(Option.empty(), Option.apply(ours(snapshot))), tags);
+      OptimisticTransaction transaction = log.startTransaction(Option.empty(), Option.apply(ours(snapshot)));
+      Attempt attempt = new Attempt(session, log, transaction, tags);
       // The second lock: were the session's settings ever not seen, a winner that has files would still be.
       if (!isBlind) attempt.transaction.readWholeTable();
       actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
@@ -71,7 +74,9 @@ public final class Attempt {
         transaction.postCommitHooks().clear();
       }
       DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
-      return transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
+      long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
+      LastingSnapshot.install(log);
+      return version;
     });
   }
 

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.delta;
 
+import java.util.concurrent.locks.ReentrantLock;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.delta.storage.LogStore;
@@ -15,6 +16,18 @@ public class DeltaLog {
   }
 
   public OptimisticTransaction startTransaction(Option<CatalogTable> table, Option<Snapshot> snapshot) {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public ReentrantLock snapshotLock() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Snapshot unsafeVolatileSnapshot() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Snapshot installSnapshot(Snapshot newest, long atMs) {
     throw new UnsupportedOperationException("stub");
   }
 }

@@ -34,4 +34,8 @@ public class Snapshot {
   public boolean _computedStateTriggered() {
     throw new UnsupportedOperationException("stub");
   }
+
+  public void uncache() {
+    throw new UnsupportedOperationException("stub");
+  }
 }

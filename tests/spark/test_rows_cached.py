@@ -1,0 +1,52 @@
+"""What Delta has cached of a snapshot stays for the statements that run on it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import headgate
+from headgate.delta.jvm import Jvm
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
+from tests.spark.delta_tables import make_table
+from tests.spark.test_delta_statements import wait_until, waits_for
+
+
+def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Until it ends, and no longer; each of several on the same snapshot, until the last of them ends."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT /*+ COALESCE(1) */ id, 0 FROM range(20)")
+    jvm = Jvm(session)
+    log = jvm.delta_log(str(table))
+    started, released = tmp_path / "started", tmp_path / "released"
+    slow = waits_for(session.createDataFrame([(11,)], "id BIGINT").coalesce(1), started, released)
+    merge = headgate.DeltaTable.forPath(session, str(table)).alias("t").merge(slow.alias("s"), "t.id = s.id")
+
+    def update(id_: int) -> None:
+        # Staged, so that it is committed as one that has lost is.
+        dml = statement(session, f"UPDATE delta.`{table}` SET v = 1 WHERE id = {id_}")
+        assert dml is not None
+        publisher(session).finish(publisher(session).stage(dml))
+
+    update(0)
+    first = log.unsafeVolatileSnapshot()
+    with ThreadPoolExecutor(1) as pool:
+        with jvm.holding(log):
+            running = pool.submit(merge.whenMatchedUpdate(set={"v": "t.v + 1"}).execute)
+            wait_until(lambda: started.exists() or running.done())
+            update(1)
+        second = log.unsafeVolatileSnapshot()
+        update(2)
+        assert log.unsafeVolatileSnapshot().version() == second.version() + 1 == first.version() + 2
+        assert (first.isCached(), second.isCached()) == (True, False)
+        released.touch()
+        running.result()
+    assert not first.isCached()
+    assert {row.id: row.v for row in session.table(f"delta.`{table}`").where("v > 0").collect()} == dict.fromkeys(
+        (0, 1, 2, 11), 1
+    )
