@@ -36,15 +36,17 @@ def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
     update(0)
     first = log.unsafeVolatileSnapshot()
     with ThreadPoolExecutor(1) as pool:
-        with jvm.holding(log):
-            running = pool.submit(merge.whenMatchedUpdate(set={"v": "t.v + 1"}).execute)
-            wait_until(lambda: started.exists() or running.done())
-            update(1)
-        second = log.unsafeVolatileSnapshot()
-        update(2)
-        assert log.unsafeVolatileSnapshot().version() == second.version() + 1 == first.version() + 2
-        assert (first.isCached(), second.isCached()) == (True, False)
-        released.touch()
+        try:
+            with jvm.holding(log):
+                running = pool.submit(merge.whenMatchedUpdate(set={"v": "t.v + 1"}).execute)
+                wait_until(lambda: started.exists() or running.done())
+                update(1)
+            second = log.unsafeVolatileSnapshot()
+            update(2)
+            assert log.unsafeVolatileSnapshot().version() == second.version() + 1 == first.version() + 2
+            assert (first.isCached(), second.isCached()) == (True, False)
+        finally:
+            released.touch()
         running.result()
     assert not first.isCached()
     assert {row.id: row.v for row in session.table(f"delta.`{table}`").where("v > 0").collect()} == dict.fromkeys(
