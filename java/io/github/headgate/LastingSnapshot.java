@@ -36,10 +36,10 @@ public final class LastingSnapshot extends Snapshot {
 
   /** The newest snapshot, to be released; null if its cache goes when a newer one comes. */
   public static LastingSnapshot hold(DeltaLog log) {
-    return log.unsafeVolatileSnapshot() instanceof LastingSnapshot newest && newest.isHeld() ? newest : null;
+    return log.unsafeVolatileSnapshot() instanceof LastingSnapshot newest && newest.holdIfNewest() ? newest : null;
   }
 
-  private boolean isHeld() {
+  private boolean holdIfNewest() {
     synchronized (lock) {
       if (!isReplaced) holders++;
       return !isReplaced;
