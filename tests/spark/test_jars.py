@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -227,6 +228,24 @@ def test_a_part_that_becomes_the_jar_while_it_is_opened_is_not_touched(
     assert path.read_bytes() == finished.read_bytes() == ALPHA
 
 
+def test_a_part_that_another_takes_before_it_is_locked_is_left_to_them(
+    repository: Repository, only_alpha: Path, sources: JarSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between our making a part and our locking it, another may take it for one left behind; then we make a second."""
+    lock_file = fcntl.flock
+    with contextlib.ExitStack() as other:
+
+        def take_first(file: Any, operation: int) -> None:
+            if len(parts(sources)) == 1:
+                lock_file(other.enter_context(open(file.name, "r+b")), operation)
+            lock_file(file, operation)
+
+        monkeypatch.setattr(fcntl, "flock", take_first)
+        (path,) = fetch(["test"], sources=sources, lock_file=only_alpha)
+        assert path.read_bytes() == ALPHA
+        assert [part.stat().st_size for part in parts(sources)] == [0], "the other's, as it was"
+
+
 def test_a_repository_that_knows_no_ranges_sends_the_whole(
     repository: Repository, only_alpha: Path, sources: JarSources
 ) -> None:
@@ -393,12 +412,12 @@ for path in fetch(["test"], sources=sources, lock_file=Path(sys.argv[3])):
 
 def test_many_processes_fill_one_empty_cache_at_once(repository: Repository, lock: Path, sources: JarSources) -> None:
     """Every one of six processes that start together gets whole jars, and nothing but the jars is left."""
-    repository.faults = [0.3, 0.5, 500, 0.7]
+    repository.faults = [0.3, 500, 0.7]  # one less than the attempts of one process, which may meet them all
     command = [sys.executable, "-c", FETCH_SCRIPT, str(sources.cache_dir), repository.url, str(lock)]
-    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    for process in started:
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    ended = [(process, *process.communicate(timeout=120)) for process in started]
+    assert [(process.returncode, complaint) for process, _, complaint in ended] == [(0, "")] * 6
+    for _, output, _ in ended:
         assert [Path(line).read_bytes() for line in output.splitlines()] == [ALPHA, BETA]
     files = [path for path in sources.cache_dir.rglob("*") if path.is_file()]
     assert sorted(path.name for path in files) == ["alpha-1.0.jar", "beta-2.0.jar"]

@@ -295,20 +295,22 @@ def _private_part(file: Path) -> Iterator[IO[bytes]]:
 
     The owner holds its lock; the kernel drops the lock with the process, so a part that can be locked has no owner.
     """
-    left_behind = sorted(file.parent.glob(f".{file.name}.*.part"))
-    new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
-    for name, mode in [*((old, "r+b") for old in left_behind), (new, "x+b")]:
-        with contextlib.ExitStack() as held:
-            try:
-                part: IO[bytes] = held.enter_context(open(name, mode))
-                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Between our opening and locking it, its owner may have finished and renamed it.
-                is_ours = os.path.samestat(os.fstat(part.fileno()), name.stat())
-            except (FileNotFoundError, BlockingIOError):
-                continue
-            if is_ours:
-                yield part
-                return
+    while True:
+        left_behind = sorted(file.parent.glob(f".{file.name}.*.part"))
+        new = file.with_name(f".{file.name}.{uuid.uuid4().hex}.part")
+        for name, mode in [*((old, "r+b") for old in left_behind), (new, "x+b")]:
+            with contextlib.ExitStack() as held:
+                try:
+                    part: IO[bytes] = held.enter_context(open(name, mode))
+                    fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    # Between our opening and locking it, its owner may have finished and renamed it.
+                    is_ours = os.path.samestat(os.fstat(part.fileno()), name.stat())
+                except (FileNotFoundError, BlockingIOError):
+                    continue
+                if is_ours:
+                    yield part
+                    return
+        # Even the new one was taken: before its lock was ours, another took it for one left behind.
 
 
 def _fill(part: IO[bytes], jar: Jar, sources: JarSources, progress: Progress) -> None:
