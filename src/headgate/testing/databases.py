@@ -113,18 +113,22 @@ def mariadb_server(directory: Path) -> Iterator[str]:
     directory.mkdir(parents=True, exist_ok=True)
     data, socket, log = directory / "data", directory / "s", directory / "mariadb.log"
     user = ["--user=root"] if os.geteuid() == 0 else []
+    # A server that starts removes all temporary tables in its folder for them: also those of another that runs.
+    temporary = directory / "tmp"
+    temporary.mkdir(exist_ok=True)
+    environ = {**os.environ, "TMPDIR": str(temporary)}
     with log.open("ab") as output:
         subprocess.run(
             ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
              "--auth-root-authentication-method=normal", *user],
-            stdout=output, stderr=subprocess.STDOUT, check=True,
+            stdout=output, stderr=subprocess.STDOUT, check=True, env=environ,
         )  # fmt: skip
         process = subprocess.Popen(
             ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *user,
              "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync",
              "--sync-frm=0", "--innodb-buffer-pool-size=256M", "--skip-log-bin",
              "--character-set-server=utf8mb4", "--collation-server=utf8mb4_general_ci"],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environ,
         )  # fmt: skip
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
