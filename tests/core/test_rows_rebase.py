@@ -9,7 +9,17 @@ from pyroaring import BitMap64
 
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, changes
-from headgate.core.rows.effects import Captured, FindEntered, WriteVectors
+from headgate.core.rows.effects import (
+    Captured,
+    Describe,
+    Execute,
+    FindEntered,
+    Put,
+    PutReply,
+    ReadChanges,
+    WriteVectors,
+)
+from headgate.core.rows.publish import Published, publish
 from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, rebase
 from headgate.core.rows.statement import Reads, Statement
 
@@ -78,3 +88,70 @@ def test_an_update_whose_file_was_replaced_is_executed_on_files_that_concern_it(
     assert isinstance(outcome, Partly)
     assert sorted(file["path"] for file in outcome.files) == ["copy", "left"]
     assert outcome.kept == ()
+
+
+@pytest.mark.parametrize("reads", [Reads.ROWS, Reads.KEYS, Reads.TABLE, Reads.PLACES])
+def test_a_file_that_was_added_again_and_taken_is_not_brought_back(reads: Reads) -> None:
+    """It is in none of the files that were lost: nobody had removed it when it was first named."""
+    actions = [Action("remove", {"path": "old"}), Action("add", {"path": "new"})]
+    again, taken = Action("add", {"path": "old", "dataChange": False}), Action("remove", {"path": "old"})
+    lost = Captured(version=Version(4), actions=tuple(actions), info={})
+    won = changes(Version(4), [[again], [taken]])
+    with pytest.raises(StopIteration) as end:
+        rebase(Statement(reads=reads), lost, won).send(None)
+    assert end.value.value == Again("statistics or row ids of files were written anew")
+    moved = changes(Version(4), [[taken, Action("add", {"path": "copy", "dataChange": False})]])
+    assert (won.is_file_said_anew, moved.is_file_said_anew) == (True, False)
+
+
+# -------------------------------------------------------------------------------------------------------- the protocol
+
+
+def answered(protocol: Any, *steps: tuple[type, Any]) -> Published:
+    """How publishing ends when it asks this, and is told that."""
+    effect = protocol.send(None)
+    for place, (asked, answer) in enumerate(steps):
+        assert isinstance(effect, asked)
+        if place == len(steps) - 1:
+            with pytest.raises(StopIteration) as end:
+                protocol.send(answer)
+            published: Published = end.value.value
+            return published
+        effect = protocol.send(answer)
+    raise AssertionError("there is a last step")
+
+
+NEW = (Action("txn", {"appId": "x", "version": 5}), Action("add", {"path": "new"}))
+
+
+def test_a_stock_commit_that_arrived_though_its_store_denied_it_is_known_again() -> None:
+    """A client that repeats a put finds the version taken, by itself."""
+    lost = Captured(version=Version(4), actions=NEW, info={"txnId": "a"})
+    own = [*NEW, Action("commitInfo", {"txnId": "a"})]
+    other = [Action("commitInfo", {"txnId": "b"}), Action("add", {"path": "its"})]
+    published = answered(
+        publish(),
+        (Execute, lost),
+        (Describe, Statement(reads=Reads.NOTHING)),
+        (ReadChanges, changes(Version(4), [own, other])),
+    )
+    assert (published.version, published.level, published.lost_puts) == (5, 0, 0)
+
+
+@pytest.mark.parametrize(("stored", "is_superseded"), [(4, False), (6, True)])
+def test_tokens_that_came_while_it_was_executed_again_fence(stored: int, *, is_superseded: bool) -> None:
+    """They are in the snapshot of the second execution, which does not look at them."""
+    reads = Statement(reads=Reads.NOTHING)
+    first, second = (Captured(version=Version(version), actions=NEW, info={}) for version in (4, 6))
+    redefined, token = [Action("metaData", {})], [Action("txn", {"appId": "x", "version": stored})]
+    steps: list[tuple[type, Any]] = [
+        (Describe, reads),
+        (ReadChanges, changes(Version(4), [redefined])),
+        (Execute, second),
+        (Describe, reads),
+        (ReadChanges, changes(Version(4), [redefined, token])),
+    ]
+    if not is_superseded:
+        steps += [(ReadChanges, changes(Version(6), [])), (WriteVectors, ()), (Put, PutReply(True, "b"))]
+    published = answered(publish(first), *steps)
+    assert (published.is_superseded, published.version) == ((True, None) if is_superseded else (False, 7))

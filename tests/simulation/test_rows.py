@@ -12,6 +12,7 @@ import pytest
 from pyroaring import BitMap64
 
 from headgate.core.effects import Protocol, perform
+from headgate.core.ids import Version
 from headgate.core.rows import group, publish, rebase
 from headgate.core.rows.actions import Changes
 from headgate.core.rows.effects import Captured, Execute
@@ -211,9 +212,9 @@ def winners_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_
     yield
 
 
-def no_look_for_own(statement: Statement, lost: Captured) -> Protocol[Any]:
+def no_look_for_own(statement: Statement, lost: Captured, since: Version) -> Protocol[Any]:
     """A put whose answer was lost is taken for one that was never made."""
-    protocol = real_follow(statement, lost)
+    protocol = real_follow(statement, lost, since)
     answer: Any = None
     try:
         while True:

@@ -32,7 +32,7 @@ def scratch_log(folder: Path, *, age_s: float) -> Path:
 def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: SparkSession, tmp_path: Path) -> None:
     """The next statement that needs one looks for those of a day ago; what they wrote is left to VACUUM.
 
-    Its own is gone when it ends, and Delta no longer remembers it: a driver that runs for weeks would keep them all.
+    Its own is gone when it ends, and neither Delta nor the gate remembers it: a driver that runs for weeks would keep them all.
     """
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(5)).write.format("delta").mode("append").save(table)
@@ -60,3 +60,22 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     ((path, log),) = used.items()
     assert not (Path(path.removeprefix("file:")) / "_delta_log").exists()
     assert not jvm.delta_log(path).equals(log)
+    loader = jvm.root.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    gates = jvm.root.java.lang.Class.forName("io.github.headgate.Gate", False, loader).getDeclaredField("TABLES")
+    gates.setAccessible(True)
+    known = [str(gate) for gate in gates.get(None).keySet()]
+    assert any(table in gate for gate in known)
+    assert not any(Path(path).name in gate for gate in known)
+
+
+def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, tmp_path: Path) -> None:
+    """`delta.randomizeFilePrefixes` has Delta put vectors into folders, below that of the scratch log, too."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true", randomizeFilePrefixes="true")
+    rows(session, *range(6)).write.format("delta").mode("append").save(table)
+    dml = statement(session, f"UPDATE delta.`{table}` SET v = concat(v, '!') WHERE id >= 3")
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    rows(session, 7, 8, 1).write.format("delta").mode("append").save(table)
+    assert publisher(session).finish(staged).published.level == 3
+    found = {row.id: row.v for row in session.read.format("delta").load(table).where("id > 2").collect()}
+    assert found == dict.fromkeys([3, 4, 5, 7, 8], "a!")

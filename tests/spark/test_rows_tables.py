@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headgate.errors import UnsupportedTable
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import audit
-from tests.spark.delta_tables import foreign_commit, make_table
+from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 
 def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
@@ -84,6 +85,58 @@ def numbers(session: SparkSession, t: str) -> list[tuple[int, int]]:
     return [(row.v, row.n) for row in session.sql(f"SELECT v, n FROM {t} ORDER BY n").collect()]
 
 
+# ---------------------------------------------------------------------------------------- files that are said once more
+
+
+@pytest.mark.parametrize(
+    ("ours", "left"),
+    [
+        ("DELETE FROM T WHERE id = 3", [6, 7]),
+        ("UPDATE T SET id = id + 10 WHERE id IN (3, 7)", [6, 17]),
+        ("OPTIMIZE T", [6, 7]),
+    ],
+)
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_files_that_were_added_again_in_their_place_may_go_afterwards(
+    session: SparkSession, tmp_path: Path, ours: str, left: list[int], vectors: str
+) -> None:
+    """As where row tracking is switched on, or statistics are computed: commits of additions, of files that were there.
+
+    One of them is then taken, and a statement that had written it anew must not bring its rows back.
+    """
+    table = make_table(session, tmp_path / "t", enableDeletionVectors=vectors)
+    for numbers_ in (range(6), range(6, 8)):
+        rows(session, *numbers_).write.format("delta").mode("append").save(table)
+    dml = statement(session, f"{ours} ".replace(" T ", f" delta.`{table}` ", 1))
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    adds = [
+        json.loads(line)["add"]
+        for path in commit_paths(table)
+        for line in path.read_text().splitlines()
+        if '"add"' in line[:8]
+    ]
+    foreign_commit(table, *({"add": {**add, "dataChange": False}} for add in adds))
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id < 6")
+    assert publisher(session).finish(staged).published.level == 4
+    assert ids(session, table) == left
+
+
+def test_an_insert_of_its_own_table_s_changes_sees_those_that_came(session: SparkSession, tmp_path: Path) -> None:
+    """It reads the table, though not its files."""
+    table = make_table(session, tmp_path / "t", enableChangeDataFeed="true")
+    rows(session, 1).write.format("delta").mode("append").save(table)
+    own = session.newSession()
+    session.sql(f"CREATE TABLE changes_of_its_own USING delta LOCATION '{table}'")
+    try:
+        insert = f"INSERT INTO delta.`{table}` SELECT id + 100, v FROM table_changes('changes_of_its_own', 1)"
+        outcome = follow(own, insert, f"INSERT INTO delta.`{table}` VALUES (2, 'a')")
+    finally:
+        session.sql("DROP TABLE changes_of_its_own")
+    assert outcome.published.level == 4
+    assert ids(session, table) == [1, 2, 101, 102]
+
+
 # ------------------------------------------------------------------------------------------------------ shallow clones
 
 RACES = {
@@ -141,12 +194,12 @@ def test_a_shallow_clone_is_followed_on_as_any_table(
     ended = follow(session, ours.format(t=clone), winner.format(t=clone))
     assert ended.published.level == level
     after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}
-    assert rows(session, clone) == Counter({(id_, v): 1 for id_, v in after.items() if v is not None})
+    assert rows_of(session, clone) == Counter({(id_, v): 1 for id_, v in after.items() if v is not None})
     audit(tmp_path / "clone")
     assert {file: file.read_bytes() for file in original.rglob("*") if file.is_file()} == files
 
 
-def rows(session: SparkSession, t: str) -> Counter[tuple[int, int]]:
+def rows_of(session: SparkSession, t: str) -> Counter[tuple[int, int]]:
     return Counter((row.id, row.v) for row in session.sql(f"SELECT * FROM {t}").collect())
 
 
@@ -192,7 +245,7 @@ def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, 
     with pytest.raises(UnsupportedTable, match=f"another commit came first.*feature=icebergCompatV{number} ") as raised:
         follow(session, f"DELETE FROM {t} WHERE id = 1", f"INSERT INTO {t} VALUES (3, 3)")
     assert raised.value.facts["winner_version"] == 2
-    assert rows(session, t) == Counter([(1, 1), (2, 2), (3, 3)])
+    assert rows_of(session, t) == Counter([(1, 1), (2, 2), (3, 3)])
 
 
 CATALOG = "coordinatedCommits-preview"

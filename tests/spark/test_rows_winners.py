@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -17,15 +18,15 @@ import headgate
 from headgate.core.ids import TableLocation
 from headgate.delta import exact, publish
 from headgate.delta.gate import JOB_CONF, WAIT_CONF, Gate
-from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.log import LogGone
 from headgate.delta.publish import Staged
 from headgate.delta.statements import conflict_name, tokened
-from headgate.errors import HeadgateError, InvalidRequest, UnsupportedTable
+from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, UnsupportedTable
 from headgate.events import StatementPublished
 from headgate.tables.running import finish, on_statement, publisher
 from headgate.tables.sql import statement
-from tests.spark.delta_tables import commit_paths, foreign_commit, make_table, rows, write_token
+from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
 from tests.spark.test_delta_statements import wait_until
 
 MAPPED = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
@@ -132,6 +133,29 @@ def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
     with pytest.raises(ValueError, match="something else") as raised:
         publisher(session).finish(late)
     assert not hasattr(raised.value, "__notes__")
+
+
+def test_where_the_log_cannot_be_read_after_a_lost_answer_nobody_says_that_nothing_was_written(
+    session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put has arrived: a caller who believed it would write twice."""
+    late = staged(session, table, "INSERT INTO T VALUES (9, 'x')")
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")
+    real = exact.commit
+
+    def commit(*asked: Any, **more: Any) -> exact.Tried:
+        tried = real(*asked, **more)
+        monkeypatch.setattr(Jvm, "texts_from", fails)
+        return exact.Tried("unknown", tried.transaction_id)
+
+    def fails(*asked: object) -> None:
+        raise Py4JError("connection refused")
+
+    monkeypatch.setattr(exact, "commit", commit)
+    with pytest.raises(CommitInDoubt, match=r"whether it was made .*reason=connection refused version=3") as raised:
+        publisher(session).finish(late)
+    assert "nothing was written" not in str(raised.value)
+    assert ids(session, table) == [0, 1, 2, 3, 9]
 
 
 def another(table: TableLocation, session: SparkSession) -> None:

@@ -242,7 +242,8 @@ def _obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, oper
     own = str(jvm.delta_log(table).dataPath())
     for leaf in jvm.from_seq(plan.collectLeaves()):
         delta = _delta_index(leaf)
-        if delta is not None and str(delta.deltaLog().dataPath()) == own:
+        feed = _change_feed(leaf)
+        if any(read is not None and str(read.deltaLog().dataPath()) == own for read in (delta, feed)):
             found.append("its source reads the table itself")
         elif not _is_frozen(leaf, delta) and not (is_insert and _kind(leaf) != "DataSourceV2Relation"):
             found.append("its source may change: read a Delta table as of a version, or write the source down first")
@@ -300,6 +301,12 @@ def _delta_index(leaf: Any) -> Any | None:
         return None
     index = leaf.relation().location()
     return index if "Tahoe" in _kind(index) else None
+
+
+def _change_feed(leaf: Any) -> Any | None:
+    """The change feed of a Delta table that a relation reads; None for others."""
+    is_one = _kind(leaf) == "LogicalRelation" and _kind(leaf.relation()) == "DeltaCDFRelation"
+    return leaf.relation() if is_one else None
 
 
 def _kind(thing: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from headgate.core.rows.actions import Action, Body, as_add, partition_columns
 from headgate.core.rows.effects import Captured, Committed
-from headgate.core.rows.vectors import location
+from headgate.core.rows.vectors import UUID_WIDTH, location
 from headgate.delta.jvm import Jvm
 
 PREFIX = "hg"
@@ -131,7 +131,8 @@ def _translated(action: Action, files: dict[str, Body], name: str, prefix: str) 
         and vector["storageType"] == "u"
         and vector is not (files.get(own) or {}).get("deletionVector")
     ):
-        body["deletionVector"] = {**vector, "pathOrInlineDv": name + vector["pathOrInlineDv"]}
+        folder, coded = vector["pathOrInlineDv"][:-UUID_WIDTH], vector["pathOrInlineDv"][-UUID_WIDTH:]
+        body["deletionVector"] = {**vector, "pathOrInlineDv": f"{name}/{folder}{coded}" if folder else name + coded}
     return Action(action.kind, body)
 
 

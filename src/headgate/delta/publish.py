@@ -52,7 +52,7 @@ from headgate.delta.rows import TableRows
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
 from headgate.delta.together import lead
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
-from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.ports import WriteToken
 
 UNSERVED_FEATURES = CATALOG_FEATURES | {
@@ -97,6 +97,8 @@ class Staged:
     token: str
     commit: Captured | Committed
     table_id: str
+    head: Version
+    """A version that the table had before."""
 
 
 class Publisher:
@@ -123,7 +125,7 @@ class Publisher:
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        outcome = _Run(self, dml, uuid.uuid4().hex, self.table_id(dml)).to_end(None)
+        outcome = _Run(self, dml, uuid.uuid4().hex, self.table_id(dml), number=number).to_end(None)
         if app_id is None or number is None or outcome.published.version is not None:
             return outcome
         # Delta leaves a statement out as silently as it does nothing where there is nothing to do.
@@ -139,8 +141,9 @@ class Publisher:
             Exception: What the statement raises by itself.
         """
         token, table_id = uuid.uuid4().hex, self.table_id(dml)
+        head = Version(self.jvm.delta_log(dml.table).unsafeVolatileSnapshot().version())
         ran = self.gate.run(dml.execute, token=token, is_staged=True)
-        return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id)
+        return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id, head=head)
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
@@ -150,6 +153,10 @@ class Publisher:
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
         run = _Run(self, staged.dml, staged.token, staged.table_id, stamp=stamp)
+        if isinstance(staged.commit, Committed):
+            # It found nothing to do, and no commit says on which version: what came since has to be looked at.
+            has_moved = self.jvm.snapshot(run.log).version() != staged.head
+            return run.to_end(None if has_moved else staged.commit)
         run.require_files(staged.commit)
         return run.to_end(run.stamped(staged.commit))
 
@@ -178,6 +185,8 @@ class _Run:
     token: str
     table_id: str
     stamp: WriteToken | None = None
+    number: str | None = None
+    """Of the token that the session's settings give each commit; an execution may take it out of them."""
     returned: Any = None
     info: Body | None = None
     waited_s: float = 0.0
@@ -186,8 +195,8 @@ class _Run:
     is_reserved: bool = False
     _computed_on: Version | None = None
     """The snapshot of the last execution whose commit was kept."""
-    _is_in_doubt: bool = False
-    """A put of it may have arrived, or arrive yet."""
+    in_doubt: Version | None = None
+    """A put of it may have arrived at this version, or arrive yet: no commit is known to be there."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
     _known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
@@ -215,10 +224,16 @@ class _Run:
                     published: Published = end.value
                     break
                 answer = self.answer(effect)
-        except HeadgateError:
+        except HeadgateError as error:
+            if self.in_doubt is not None:
+                raise CommitInDoubt(
+                    "the answer to a commit was lost, and it could not be found out whether it was made",
+                    advice="Look for it in the table's history before the statement is run again",
+                    **{"table": self.dml.table, **error.facts, "version": self.in_doubt},
+                ) from error
             raise
         except Exception as error:
-            is_open = self._is_in_doubt or is_after_commit(error)
+            is_open = self.in_doubt is not None or is_after_commit(error)
             if not is_open and (winner := self._winner()) is not None:
                 tell_of(error, winner)
             raise
@@ -316,6 +331,7 @@ class _Run:
         self.dml.forget()
         if self._rows is not None:
             self.rows_read, self._rows = self.rows_read + self._rows.rows_read, None
+        self._set_number()
         # The stock commit would not carry the stamp.
         with self.jvm.holding(self.log):
             ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
@@ -328,13 +344,18 @@ class _Run:
         self._unlock()
         run_on = self.dml.execute_on
         assert run_on is not None, "a statement that cannot be executed elsewhere is not divisible"
+        self._set_number()
 
         def stage(path: str) -> Captured | Committed:
             return self.gate.run(lambda: run_on(path), token=self.token, is_staged=True).commit
 
         with self.jvm.active():
             snapshot = self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
-        return overlay.staged_on(self.jvm, self.log, snapshot, files, stage)
+        return self.stamped(overlay.staged_on(self.jvm, self.log, snapshot, files, stage))
+
+    def _set_number(self) -> None:
+        if self.number is not None:
+            self.dml.session.conf.set(NUMBER_CONF, self.number)
 
     def _describe(self) -> Statement:
         snapshot = self.log.unsafeVolatileSnapshot()
@@ -375,7 +396,6 @@ class _Run:
             raise entry.reply
         if entry.reply is not None:
             self._unlock()
-            self._is_in_doubt |= isinstance(entry.reply, InDoubt)
             return entry.reply
         return changes(after, list(self.commits(after).values()))
 
@@ -401,6 +421,8 @@ class _Run:
             )
         new = {Version(number): parse(text) for number, text in texts.items()}
         refuse_catalog(self.dml.table, (a.body for each in new.values() for a in each if a.kind == "protocol"))
+        if self.in_doubt in new:
+            self.in_doubt = None
         self._known |= new
         return {version: self._known[version] for version in sorted(self._known) if version > after}
 
@@ -425,7 +447,8 @@ class _Run:
             tried = self.commit(version, actions, info)
         finally:
             self._unlock()
-        self._is_in_doubt |= tried.reply == "unknown"
+        if tried.reply == "unknown":
+            self.in_doubt = version
         return PutReply(tried.reply == "done", tried.transaction_id)
 
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
@@ -462,9 +485,9 @@ class _Run:
     def _reserve(self) -> None:
         self._unlock()
         begun = time.monotonic()
+        self.is_reserved = True  # to be ended also by who is interrupted while it waits
         while not self.gate.reserve(self.dml.table, self.token):
             time.sleep(RESERVE_POLL_S)
-        self.is_reserved = True
         self.waited_s += time.monotonic() - begun
 
     def _lock(self, waiting: Waiting | None = None) -> None:

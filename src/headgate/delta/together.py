@@ -49,6 +49,8 @@ def lead(entries: Sequence[Entry]) -> None:
         is_done = tried.reply == "done"
         entry.run.info = member.info
         entry.reply = Joined(version, member.level) if is_done else InDoubt(tried.transaction_id)
+        if tried.reply == "unknown":
+            entry.run.in_doubt = version
 
 
 def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:

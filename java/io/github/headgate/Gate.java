@@ -245,7 +245,7 @@ public final class Gate {
     return holder != null && !holder.equals(token);
   }
 
-  IOException keep(String token, long version, List<String> lines, String why) {
+  static IOException keep(String token, Path table, long version, List<String> lines, String why) {
     KEPT.put(token, version + "\n" + String.join("\n", lines));
     return new KeptException("headgate: commit " + version + " of " + table + " " + why + "; this is no error");
   }

@@ -52,13 +52,15 @@ public class GateLogStore extends LogStore {
       store.write(path, actions, overwrite, conf);
       return;
     }
-    Gate gate = Gate.of(path.getParent().getParent());
+    Path table = path.getParent().getParent();
     Gate.Scope scope = Gate.scope();
     String token = scope == null ? "" : scope.token();
     String history = scope == null ? null : scope.history();
     String job = Gate.jobOf(conf);
     Kept lines = new Kept(history == null ? actions : withHistory(actions, history));
-    if (scope != null && scope.mode().equals("stage")) throw gate.keep(token, version, lines.all(), "was staged");
+    // Of a table that is there for one statement no gate is made.
+    if (scope != null && scope.mode().equals("stage")) throw Gate.keep(token, table, version, lines.all(), "was staged");
+    Gate gate = Gate.of(table);
     boolean isCaptured = scope != null && scope.mode().equals("capture");
     long begun = System.nanoTime();
     long holdNanos = conf.getLong(HOLD_MS, 0) * 1_000_000;
@@ -72,7 +74,7 @@ public class GateLogStore extends LogStore {
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
-            if (isCaptured) throw gate.keep(token, version, lines.all(), "lost the race for its version");
+            if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lost the race for its version");
             throw taken;
           }
           gate.isPut(job);
@@ -80,7 +82,7 @@ public class GateLogStore extends LogStore {
           return;
         }
       }
-      if (isCaptured) throw gate.keep(token, version, lines.all(), "lets the one go first that has reserved the table");
+      if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lets the one go first that has reserved the table");
       Gate.pause();
     }
   }

@@ -88,6 +88,9 @@ class Changes:
     """Domains whose metadata were set."""
     is_definition_changed: bool = False
     """Metadata or protocol were set."""
+    is_file_said_anew: bool = False
+    """Files of before were added again without being removed, as where they get row ids or statistics. They stand among those
+    that came, and may have gone again unseen."""
     transaction_ids: Mapping[str, Version] = field(default_factory=dict)
     """`commitInfo.txnId` → version."""
 
@@ -109,7 +112,7 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
     transactions: dict[str, int] = {}
     domains: set[str] = set()
     transaction_ids: dict[str, Version] = {}
-    is_definition_changed = False
+    is_definition_changed = is_file_said_anew = False
     for place, commit in enumerate(commits, start=1):
         version = Version(after + place)
         removed: dict[str, Body] = {}
@@ -129,6 +132,8 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
                 case "commitInfo":
                     if (id_ := action.body.get("txnId")) is not None:
                         transaction_ids[id_] = version
+        # Who moves rows removes their files in the same commit.
+        is_file_said_anew |= not removed and any(body.get("dataChange") is False for body in added.values())
         # Within a commit the order of actions means nothing: a file's new vector may stand before its old one's removal.
         for path, body in removed.items():
             before.setdefault(path, body)
@@ -147,6 +152,7 @@ def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
         transactions=transactions,
         domains=frozenset(domains),
         is_definition_changed=is_definition_changed,
+        is_file_said_anew=is_file_said_anew,
         transaction_ids=transaction_ids,
     )
 

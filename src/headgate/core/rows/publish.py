@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
-from headgate.core.rows.actions import Body
+from headgate.core.rows.actions import Body, Changes
 from headgate.core.rows.effects import (
     Captured,
     Committed,
@@ -25,7 +25,7 @@ from headgate.core.rows.effects import (
     Reserve,
     Waiting,
 )
-from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, deleted_rows, rebase
+from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, deleted_rows, rebase, superseded_by
 from headgate.core.rows.statement import Reads, Statement
 
 LOSSES_FREE = 2
@@ -70,6 +70,7 @@ def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
     reasons: list[str] = []
     level = lost_puts = 0
     lost: Captured | Committed | None = staged
+    since: Version | None = None
     is_reserved = False
     while True:
         executed = lost
@@ -79,8 +80,9 @@ def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
         if isinstance(executed, Committed):
             followed = _Followed(executed.version, 0, 0)
         else:
+            since = executed.version if since is None else since
             statement = statement or (yield from perform(Describe()))
-            followed = yield from _follow(statement, executed)
+            followed = yield from _follow(statement, executed, since)
         lost_puts += followed.lost_puts
         level, end = max(level, followed.level), followed.end
         if not isinstance(end, Again | Partly):
@@ -130,8 +132,20 @@ def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
     return {**info, "operationMetrics": {**(info.get("operationMetrics") or {}), "numDeletedRows": str(rows)}}
 
 
-def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
-    """Puts a captured commit behind those that won, as often as others are first again."""
+def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_Followed]:
+    """Puts a captured commit behind those that won, as often as others are first again.
+
+    Args:
+        statement: What it reads.
+        lost: Its commit.
+        since: The snapshot of its first execution.
+    """
+    if since < lost.version and any(action.kind == "txn" for action in lost.actions):
+        # An execution does not look for the commit's token, and its snapshot may have a successor's.
+        passed = yield from perform(ReadChanges(since))
+        assert isinstance(passed, Changes), "who does not wait is told nothing else"
+        if (superseded := superseded_by(lost, passed)) is not None:
+            return _Followed(superseded, 0, 0)
     tried: set[str] = set()
     while True:
         won = yield from perform(ReadChanges(lost.version, None if tried else Waiting(statement, lost)))
@@ -142,9 +156,11 @@ def _follow(statement: Statement, lost: Captured) -> Protocol[_Followed]:
             continue
         # A put whose answer was lost may have arrived, or arrive yet. As long as its version is free, the same version is
         # tried again, so that one of both counts at most; once it is another's, the late one cannot count any more.
-        own = min((version for id_, version in won.transaction_ids.items() if id_ in tried), default=None)
+        # The stock commit's, too: not every store finds out that a put was its own.
+        ours = {*tried, lost.info.get("txnId")}
+        own = min((version for id_, version in won.transaction_ids.items() if id_ in ours), default=None)
         if own is not None:
-            return _Followed(own, 1, len(tried))
+            return _Followed(own, 1 if tried else 0, len(tried))
         rebased = yield from rebase(statement, lost, won)
         if isinstance(rebased, Again | Partly | Superseded):
             return _Followed(rebased, 0, len(tried))

@@ -92,6 +92,14 @@ def deleted_rows(actions: Sequence[Action]) -> int | None:
     return None if adds else total
 
 
+def superseded_by(lost: Captured, won: Changes) -> Superseded | None:
+    """Which token of a commit is in the table with an equal or larger number."""
+    for action in lost.actions:
+        if action.kind == "txn" and won.transactions.get(action.body["appId"], -1) >= int(action.body["version"]):
+            return Superseded(action.body["appId"])
+    return None
+
+
 def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebased | Partly | Again | Superseded]:
     """The commit of `lost`, made to follow `won`.
 
@@ -100,16 +108,18 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
         lost: What stock Delta would have committed after its snapshot.
         won: What was committed since.
     """
-    for action in lost.actions:
-        if action.kind == "txn" and won.transactions.get(action.body["appId"], -1) >= int(action.body["version"]):
-            return Superseded(action.body["appId"])
+    if (superseded := superseded_by(lost, won)) is not None:
+        return superseded
     if won.is_definition_changed:
         return Again("the table's definition was changed")
     lost = replace(lost, actions=tuple(_without_row_ids(lost)))
     if any(a.kind == "domainMetadata" and a.body["domain"] in won.domains for a in lost.actions):
         return Again("the same domain's metadata were changed")
-    if statement.reads is not Reads.NOTHING and (yield from _are_rows_restored(won)):
-        return Again("rows were restored")  # which are in no file that came
+    if statement.reads is not Reads.NOTHING:
+        if won.is_file_said_anew:
+            return Again("statistics or row ids of files were written anew")
+        if (yield from _are_rows_restored(won)):
+            return Again("rows were restored")  # which are in no file that came
     # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
     may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
@@ -217,8 +227,6 @@ def _moved(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     changed = tuple(change for change in won.lost_rows if change.path in taken)
     if any(path in taken for path in copies):
         return Again("it changes a file in its place")
-    if any(won.files[path].before is None for path in taken if path in won.files):
-        return Again("statistics or row ids of a file that it copies were written anew")
     if not changed:
         return Rebased(actions=lost.actions, level=1)
     if not statement.marks_rows:
