@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from headgate import api
-from headgate.delta.gate import OUTSIDE_CONF
+from headgate.delta.gate import JOB_CONF, OUTSIDE_CONF, WAIT_CONF
 from headgate.delta.statements import confs
 from headgate.settings import resolve_job
 from headgate.sinks.ledger import read_ledger
@@ -47,5 +47,7 @@ def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path
             run(page, spark, tmp_path)
         finally:
             api._STOCK.pop(str(spark.sparkContext.applicationId)).stop()
+            for setting in (JOB_CONF, WAIT_CONF):  # the session is the job's until it ends; here others go on with it
+                spark.conf.unset(setting)
     assert spark.read.format("delta").load(str(tmp_path / "engagement")).count() == 3
     assert [(row.job, row.outcome) for row in read_ledger(tmp_path / "_headgate")] == [("Ingestion", "completed")]
