@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from headgate.errors import InvalidRequest
 from headgate.streams.held import RequestReader
 from headgate.tables.running import finish, publisher
 from headgate.tables.sql import statement
-from tests.spark.delta_tables import commit_paths, write_token
+from tests.spark.delta_tables import commit_paths, make_table, write_token
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, Crash, stream, table
 
@@ -370,3 +371,57 @@ def test_a_function_that_commits_something_else_is_refused(written: Written) -> 
         assert written.rows() == {}
     written.run(written.merge)
     assert written.rows() == {1: "a", 2: "a", 3: "a"}
+
+
+def test_a_function_is_called_again_where_another_table_of_its_job_has_changed(written: Written) -> None:
+    """What it read there is not of its statement's table, which alone is followed; nor is what had it write nothing."""
+    side = make_table(written.spark, written.root / "side", "id BIGINT, said STRING")
+    written.job.close()
+    written.job = headgate.JobCoordinator(
+        written.spark, name="Own", lock="L", storage=str(written.root / "_headgate"), tables=[written.path, side]
+    )
+    calls: list[int] = []
+
+    def joined(batch: DataFrame, batch_id: int) -> None:
+        said = batch.sparkSession.read.format("delta").load(side)
+        if not said.isEmpty():
+            found = batch.join(said, "id").selectExpr("id", "said AS v")
+            written.merge(found, batch_id)
+        calls.append(batch_id)
+        if len(calls) in (1, 3):
+            first = batch_id + 1
+            text = f"INSERT INTO delta.`{side}` VALUES ({first}, 'x'), ({first + 2}, 'y')"
+            other = threading.Thread(target=written.spark.newSession().sql, args=(text,))
+            other.start()
+            other.join()
+
+    written.run(joined)
+    assert (calls, written.rows()) == ([0, 0], {1: "x", 3: "y"})
+    written.drop(1, "b", 2, 4)
+    written.run(joined)
+    assert (calls, written.rows()) == ([0, 0, 1, 1], {1: "x", 2: "x", 3: "y", 4: "y"})
+
+
+# ------------------------------------------------------------------------------------------------ requests refused
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"set_": {"person": "person", "other": "op"}}, {"set_": {"other": "op", "person": "person"}}),
+        ({"match": {"id": "alias", "alias": "op"}}, {"match": {"alias": "op", "id": "alias"}}),
+    ],
+    ids=["set", "match"],
+)
+def test_requests_of_other_columns_are_refused_before_the_turn(
+    session: SparkSession, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """Two columns of one type in another order than those of the requests that were stored: no value gets into the other's."""
+    columns = f"{COLUMNS}, other STRING"
+    b = bench(session, tmp_path, columns=columns, **before)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("b>q"), REQUEST, 0)
+    changed = bench(session, tmp_path, columns=columns, **after)
+    with pytest.raises(InvalidRequest, match="stored for other columns"):
+        ahead(changed, "Mut", 1, "a>p")
+    assert len(b.request_rows("Mut")) == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -136,6 +137,16 @@ class Turn:
             self._held.end_step(table, step=step, name=name)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """What the user's function made of a batch before its turn."""
+
+    batch_id: int
+    statement: Staged | None
+    seen: Mapping[TableLocation, Version]
+    """The job's tables before it ran."""
+
+
 class Job:
     """A job's handle on its turns; `headgate.JobCoordinator` is made of it.
 
@@ -160,7 +171,7 @@ class Job:
         self._own_ends: ExitStack | None = None
         self._on_batch: OnBatch | None = None
         self._function: Coordinated | None = None
-        self._staged: tuple[int, Staged | None] | None = None
+        self._computed: _Computed | None = None
         """Number of the batch that was computed before its turn, and its statement, if it has one."""
 
     @property
@@ -314,26 +325,36 @@ class Job:
         Raises:
             InvalidRequest: the function wants to commit something else; nothing was written.
         """
-        self._staged = None
+        self._computed = None
         if self._function is not None and self.is_computed_ahead:
+            seen = self.heads()
             with collected(batch.sparkSession) as collector:
                 self._function.function(batch, batch_id)
-            self._staged = (batch_id, collector.staged)
+            self._computed = _Computed(batch_id=batch_id, statement=collector.staged, seen=seen)
 
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
         assert self._function is not None
-        if self.is_computed_ahead and (self._staged is None or self._staged[0] != batch_id):
+        if self.is_computed_ahead and not self._holds(batch_id):
             self.stage(batch, batch_id)
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
-            if self._staged is None:
+            if self._computed is None:
                 self._batch_turn.run(self._function.function, batch, batch_id)
-            elif self._staged[1] is not None:
-                self._batch_turn.put(self._staged[1])
+            elif self._computed.statement is not None:
+                self._batch_turn.put(self._computed.statement)
         finally:
-            self._batch_turn = self._staged = None
+            self._batch_turn = self._computed = None
+
+    def _holds(self, batch_id: int) -> bool:
+        """Whether this batch was computed, and on tables as they are; its statement follows what came to its own."""
+        computed = self._computed
+        if computed is None or computed.batch_id != batch_id:
+            return False
+        own = None if computed.statement is None else _plain(computed.statement.dml.table)
+        read = [(table, since) for table, since in computed.seen.items() if _plain(table) != own]
+        return all(self._log.is_unchanged(table, since) for table, since in read)
 
     def attach(self, on_batch: OnBatch | None) -> None:
         """Says where batches of the query go while it is run; None: nowhere, they are refused."""
