@@ -153,6 +153,8 @@ class RequestStream:
         schema = target_schema(self._context)
         if schema is not None and self._requests.head() >= 0:
             self._check_columns(schema)
+            # What is put in the turn is not compared there any more.
+            self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
             self._ahead.computed = self._compute(records, schema, batch_id)
 
     def _compute(self, records: DataFrame, schema: StructType, batch_id: int) -> _Computed | None:
@@ -296,16 +298,25 @@ class RequestStream:
             raise InvalidRequest(faults=faults, advice="Name a column of the table")
 
     def _make_table(self, prepared: DataFrame) -> None:
+        """Makes the table of requests where there is none, else compares it."""
+        wanted = self._layout_of(prepared)
+        if self._requests.head() < 0:
+            location = self._requests.location
+            create_table(self._context.session, location, ddl(wanted), ["state"], properties=PROPERTIES)
+            return
+        self._refuse_other_columns(wanted)
+
+    def _layout_of(self, prepared: DataFrame) -> StructType:
         values = prepared.schema["set"].dataType if self._set else None
         sequence = prepared.schema["seq"].dataType if self._meaning.has_sequence else None
         match = prepared.schema["key"].dataType
         assert isinstance(match, StructType)
         assert values is None or isinstance(values, StructType)
-        wanted = layout(match, values, sequence)
+        return layout(match, values, sequence)
+
+    def _refuse_other_columns(self, wanted: StructType) -> None:
+        """Requests are stored and read by the places of their columns, so other ones would be taken for these."""
         location = self._requests.location
-        if self._requests.head() < 0:
-            create_table(self._context.session, location, ddl(wanted), ["state"], properties=PROPERTIES)
-            return
         there = self._context.log.metadata(location).schema
         changed = [
             name for name in ("key", "set", "seq") if not _same_type(there[name].dataType, wanted[name].dataType)
