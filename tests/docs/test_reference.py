@@ -120,12 +120,15 @@ def section(path: str, command: Any) -> str:
     shown = [one for one in command.params if not getattr(one, "hidden", False) and one.name != "help"]
     arguments = [one for one in shown if one.param_type_name == "argument"]
     options = [one for one in shown if one.param_type_name == "option"]
-    typed = [path, *(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])]
+    typed = [*(_argument(one) for one in arguments), *(["[OPTIONS]"] if options else [])]
+    if not command.context_settings.get("allow_interspersed_args", True):
+        typed.reverse()  # an option behind the argument would be the argument's own
+    typed.insert(0, path)
     lines = [f"### {path}", "", f"`{' '.join(typed)}`", "", _prose(command.help), ""]
     explained = [one for one in arguments if getattr(one, "help", None)]
     if explained or options:
         lines += ["| | |", "|---|---|"]
-        lines += [f"| `{_argument(one).strip('[].')}` | {_prose(getattr(one, 'help', ''))} |" for one in explained]
+        lines += [f"| `{_named(one)}` | {_prose(getattr(one, 'help', ''))} |" for one in explained]
         lines += [f"| {_option(one)} | {_prose(one.help)} |" for one in options]
         lines.append("")
     return "\n".join(lines)
@@ -135,8 +138,19 @@ def _prose(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|")
 
 
+def _named(one: Any) -> str:
+    return one.metavar if _is_written_out(one) else (one.metavar or one.name or "").strip("[].").upper()
+
+
+def _is_written_out(one: Any) -> bool:
+    """Whether it says itself what is typed, as `-- COMMAND [ARGUMENT]...`."""
+    return " " in (one.metavar or "")
+
+
 def _argument(one: Any) -> str:
-    name = (one.metavar or one.name or "").strip("[].").upper()
+    name = _named(one)
+    if _is_written_out(one):
+        return name
     name += "..." if one.nargs == -1 else ""
     return name if one.required else f"[{name}]"
 
@@ -186,6 +200,14 @@ def test_the_reference_of_the_command_is_what_the_command_has() -> None:
         page.write_text(expected, encoding="utf-8")
         text = expected
     assert text == expected
+
+
+def test_the_usage_of_a_command_with_a_program_is_that_of_the_reference() -> None:
+    """Options first: behind the program's name they would be the program's."""
+    turn = dict(commands(application(), "headgate"))["headgate turn"]
+    typed = "headgate turn [OPTIONS] -- COMMAND [ARGUMENT]..."
+    assert turn.get_usage(turn.context_class(turn, info_name="headgate turn")) == f"Usage: {typed}"
+    assert f"`{typed}`" in (REFERENCE / "command.md").read_text(encoding="utf-8")
 
 
 SAID = re.compile(r"(?:^\$ |`)headgate ([a-z]+)(?: ([a-z][a-z-]*))?", re.MULTILINE)

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from headgate import settings
 from headgate.cli.app import app
 from headgate.cli.output import SPEC
 from headgate.errors import InvalidRequest
 
+_COMMAND = "-- COMMAND [ARGUMENT]..."
 
-@app.command("turn", context_settings={"allow_interspersed_args": False})
+
+class _BeforeACommand(TyperCommand):
+    """Its options come first: what follows the first word that is none belongs to the program."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Typer would put the words of `_COMMAND` into brackets once more."""
+        return ["[OPTIONS]", _COMMAND]
+
+
+@app.command("turn", cls=_BeforeACommand, context_settings={"allow_interspersed_args": False})
 def turn_command(
-    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGUMENT]...", help="What to run."),
+    command: list[str] = typer.Argument(None, metavar=_COMMAND, help="What to run."),
     lock: str | None = typer.Option(None, "--lock", metavar="L", help="The lock. Default: job.coordinator.lock.name."),
     job: str | None = typer.Option(None, "--job", metavar="J", help="The job. Default: job.coordinator.name."),
     predecessor: str | None = typer.Option(
