@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, TokenId
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.delta.dml import Dml
-from headgate.delta.statements import single_write
+from headgate.delta.statements import NUMBER_CONF, single_write
 from headgate.tables.running import finish, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn, write_token
@@ -132,5 +132,6 @@ def test_a_single_write_may_be_executed_again(
 
     with single_write(own, TOKEN):
         published = publisher(session).publish(replace(dml, execute=execute)).published
+        assert own.conf.get(NUMBER_CONF, None) is None, "a second write is refused as ever"
     assert published.level == (3 if winner is appended else 4)
     assert commit_tokens(commit_paths(table)[-1].read_text()) == {OWN: TOKEN.number}
