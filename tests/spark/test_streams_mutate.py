@@ -205,6 +205,26 @@ def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -
     assert not b.stream("Mut").has_sweep_work()
 
 
+@pytest.mark.parametrize("step", ["apply", "settle"])
+def test_a_sweep_that_ended_between_its_steps_moves_no_row_twice(
+    session: SparkSession, tmp_path: Path, step: str
+) -> None:
+    """A row that it has moved to another key is not a new row of that key; one that came since is."""
+    b = bench(session, tmp_path, **MOVE)
+    b.run("In", records("1:L"), RECORD, 0)
+    b.run("Mut", requests("C>D", "L>C"), REQUEST, 0)
+    foreign(b, ("8", "C", "C"), ("9", "L", "L"))
+    with pytest.raises(Crash):
+        b.sweep("Mut", 0, crash_after=frozenset({step}))
+    assert persons(b) == {"1": "C", "8": "D", "9": "C"}
+    foreign(b, ("10", "C", "C"))
+    for batch in (1, 2):
+        if b.stream("Mut").has_sweep_work():
+            b.sweep("Mut", batch)
+    assert persons(b) == {"1": "C", "8": "D", "9": "C", "10": "D"}
+    assert not b.stream("Mut").has_sweep_work()
+
+
 STEPS = ["store", "apply", "settle"]
 
 

@@ -49,13 +49,16 @@ class Sweeps:
             return BatchResult()
         last = self._progress.last() or NEVER
         head = self._context.log.head(self._context.target)
+        # A sweep that ended between its steps is settled as of the version that it read: rows that it has moved are not new.
+        applied_at = self._progress.unsettled_sweep(last, head) if head >= 0 else None
+        head = head if applied_at is None else applied_at
         paths = self._progress.unseen(last.tested, head) if head >= 0 else frozenset()
         if paths is None:
             text = "the log no longer tells which files are new, so the whole table is tested"
             self._context.events.emit(Noticed(job=self._spec.name, text=text))
         if self._meaning.is_standing:
-            return self._sweep_standing(turn, head, paths, batch_id)
-        return self._sweep_waiting(turn, head, paths, batch_id)
+            return self._sweep_standing(turn, head, paths, batch_id, is_applied=applied_at is not None)
+        return self._sweep_waiting(turn, head, paths, batch_id, is_applied=applied_at is not None)
 
     def counted(self) -> Tested:
         """How much is kept, from the rows: for when the log does not tell any more."""
@@ -92,7 +95,7 @@ class Sweeps:
         return head >= 0 and self._progress.unseen(last.tested, head) != frozenset()
 
     def _sweep_standing(
-        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
+        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int, *, is_applied: bool
     ) -> BatchResult:
         """Has rows that others wrote follow what stands."""
         context, target = self._context, self._context.target
@@ -115,12 +118,13 @@ class Sweeps:
                 context.events.emit(Noticed(job=self._spec.name, text=text))
             elif rules.num_rows > 0 and self._meaning.moves_rows:
                 changed = rules.num_rows
-                turn.write(
-                    target,
-                    step=APPLY,
-                    name="apply",
-                    statement=lambda token: rows.change_rows(rules, head, paths, token),
-                )
+                if not is_applied:
+                    turn.write(
+                        target,
+                        step=APPLY,
+                        name="apply",
+                        statement=lambda token: rows.change_rows(rules, head, paths, noted(token, sweep=True)),
+                    )
             elif rules.num_rows > 0:
                 met = rows.meet(rules, head, paths)
                 changed = sum(met.counts().values())
@@ -132,14 +136,10 @@ class Sweeps:
         return BatchResult(rows_written=changed)
 
     def _sweep_waiting(
-        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int
+        self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int, *, is_applied: bool
     ) -> BatchResult:
         """Retries what waits on rows that came since; ends what has waited for too long."""
         context, target = self._context, self._context.target
-        last = self._progress.last() or NEVER
-        applied_at = self._progress.unsettled_sweep(last, head)
-        if applied_at is not None:
-            head, paths = applied_at, self._progress.unseen(last.tested, applied_at)
         erasures = self._erasures()
         held = self._reader.read(self._requests.rows(["waiting"]), erasures)
         by_key = compose(held.requests)
@@ -157,7 +157,7 @@ class Sweeps:
                 else:
                     rows.change(rules, steps, found, token)
 
-            if met.rows.num_rows > 0 and applied_at is None:
+            if met.rows.num_rows > 0 and not is_applied:
                 turn.write(target, step=APPLY, name="apply", statement=statement)
         settled = settle(
             NOTHING_ADMITTED,
