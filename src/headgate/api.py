@@ -265,7 +265,9 @@ class JobCoordinator(Job):
 
     def _is_idle(self, work: QueryWork) -> bool:
         record = self._coordinator.record()
-        return record is not None and moves.is_settled(record, {JobName(self.name): work.idle_at()})
+        if record is None:
+            return False
+        return moves.is_settled(record, {JobName(self.name): work.idle_at()}, self._coordinator.live())
 
 
 def coordinated(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Collection, Sequence
 from typing import Literal
 
@@ -41,6 +42,7 @@ class PipelineRun:
         names: Sequence[str] = (),
         *,
         among: Sequence[str] = (),
+        idle_run: str | None = None,
         new_checkpoints: Collection[str] = (),
         watchers: Sequence[EventSink] = (),
         spark: SparkSession | None = None,
@@ -52,6 +54,8 @@ class PipelineRun:
             pipeline: What the file, or Python, says.
             names: Streams to run here; all by default.
             among: Streams that must be idle before a run until idle ends; those of `names` by default.
+            idle_run: Names the run until idle that these streams are in. Where `among` has streams that run elsewhere, theirs
+                is the same; by default it is one of its own.
             new_checkpoints: Jobs whose checkpoint is meant to be a new one.
             watchers: Told of every event, after the ledger.
             spark: A session to use; one is made by default.
@@ -70,6 +74,7 @@ class PipelineRun:
             needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
             spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
+        self._idle_run = idle_run or str(uuid.uuid4())
         self._errors: dict[str, BaseException] = {}
         try:
             rows = read_ledger(pipeline.storage)
@@ -168,7 +173,7 @@ class PipelineRun:
                 case "once":
                     supervisor.run_once()
                 case "until_idle":
-                    supervisor.run_until(self._is_settled, on_waiting=self.site.say)
+                    supervisor.run_until(self._is_settled, on_waiting=self.site.say, idle_run=self._idle_run)
                 case "paced":
                     supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
         except BaseException as error:
@@ -186,7 +191,10 @@ class PipelineRun:
                 for spec in self._among
                 if self.pipeline.lock_of(spec) == lock
             }
-            if record is None or not moves.is_settled(record, jobs):
+            if record is None:
+                return False
+            live = self.site.store.live_sessions(lock)  # after the record: whom it names had come before
+            if not moves.is_settled(record, jobs, live, run=self._idle_run):
                 return False
         return True
 

@@ -19,6 +19,7 @@ import headgate
 from headgate.core.ids import TableLocation
 from headgate.delta.governed import release
 from headgate.errors import CheckpointMismatch, InvalidRequest, LostTurn
+from headgate.pipelines import PipelineRun
 from headgate.sinks.ledger import read_ledger
 from headgate.spark.java import JavaSources
 from headgate.testing.proxy import Proxy
@@ -115,6 +116,51 @@ def test_a_table_of_another_lock_is_refused(spark: SparkSession, tmp_path: Path)
     with pytest.raises(InvalidRequest, match="another lock"):
         pipeline(tmp_path, lock="OTHER").run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == list(range(10))
+
+
+def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream without data of its own stays until the other has written, meets what it wrote, and both end."""
+    make_folders(tmp_path)
+    made = headgate.Pipeline("people", storage=str(tmp_path / "_headgate"))
+    table = made.table(
+        "people", path=str(tmp_path / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
+    )
+
+    @table.append(
+        name="Ingestion", source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
+    )
+    def gives_the_other_time_to_end(records: DataFrame) -> DataFrame:
+        for thread in threading.enumerate():
+            if thread.name == "headgate-Mutation":
+                thread.join(5)  # it should not
+        return records
+
+    table.mutate(
+        name="Mutation",
+        after="Ingestion",
+        source=headgate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
+        match={"person": "old"},
+        set={"person": "new"},
+        applies_to="arrived",
+    )
+
+    def run_ends() -> bool:
+        run = PipelineRun(made.build(base_dir=tmp_path), spark=spark)
+        thread = threading.Thread(target=run.run, args=("until_idle",))
+        thread.start()
+        thread.join(180)
+        has_ended = not thread.is_alive()
+        run.stop()
+        thread.join()
+        return has_ended
+
+    drop(tmp_path / "in", "mutation", 0, pa.table({"old": ["p1"], "new": ["q"]}))
+    drop(tmp_path / "in", "ingest", 0, people(0, 1))
+    assert run_ends()
+    drop(tmp_path / "in", "ingest", 1, people(10, 1))
+    assert run_ends()
+    rows = spark.read.format("delta").load(str(tmp_path / "table")).select("id", "person").collect()
+    assert sorted(map(tuple, rows)) == [(0, "p0"), (10, "q")]
 
 
 @pytest.mark.zookeeper

@@ -11,7 +11,8 @@ import pytest
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.heartbeat import SELF_FENCE
-from headgate.core.ids import JobName, TableLocation
+from headgate.core.ids import JobName, TableLocation, Version
+from headgate.core.turns import moves
 from headgate.core.turns.effects import CasReply, StepMark
 from headgate.core.turns.order import After, NoRule, OrderRule
 from headgate.core.turns.protocol import CheckpointView, Order
@@ -286,6 +287,26 @@ def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
     turn = take(ingestion, "i", 0)
     turn.complete()
     assert take(mutation, "m", 1).predecessor == "I"
+
+
+def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
+    """A note of another run is said anew; who has left is waited for no more."""
+    bench = Bench(lease_s=None)
+    job = bench.job("I")
+    heads = {job.job: {T: Version(3)}}
+
+    def is_settled(run: str) -> bool:
+        record = job.record()
+        assert record is not None
+        return moves.is_settled(record, heads, job.live(), run=run)
+
+    job.announce_idle(heads[job.job], run="first")
+    assert (is_settled("first"), is_settled("second")) == (True, False)
+    job.announce_idle(heads[job.job], run="second")
+    job.announce_idle({T: Version(2)}, run="second")
+    assert not is_settled("second")
+    job.leave("second")
+    assert (is_settled("first"), is_settled("second")) == (False, True)
 
 
 def test_clocks_twenty_minutes_apart_cost_nobody_a_turn() -> None:

@@ -20,6 +20,7 @@ from headgate.core.turns.record import (
     InDoubt,
     JobState,
     LockRecord,
+    Member,
     NewerFormat,
     Pause,
     Ticket,
@@ -94,6 +95,7 @@ RECORDS = st.builds(
     ).map(tuple),
     tables=st.dictionaries(names.map(TableLocation), numbers.map(Epoch)),
     paused=st.dictionaries(names.map(JobName), st.builds(Pause, since_ms=numbers, by=names, reason=names), max_size=2),
+    members=st.dictionaries(names.map(JobName), st.builds(Member, run=names, has_left=st.booleans()), max_size=2),
     extra=EXTRA,
 )
 

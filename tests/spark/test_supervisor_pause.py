@@ -104,7 +104,7 @@ def test_a_run_until_idle_leaves_a_paused_job_out(bench: Bench) -> None:
 
     def is_settled() -> bool:
         record = bench.store.read("L").record
-        return record is not None and moves.is_settled(record, {JOB: {}})
+        return record is not None and moves.is_settled(record, {JOB: {}}, bench.store.live_sessions("L"))
 
     bench.supervisor.run_until(is_settled, on_waiting=bench.told.append)
     record = bench.store.read("L").record

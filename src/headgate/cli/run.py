@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import uuid
 from types import FrameType
 from typing import Any
 
@@ -38,6 +39,7 @@ def run_command(
     spec: str | None = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: headgate.yml."),
     output: Output = typer.Option(Output.TEXT, "--output", help="How to print what happens."),
     among: list[str] | None = typer.Option(None, "--among", hidden=True),
+    idle_run: str | None = typer.Option(None, "--idle-run", hidden=True),
     is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
     """Run the streams: each at its pace, or once, or until nothing is left to do; and the syncs of the file.
@@ -51,6 +53,8 @@ def run_command(
         )
     if settings.log_format() == "json":
         _log_as_json()
+    if among and idle_run is None:
+        raise InvalidRequest("--among needs --idle-run, the same for all of them; nothing was run")
     pipeline = settings.load_pipeline(spec)
     if not pipeline.streams:
         raise InvalidRequest("the file has no stream; nothing was run", advice="Its databases: headgate sync run")
@@ -73,7 +77,7 @@ def run_command(
     else:
         codes, reports = (
             [],
-            _here(pipeline, names, pace, among or names, new_checkpoint or [], printer, is_child=is_child),
+            _here(pipeline, names, pace, among or names, idle_run, new_checkpoint or [], printer, is_child=is_child),
         )
     if syncs and not beside and not combined_exit_code(codes):
         more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), printer)
@@ -108,11 +112,11 @@ def _as_processes(
 ) -> tuple[list[int], list[dict[str, Any]]]:
     _fetch_jars(pipeline)  # once, with its progress, and not by every process
     file = str(settings.find_spec(spec))
-    commands = {}
+    commands, idle_run = {}, str(uuid.uuid4())
     for name in names:
         arguments = ["run", name, "--spec", file, "--output", "jsonl", "--child"]
         arguments += [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
-        arguments += [part for other in names for part in ("--among", other)]
+        arguments += [*(part for other in names for part in ("--among", other)), "--idle-run", idle_run]
         arguments += ["--new-checkpoint", name] if name in new else []
         commands[name] = arguments
     return _run_processes({**commands, **_sync_commands(syncs, pace, spec)}, printer)
@@ -142,6 +146,7 @@ def _here(
     names: list[str],
     pace: str,
     among: list[str],
+    idle_run: str | None,
     new: list[str],
     printer: Printer,
     *,
@@ -150,7 +155,7 @@ def _here(
     from headgate.pipelines import Pace, PipelineRun
 
     _fetch_jars(pipeline)
-    run = PipelineRun(pipeline, names, among=among, new_checkpoints=new, watchers=[printer])
+    run = PipelineRun(pipeline, names, among=among, idle_run=idle_run, new_checkpoints=new, watchers=[printer])
     signals: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -116,17 +116,30 @@ class Coordinator:
         """Who is alive on this lock now."""
         return self._ports.store.live_sessions(self.lock)
 
-    def announce_idle(self, idle_at: Mapping[TableLocation, Version]) -> None:
-        """Says that nothing is left to do up to these table versions."""
+    def announce_idle(self, idle_at: Mapping[TableLocation, Version], *, run: str | None = None) -> None:
+        """Says that nothing is left to do up to these table versions; `run` names the run until idle in which it is said."""
         self.open()
         assert self._session is not None
         record = self.record()
         was_idle = record is not None and record.job(self.job).idle_since_ms is not None
-        said = self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at))
+        said = self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at, run))
         # Not said: another run of the job may be at work. Said again for a later version: news to the record, not to people.
         if said and not was_idle:
             shown = {str(table): int(version) for table, version in idle_at.items()}
             self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
+
+    def leave(self, run: str) -> None:
+        """Says to the other jobs of a run until idle that this one has ended.
+
+        Raises:
+            LostTurn: the store no longer counts this run as alive, and the others were not told.
+        """
+        self.open()
+        assert self._session is not None
+        if not self._driver.run(protocol.leave(self.job, self._session.id, run)):
+            raise LostTurn(
+                f"the coordinator no longer counts this run of {self.job} as alive, and the others wait for it"
+            )
 
     # ----------------------------------------------------------------------------------------------- the turn
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -210,7 +211,8 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
         conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
         show(event)
 
-    commands = {job: _command(lake, job) for job in JOBS}
+    idle_run = str(uuid.uuid4())
+    commands = {job: _command(lake, job, idle_run) for job in JOBS}
     log = lake.logs / "with-turns.log"
     began_s = time.monotonic()
     try:
@@ -238,9 +240,9 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
     return run, turns, {job: code for job, code in zip(JOBS, codes, strict=True) if code}
 
 
-def _command(lake: Lake, job: str) -> list[str]:
+def _command(lake: Lake, job: str, idle_run: str) -> list[str]:
     arguments = ["run", job, "--until-idle", "--spec", str(lake.spec), "--output", "jsonl", "--child"]
-    return arguments + [part for other in JOBS for part in ("--among", other)]
+    return arguments + [part for other in JOBS for part in ("--among", other)] + ["--idle-run", idle_run]
 
 
 # ---------------------------------------------------------------------------------------------- without turns

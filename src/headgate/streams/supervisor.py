@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, TokenId
+from headgate.core.turns.moves import is_said
 from headgate.core.turns.protocol import CheckpointView
 from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
@@ -110,6 +111,7 @@ class Supervisor:
         self._store_pauses_s, self._store_tries = tuple(store_pauses_s), 0
         self._losses = 0
         self._told_pause: Pause | None = None
+        self._idle_run: str | None = None
 
     # ---------------------------------------------------------------------------------------------------- control
 
@@ -179,14 +181,28 @@ class Supervisor:
             if not self._run_patiently(on_waiting):
                 self._stop.wait(max(0.0, started_s + pause_s - time.monotonic()))
 
-    def run_until(self, is_finished: Callable[[], bool], *, on_waiting: Callable[[HeadgateError], None]) -> None:
+    def run_until(
+        self,
+        is_finished: Callable[[], bool],
+        *,
+        on_waiting: Callable[[HeadgateError], None],
+        idle_run: str | None = None,
+    ) -> None:
         """Runs again and again until `is_finished`, looking at the source less often while nothing comes.
+
+        Args:
+            is_finished: Asked after each look.
+            on_waiting: Told why it goes on waiting.
+            idle_run: Names the run whose jobs end when all of them are idle: this one says there when it is, and that it ends.
 
         Raises:
             TurnNotGranted: another run of the job is alive; or nobody else is, so waiting longer cannot help.
             StoreUnavailable: the store of turns stayed away.
         """
+        self._idle_run = idle_run
         self._outlasting(lambda: self._run_until(is_finished, on_waiting), on_waiting)
+        if idle_run is not None:  # stopped, too: the others must not wait for what it does not say any more
+            self._outlasting(lambda: self._coordinator.leave(idle_run), on_waiting)
 
     def _outlasting(self, loop: Callable[[], None], on_waiting: Callable[[HeadgateError], None]) -> None:
         """Runs a loop, and begins it again while the store of turns is away for not too long."""
@@ -409,11 +425,8 @@ class Supervisor:
     def _announce_idle(self) -> None:
         idle_at = self._work.idle_at()
         record = self._coordinator.record()
-        if record is not None:
-            state = record.job(self._coordinator.job)
-            if state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at):
-                return
-        self._coordinator.announce_idle(idle_at)
+        if record is None or not is_said(record, self._coordinator.job, idle_at, self._idle_run):
+            self._coordinator.announce_idle(idle_at, run=self._idle_run)
 
 
 def leave_failures_to_us(spark: SparkSession) -> None:

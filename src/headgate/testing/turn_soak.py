@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -79,12 +80,12 @@ class Found:
 class Driver:
     """One stream in a process of its own with a JVM, started again when it ends before its work does."""
 
-    def __init__(self, lake: Lake, job: str, found: Found, network: Proxy) -> None:
+    def __init__(self, lake: Lake, job: str, found: Found, network: Proxy, idle_run: str) -> None:
         self.job, self.network = job, network
         self._found, self._log = found, lake.logs / f"{job}.log"
         arguments = ["run", job, "--until-idle", "--spec", str(_spec(lake, job)), "--output", "jsonl", "--child"]
         others = [part for other in JOBS for part in ("--among", other)]
-        self._command = [sys.executable, "-m", "headgate", *arguments, *others]
+        self._command = [sys.executable, "-m", "headgate", *arguments, *others, "--idle-run", idle_run]
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name=job)
@@ -176,13 +177,13 @@ def soak(folder: Path, *, seconds: float, seed: int, show: Callable[[str], None]
     lake.logs.mkdir(parents=True)
     with ExitStack() as stack:
         (node,) = stack.enter_context(zookeeper(folder / "zookeeper", java=settings.java_sources()))
-        drivers = []
+        drivers, idle_run = [], str(uuid.uuid4())
         for job in JOBS:
             network = stack.enter_context(Proxy(node.port, delay_s=0.15))
             url = f"zookeeper://{network.address}/soak?session_timeout={LEASE_S:g}s&call_timeout=20s"
             text = pipeline_text(lake, largest).replace("sqlite:./lake/_headgate/turns.db", url)
             _spec(lake, job).write_text(text.replace("lock_timeout: 10m", "lock_timeout: 2m"), encoding="utf-8")
-            drivers.append(Driver(lake, job, found, network))
+            drivers.append(Driver(lake, job, found, network, idle_run))
         feeder = Feeder(lake, folder / "staged")
         for driver in drivers:
             stack.callback(driver.end)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns.order import OrderRule, ranked, rule_to_json, waits_for
-from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Pause, Ticket
+from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Member, Pause, Ticket
 from headgate.core.turns.tokens import JUMP
 
 
@@ -212,26 +212,72 @@ def go_idle(
     absent_after_ms: int | None,
     *,
     now_ms: int,
+    run: str | None = None,
 ) -> LockRecord:
-    """The job says that it has nothing left to do, up to these table versions."""
+    """The job says that it has nothing left to do, up to these table versions.
+
+    `run`: the run until idle in which it says so; None outside of one.
+    """
     state = record.job(job)
     since = now_ms if state.idle_since_ms is None else state.idle_since_ms
     idle = replace(state, idle_since_ms=since, idle_at=dict(idle_at), rule=rule_to_json(rule, absent_after_ms))
-    return replace(record, jobs=_with(record, job, idle))
+    members = {name: member for name, member in record.members.items() if name != job}
+    if run is not None:
+        members[job] = Member(run=run)
+    return replace(record, jobs=_with(record, job, idle), members=members)
 
 
-def is_settled(record: LockRecord, heads: Mapping[JobName, Mapping[TableLocation, Version]]) -> bool:
-    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables, or paused.
-
-    `heads`: job → the versions that its idle note must name.
-    """
-    if record.holder is not None or record.tickets:
-        return False
-    return all(
-        record.job(job).idle_since_ms is not None and dict(record.job(job).idle_at) == dict(versions)
-        for job, versions in heads.items()
-        if job not in record.paused
+def is_said(record: LockRecord, job: JobName, idle_at: Mapping[TableLocation, Version], run: str | None) -> bool:
+    """Whether the idle note of the job stands as `go_idle` would leave it."""
+    state = record.job(job)
+    member = None if run is None else Member(run=run)
+    return (
+        state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at) and record.members.get(job) == member
     )
+
+
+def leave(record: LockRecord, job: JobName, run: str) -> LockRecord:
+    """The job ends in this run: the others of the run do not wait any more for what it could say."""
+    return replace(record, members={**record.members, job: Member(run=run, has_left=True)})
+
+
+def is_settled(
+    record: LockRecord,
+    heads: Mapping[JobName, Mapping[TableLocation, Version]],
+    live: Sessions,
+    *,
+    run: str | None = None,
+) -> bool:
+    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables, or paused,
+    or has left.
+
+    A note from before the run says nothing about what has come since: a job that goes by it ends before others have begun,
+    and they would wait for ever for a note at a head that they have moved. For the same reason one that has left counts as
+    settled wherever the head is. It has left only after all were settled, or because somebody has stopped it; what the others
+    find later came after that. One that has *died* has not left: what it had to do is done when it is started again.
+
+    Args:
+        record: The lock's record.
+        heads: Job → the versions that its idle note must name.
+        live: Who is alive. What the dead have left, a turn or a ticket, is no reason to wait: nobody may ever clear it up.
+        run: The run whose jobs these are: only a note that was said in it counts. None: any note does.
+    """
+    if record.holder is not None and record.holder.session in live.ids:
+        return False
+    if any(ticket.session in live.ids for ticket in record.tickets):
+        return False
+    return all(_is_at_rest(record, job, versions, run) for job, versions in heads.items() if job not in record.paused)
+
+
+def _is_at_rest(record: LockRecord, job: JobName, versions: Mapping[TableLocation, Version], run: str | None) -> bool:
+    member = record.members.get(job)
+    if run is not None:
+        if member is None or member.run != run:
+            return False
+        if member.has_left:
+            return True
+    state = record.job(job)
+    return state.idle_since_ms is not None and dict(state.idle_at) == dict(versions)
 
 
 def _held(record: LockRecord) -> Holder:

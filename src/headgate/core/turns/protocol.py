@@ -426,9 +426,16 @@ def close_unclean(turn: Turn) -> Protocol[None]:
 
 
 def announce_idle(
-    lock: str, job: JobName, session: SessionId, order: Order, idle_at: Mapping[TableLocation, Version]
+    lock: str,
+    job: JobName,
+    session: SessionId,
+    order: Order,
+    idle_at: Mapping[TableLocation, Version],
+    run: str | None = None,
 ) -> Protocol[bool]:
     """Says that the job has nothing left to do up to these versions. Creates the record if there is none.
+
+    `run` names the run until idle in which it says so.
 
     False, and nothing said, if `session` is lost: another run of the job may have found work, and be in the middle of it
     (scenario `after-idle-zombie` of the simulator).
@@ -440,12 +447,30 @@ def announce_idle(
             top = yield from _tables_epoch(None, tuple(idle_at))
             yield from perform(CompareAndSet(moves.begin_record(lock, top), stored.version))
             continue
-        state = record.job(job)
-        if state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at):
+        if moves.is_said(record, job, idle_at, run):
             return True
         live = yield from perform(LiveSessions(record.holder))
         if session not in live.ids:
             return False
         now_ms = yield from perform(WallClock())
-        idle = moves.go_idle(record, job, idle_at, order.rule, order.absent_after_ms, now_ms=now_ms)
+        idle = moves.go_idle(record, job, idle_at, order.rule, order.absent_after_ms, now_ms=now_ms, run=run)
         yield from perform(CompareAndSet(idle, stored.version))
+
+
+def leave(job: JobName, session: SessionId, run: str) -> Protocol[bool]:
+    """Says that the job ends in this run until idle; False, and nothing said, if `session` is lost.
+
+    Another process of the job may be at work in the same run then, and is to be waited for.
+    """
+    while True:
+        stored = yield from perform(ReadRecord())
+        record = stored.record
+        if record is None:
+            return True
+        left = moves.leave(record, job, run)
+        if left == record:
+            return True
+        live = yield from perform(LiveSessions(record.holder))
+        if session not in live.ids:
+            return False
+        yield from perform(CompareAndSet(left, stored.version))

@@ -84,6 +84,16 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A job is in a run that ends when all of its jobs have nothing left to do."""
+
+    run: str
+    """Names that run; every job of it has the same."""
+    has_left: bool = False
+    """It has ended there. Until then what counts is its idle note."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InDoubt:
     """A token id that an unclean turn may still write with, and the tables where that is not fenced yet."""
 
@@ -104,6 +114,8 @@ class LockRecord:
     in_doubt: tuple[InDoubt, ...] = ()
     tables: Mapping[TableLocation, Epoch] = field(default_factory=dict)
     paused: Mapping[JobName, Pause] = field(default_factory=dict)
+    members: Mapping[JobName, Member] = field(default_factory=dict)
+    """The run until idle in which a job said its idle note, or which it has left."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the JSON form that this version does not know; written back as they were."""
 
@@ -191,7 +203,7 @@ class LockRecord:
         return json.dumps(data, separators=(",", ":"))
 
     def _order_keys(self) -> dict[str, Any]:
-        """What versions before priorities and pauses do not know: beside the rest, where they keep what they do not know.
+        """What versions before priorities, pauses and members do not know: beside the rest, where they keep what they do not know.
 
         Inside a ticket an earlier version would drop it. By nonce: a job that went back to such a version asks with a ticket
         that has no entry, and is never taken for one with a priority by those that know priorities (see `moves.reason_to_wait`).
@@ -205,7 +217,8 @@ class LockRecord:
             job: {"since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
             for job, pause in self.paused.items()
         }
-        keys: dict[str, dict[Any, Any]] = {"priorities": priorities, "paused": paused}
+        members = {job: {"run": one.run, "has_left": one.has_left} for job, one in self.members.items()}
+        keys: dict[str, dict[Any, Any]] = {"priorities": priorities, "paused": paused, "members": members}
         return {key: value for key, value in keys.items() if value}
 
 
@@ -240,6 +253,10 @@ def record_from_json(text: str) -> LockRecord:
                 JobName(job): Pause(since_ms=p["since_ms"], by=p["by"], reason=p["reason"])
                 for job, p in data.get("paused", {}).items()
             },
+            members={
+                JobName(job): Member(run=one["run"], has_left=one["has_left"])
+                for job, one in data.get("members", {}).items()
+            },
             extra=_others(data, _RECORD_KEYS),
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -247,7 +264,7 @@ def record_from_json(text: str) -> LockRecord:
 
 
 _RECORD_KEYS = frozenset(
-    {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables", "priorities", "paused"}
+    {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables", "priorities", "paused", "members"}
 )
 _HOLDER_KEYS = frozenset(one.name for one in fields(Holder)) - {"extra"}
 _TICKET_KEYS = frozenset({"job", "session", "nonce", "asked_at_ms"})
