@@ -425,3 +425,28 @@ def test_requests_of_other_columns_are_refused_before_the_turn(
     with pytest.raises(InvalidRequest, match="stored for other columns"):
         ahead(changed, "Mut", 1, "a>p")
     assert len(b.request_rows("Mut")) == 1
+
+
+@pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
+def test_a_bad_record_stops_what_is_computed_before_the_turn(
+    session: SparkSession, tmp_path: Path, on_bad_record: str
+) -> None:
+    """Of a stream with a function, too: it is told which record it is, and nothing stays in memory; or it is kept apart."""
+    b = bench(session, tmp_path)
+    more = {"transform": lambda batch: batch.withColumn("person", F.upper("person")), "on_bad_record": on_bad_record}
+    b.streams = tuple(replace(one, **more) if one.name == "Mut" else one for one in b.streams)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    cached = session._jsparkSession.sharedState().cacheManager()
+    before = cached.numCachedEntries()
+    kind, frame = b.stream("Mut"), b.batch([*requests("a>p"), ("!", "{broken")], REQUEST, 1)
+    if on_bad_record == "fail":
+        with pytest.raises(InvalidRequest, match="a record of Mut is not a JSON record") as refused:
+            kind.stage(frame, 1)
+        assert "position=file1#1" in str(refused.value)
+        assert persons(b) == {"1": "a"}
+    else:
+        kind.stage(frame, 1)
+        assert kind.run_batch(b.turn("Mut", 1), frame, 1).dead_letters == 1
+        assert persons(b) == {"1": "P"}
+    assert cached.numCachedEntries() == before

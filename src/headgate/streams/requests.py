@@ -148,14 +148,19 @@ class RequestStream:
         """
         self._drop_ahead()
         records = transformed(self._spec, batch).persist()
-        records.count()
         self._ahead = _Ahead(batch_id=batch_id, records=records)
-        schema = target_schema(self._context)
-        if schema is not None and self._requests.head() >= 0:
-            self._check_columns(schema)
-            # What is put in the turn is not compared there any more.
-            self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
-            self._ahead.computed = self._compute(records, schema, batch_id)
+        try:
+            with refusals(self._spec):
+                records.count()
+            schema = target_schema(self._context)
+            if schema is not None and self._requests.head() >= 0:
+                self._check_columns(schema)
+                # What is put in the turn is not compared there any more.
+                self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
+                self._ahead.computed = self._compute(records, schema, batch_id)
+        except BaseException:
+            self._drop_ahead()
+            raise
 
     def _compute(self, records: DataFrame, schema: StructType, batch_id: int) -> _Computed | None:
         """What can be said of a batch now; None where requests of an earlier one are not settled yet."""
