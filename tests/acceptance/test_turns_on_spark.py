@@ -16,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
-from headgate.core.ids import TableLocation
+from headgate.core.ids import JobName, TableLocation
 from headgate.delta.governed import release
 from headgate.errors import CheckpointMismatch, InvalidRequest, LostTurn
 from headgate.pipelines import PipelineRun
 from headgate.sinks.ledger import read_ledger
 from headgate.spark.java import JavaSources
+from headgate.stores.sqlite import SqliteTurnStore
 from headgate.testing.proxy import Proxy
 from headgate.testing.servers import ZookeeperNode, zookeeper
 from tests.acceptance.engagement import drop
@@ -116,6 +117,36 @@ def test_a_table_of_another_lock_is_refused(spark: SparkSession, tmp_path: Path)
     with pytest.raises(InvalidRequest, match="another lock"):
         pipeline(tmp_path, lock="OTHER").run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == list(range(10))
+
+
+def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
+    """Else its successors would pass it while it has a batch in hand."""
+    make_folders(tmp_path)
+    store, is_idle = SqliteTurnStore(tmp_path / "turns.db"), list[bool]()
+    made = headgate.Pipeline(
+        "people", storage=str(tmp_path / "_headgate"), coordinator=f"sqlite:{tmp_path / 'turns.db'}"
+    )
+    table = made.table("people", path=str(tmp_path / "table"), lock="L")
+
+    @table.append(
+        name="Ingestion",
+        source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING"),
+        coverage="publish",
+    )
+    def looks_at_the_record(records: DataFrame) -> DataFrame:
+        record = store.read("L").record
+        is_idle.append(record is not None and record.job(JobName("Ingestion")).idle_since_ms is not None)
+        return records
+
+    for batch in range(2):
+        drop(tmp_path / "in", "ingest", batch, people(batch * 10, 10))
+        made.run(once=True, spark=spark)
+        record = store.read("L").record
+        assert record is not None
+        assert record.job(JobName("Ingestion")).idle_since_ms is not None
+    store.close()
+    assert ids(spark, tmp_path) == list(range(20))
+    assert (len(is_idle) >= 2, any(is_idle)) == (True, False)
 
 
 def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:

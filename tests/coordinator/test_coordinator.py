@@ -11,8 +11,8 @@ import pytest
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.heartbeat import SELF_FENCE
-from headgate.core.ids import JobName, TableLocation, Version
-from headgate.core.turns import moves
+from headgate.core.ids import JobName, SessionId, TableLocation, Version
+from headgate.core.turns import moves, protocol
 from headgate.core.turns.effects import CasReply, StepMark
 from headgate.core.turns.order import After, NoRule, OrderRule
 from headgate.core.turns.protocol import CheckpointView, Order
@@ -287,6 +287,21 @@ def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
     turn = take(ingestion, "i", 0)
     turn.complete()
     assert take(mutation, "m", 1).predecessor == "I"
+
+
+def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
+    """Its successors wait from then on; a run whose session is lost does not take back what the next one has said."""
+    bench = Bench()
+    ingestion, mutation = bench.job("I"), bench.job("M", After(("I",)), jvm=2)
+    ingestion.announce_idle({})
+    ingestion.find_work()
+    with pytest.raises(TurnNotGranted, match="waits for I"):
+        mutation.take(token_id=query_token("m"), query_id="m", batch=0, tables=(T,))
+    ingestion.announce_idle({})
+    stored = bench.store.read("L")
+    assert ingestion._driver.run(protocol.find_work(ingestion.job, SessionId("gone"))) is False
+    assert bench.store.read("L") == stored
+    take(mutation, "m", 0).complete()
 
 
 def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:

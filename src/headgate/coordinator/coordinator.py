@@ -128,6 +128,15 @@ class Coordinator:
             shown = {str(table): int(version) for table, version in idle_at.items()}
             self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
 
+    def find_work(self) -> None:
+        """Takes back that nothing is left to do, before work that is done ahead of a turn: who follows waits for it from here on.
+
+        Where the session is lost nothing is changed; `take` tells of it.
+        """
+        self.open()
+        assert self._session is not None
+        self._driver.run(protocol.find_work(self.job, self._session.id))
+
     def leave(self, run: str) -> None:
         """Says to the other jobs of a run until idle that this one has ended.
 

@@ -167,6 +167,8 @@ class RunningQuery:
         if self._query_id is None:
             self._query_id = checkpoint.query_id()
         assert self._query_id is not None, "a query that runs a batch has written its metadata"
+        if self._job.is_computed_ahead:
+            self._coordinator.find_work()
         self._job.stage(batch, batch_id)
         turn = self._turn = self._take(self._query_id, batch_id)
         turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)

@@ -392,7 +392,11 @@ class QueryWork:
 
     @property
     def turn_limit_batches(self) -> int:
-        return 1 if self._job.is_computed_ahead else TURN_LIMIT_BATCHES
+        return 1 if self.is_computed_ahead else TURN_LIMIT_BATCHES
+
+    @property
+    def is_computed_ahead(self) -> bool:
+        return self._job.is_computed_ahead
 
     def tables(self) -> tuple[TableLocation, ...]:
         return self._job.tables

@@ -119,10 +119,14 @@ class StreamWork:
     @property
     def turn_limit_batches(self) -> int:
         # What is computed before its turn is one batch: a second one would be computed while others wait.
-        return 1 if self._spec.coverage == "publish" else self._spec.turn_limit_batches
+        return 1 if self.is_computed_ahead else self._spec.turn_limit_batches
+
+    @property
+    def is_computed_ahead(self) -> bool:
+        return self._spec.coverage == "publish"
 
     def stage(self, batch: DataFrame, batch_id: int) -> None:
-        if self._spec.coverage == "publish":
+        if self.is_computed_ahead:
             with self._computing():
                 self._kind.stage(self._placed(batch), batch_id)
 

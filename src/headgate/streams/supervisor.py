@@ -364,6 +364,8 @@ class Supervisor:
             if self._turn is None:
                 if self.is_stopping:
                     raise _TurnLimit
+                if self._work.is_computed_ahead:
+                    self._coordinator.find_work()
                 self._work.stage(batch, batch_id)
                 self._turn = self._coordinator.take(
                     token_id=query_token(self._query_id),

@@ -25,6 +25,11 @@ class Work(Protocol):
         """After so many micro-batches the turn is given to others before a backlog goes on."""
         ...
 
+    @property
+    def is_computed_ahead(self) -> bool:
+        """Whether `stage` does anything: the job is at work then before it asks for its turn, and not idle any more."""
+        ...
+
     def tables(self) -> tuple[TableLocation, ...]:
         """Every table that a turn of this job reads or writes."""
         ...

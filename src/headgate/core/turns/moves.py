@@ -227,6 +227,11 @@ def go_idle(
     return replace(record, jobs=_with(record, job, idle), members=members)
 
 
+def find_work(record: LockRecord, job: JobName) -> LockRecord:
+    """The job takes its idle note back: it has found work, which it does before it asks for its turn."""
+    return replace(record, jobs=_with(record, job, replace(record.job(job), idle_since_ms=None)))
+
+
 def is_said(record: LockRecord, job: JobName, idle_at: Mapping[TableLocation, Version], run: str | None) -> bool:
     """Whether the idle note of the job stands as `go_idle` would leave it."""
     state = record.job(job)

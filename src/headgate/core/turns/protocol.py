@@ -457,6 +457,19 @@ def announce_idle(
         yield from perform(CompareAndSet(idle, stored.version))
 
 
+def find_work(job: JobName, session: SessionId) -> Protocol[bool]:
+    """Takes the idle note back; False, and nothing changed, if `session` is lost: the note may be that of another run."""
+    while True:
+        stored = yield from perform(ReadRecord())
+        record = stored.record
+        if record is None or record.job(job).idle_since_ms is None:
+            return True
+        live = yield from perform(LiveSessions(record.holder))
+        if session not in live.ids:
+            return False
+        yield from perform(CompareAndSet(moves.find_work(record, job), stored.version))
+
+
 def leave(job: JobName, session: SessionId, run: str) -> Protocol[bool]:
     """Says that the job ends in this run until idle; False, and nothing said, if `session` is lost.
 
