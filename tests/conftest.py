@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from headgate.errors import HeadgateError
 from headgate.spark.jars import JarSources, jar_sources
@@ -105,9 +106,14 @@ NEEDED_BY_FIXTURE = {
 
 
 def pytest_configure() -> None:
-    """Every JVM that a test starts, in whatever way, and be it by a command of a page, is one that is soon there."""
+    """Every JVM that a test starts, in whatever way, and be it by a command of a page, is one that is soon there; and no property
+    is timed.
+    """
     archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
+    # What takes long beside other work is not wrong.
+    settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("untimed")
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(is_compiled=False)
 
 

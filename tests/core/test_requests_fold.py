@@ -198,7 +198,7 @@ CUTS = st.sets(st.integers(0, 15))
 @pytest.mark.parametrize("moves_rows", [False, True])
 @pytest.mark.parametrize("has_sequence", [False, True])
 @given(data=st.data(), cuts=CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_standing_requests_equal_one_by_one(
     moves_rows: bool, has_sequence: bool, data: st.DataObject, cuts: set[int]
 ) -> None:
@@ -214,7 +214,7 @@ def test_standing_requests_equal_one_by_one(
 @pytest.mark.parametrize("moves_rows", [False, True])
 @pytest.mark.parametrize("has_sequence", [False, True])
 @given(data=st.data(), cuts=CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_requests_that_wait_equal_one_by_one(
     moves_rows: bool, has_sequence: bool, data: st.DataObject, cuts: set[int]
 ) -> None:
@@ -230,7 +230,7 @@ def test_requests_that_wait_equal_one_by_one(
 
 
 @given(them=events(ops=["erase", "lift"], moves_rows=False, has_sequence=False), cuts=CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_erasures_equal_one_by_one(them: list[Event], cuts: set[int]) -> None:
     """An erasure deletes what is there and keeps later rows out until it is lifted."""
     meaning = Meaning(is_standing=True, moves_rows=False, has_sequence=False)
@@ -239,7 +239,7 @@ def test_erasures_equal_one_by_one(them: list[Event], cuts: set[int]) -> None:
 
 
 @given(them=events(ops=["update", "delete"], moves_rows=False, has_sequence=True), cuts=CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_request_has_an_end(them: list[Event], cuts: set[int]) -> None:
     """No request is lost: each is applied, superseded, waiting or dead."""
     meaning = Meaning(is_standing=False, moves_rows=False, has_sequence=True)

@@ -41,7 +41,7 @@ def test_removed_files_are_forgotten() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_unseen_row_is_ever_in_a_seen_file(data: st.DataObject) -> None:
     """Whatever commits do with rows, a live file that holds an unseen row is among the unseen files."""
     files: dict[str, set[int]] = {}

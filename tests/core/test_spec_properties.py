@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headgate.core.spec import Pipeline, parse
@@ -14,8 +14,7 @@ from headgate.core.spec.kinds import duration_ms, duration_text
 from headgate.core.spec.secrets import masked
 from headgate.errors import InvalidRequest
 
-# No clock in a test's verdict: the machine may be busy.
-UNTIMED = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=60)
 
 # Not of digits alone: what YAML's older version writes without quotes (09), the version that is read here takes for a number.
 NAMES = st.text("abcXYZ019_-", min_size=1, max_size=8).filter(
@@ -53,7 +52,7 @@ def read(text: str, **environ: str) -> Pipeline | InvalidRequest:
 @example("name: !!int x")
 @example("\ufeffname: x")
 @example("a: |\n  ${")
-@UNTIMED
+@FEW
 def test_any_text_is_a_pipeline_or_an_invalid_request(text: str) -> None:
     """No text makes the reader fail in another way."""
     read(text, X="1")
@@ -62,14 +61,14 @@ def test_any_text_is_a_pipeline_or_an_invalid_request(text: str) -> None:
 @given(
     st.lists(st.one_of(WORDS, st.sampled_from([": ", "\n", "  ", "\n    ", "- ", ", ", "{", "}", "[", "]", "'", '"'])))
 )
-@UNTIMED
+@FEW
 def test_any_heap_of_words_is_a_pipeline_or_an_invalid_request(words: list[str]) -> None:
     """The same for texts that look more like a file."""
     read("".join(words), X="1")
 
 
 @given(TREES)
-@UNTIMED
+@FEW
 def test_any_tree_is_a_pipeline_or_an_invalid_request(tree: Any) -> None:
     """The same for every tree that YAML can say, with known keys in wrong places."""
     read(yaml.safe_dump(tree, allow_unicode=True), X="1")
@@ -100,7 +99,7 @@ def pipelines(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(pipelines())
-@UNTIMED
+@FEW
 def test_valid_files_are_read_back(document: dict[str, Any]) -> None:
     """What was written arrives, streams in the order written."""
     pipeline = read(yaml.safe_dump(document, sort_keys=False))
@@ -125,7 +124,7 @@ MISTAKES = {
 
 
 @given(st.data())
-@UNTIMED
+@FEW
 def test_every_planted_mistake_is_told_with_its_line(data: st.DataObject) -> None:
     """Of any mistakes in any streams, amid blank lines and comments, each is found, with its own line, and no other."""
     lines = ["name: p", "tables: {t: {path: ./t}}", "streams:"]
@@ -149,14 +148,14 @@ def test_every_planted_mistake_is_told_with_its_line(data: st.DataObject) -> Non
 
 
 @given(st.integers(1, 36_500 * 86_400_000))
-@UNTIMED
+@FEW
 def test_durations_are_read_as_they_are_shown(value_ms: int) -> None:
     """Text and milliseconds say the same."""
     assert duration_ms(duration_text(value_ms)) == value_ms
 
 
 @given(st.text("aZ9!$%^*()+.,_-", min_size=4, max_size=20), NAMES)
-@UNTIMED
+@FEW
 def test_password_in_a_url_is_masked(password: str, user: str) -> None:
     """Whatever stands between the user and the host is hidden, and the rest is kept."""
     text = masked("servers", f"jdbc:x://{user}:{password}@host:1/db")
@@ -164,7 +163,7 @@ def test_password_in_a_url_is_masked(password: str, user: str) -> None:
 
 
 @given(st.text(), st.text())
-@UNTIMED
+@FEW
 def test_masking_is_stable(key: str, value: str) -> None:
     """Masking what is masked changes nothing."""
     once = masked(key, value)
@@ -172,7 +171,7 @@ def test_masking_is_stable(key: str, value: str) -> None:
 
 
 @given(TREES, st.text("abcdefgh", min_size=12, max_size=12))
-@UNTIMED
+@FEW
 def test_no_fault_repeats_what_came_from_the_environment(tree: Any, secret: str) -> None:
     """Wherever a reference stands, rightly or wrongly, its value is in no message."""
     text = re.sub(r"\$\{X\}", "${SECRET_PLACE}", yaml.safe_dump(tree, allow_unicode=True))

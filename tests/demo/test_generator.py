@@ -59,7 +59,7 @@ def test_some_requests_come_before_the_first_record_of_their_alias(inputs: Input
     assert max(Counter(column(inputs.mutations, "alias_id")).values()) == 2  # some are re-identified twice
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32), rows=st.integers(ROWS_MIN, 400))
 def test_no_request_leads_out_of_an_erased_identity(seed: int, rows: int) -> None:
     """Whoever is erased is the last identity of everybody who had it: the answer does not depend on interleaving."""

@@ -159,7 +159,7 @@ def _drive(protocol: Any, target: MemoryTarget, chance: random.Random, *, crash:
             answer = alter(effect, answer, chance)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, 1 << 32), st.booleans(), st.sampled_from(["whole", "key", "changed"]))
 def test_any_history_ends_as_its_serial_run(seed: int, is_deferred: bool, how: str) -> None:
     """With each constraint checked at each row: no violation on the way, and the same rows in the end."""
@@ -169,7 +169,7 @@ def test_any_history_ends_as_its_serial_run(seed: int, is_deferred: bool, how: s
     assert storage.rows.get("t", {}) == history.final
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 1 << 32), st.booleans(), st.sampled_from(["whole", "key", "changed"]))
 def test_the_fast_fold_says_what_the_fold_says(seed: int, is_deferred: bool, how: str) -> None:
     """Or says that it cannot: of each batch of a history that has been swapped about within its transactions, too."""
