@@ -292,7 +292,10 @@ def test_a_final_answer_is_not_asked_for_again(
     repository.faults = [status] * 20
     with pytest.raises(Unavailable, match=f"{status} .*HEADGATE_MAVEN_REPO"):
         fetch(["test"], sources=sources, lock_file=lock)
-    assert len(repository.asked) == 2, "once for each jar"
+    # The first refusal ends the whole, often before the other jar is asked for.
+    paths = [path for path, _ in repository.asked]
+    assert paths, "nothing was asked"
+    assert len(paths) == len(set(paths)), "a jar was asked for again"
 
 
 def test_a_repository_that_stays_away_is_given_up(lock: Path, sources: JarSources) -> None:

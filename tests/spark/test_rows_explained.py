@@ -87,6 +87,7 @@ def said(found: Explanation) -> tuple[Reads, tuple[str, ...]]:
 # ----------------------------------------------------------------------------------------------------------------- SQL
 
 MERGE_ID = " ON t.id = s.id WHEN MATCHED THEN UPDATE SET v = s.v"
+NEWEST = "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY {} ORDER BY {}) AS n FROM {{p}}) WHERE {}"
 SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("DELETE FROM {t}", Reads.ROWS, ()),
     ("DELETE FROM {t} AS x WHERE x.v % 2 = 1 AND x.s LIKE 'a%'", Reads.ROWS, ()),
@@ -129,6 +130,20 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} LIMIT 2) s" + MERGE_ID, Reads.TABLE, (SOME,)),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} TABLESAMPLE (50 PERCENT)) s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (SELECT id, max(v) AS v FROM {p} GROUP BY id) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (SELECT v, max(id) AS id FROM {p} GROUP BY v) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (SELECT v, first(id) AS id FROM {p} GROUP BY v) s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (SELECT id, first(v) AS v FROM {p} GROUP BY id) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (" + NEWEST.format("id", "v", "n = 1") + ") s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (" + NEWEST.format("v", "id", "n = 1") + ") s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (" + NEWEST.format("id", "v", "n = 1 AND v > 0") + ") s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (" + NEWEST.format("id % 2", "v", "n = 1") + ") s" + MERGE_ID, Reads.TABLE, (SOME,)),
+    ("MERGE INTO {t} t USING (" + NEWEST.format("id", "v", "true") + ") s" + MERGE_ID, Reads.KEYS, ()),
+    (
+        "MERGE INTO {t} t USING (SELECT v, lag(id) OVER (ORDER BY v) AS id FROM {p}) s" + MERGE_ID,
+        Reads.TABLE,
+        (SOME,),
+    ),
     ("MERGE INTO {t} t USING local_rows s ON t.id > s.id WHEN MATCHED THEN DELETE", Reads.KEYS, ()),
     (
         "MERGE INTO {t} t USING local_rows s ON t.id = s.id AND t.at < current_timestamp() WHEN MATCHED THEN DELETE",
@@ -157,6 +172,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
         (),
     ),
     ("INSERT INTO {t} VALUES (1, 1, NULL, 'x')", Reads.NOTHING, ()),
+    ("INSERT INTO {t} VALUES (1, DEFAULT, NULL, 'x')", Reads.NOTHING, ()),
     ("INSERT INTO {t} SELECT id, rand(), now(), 'x' FROM {o}", Reads.NOTHING, ()),
     ("INSERT INTO {t} SELECT * FROM {t} WHERE v = 1", Reads.TABLE, (ITSELF,)),
     ("INSERT INTO {t} WITH x AS (SELECT * FROM {t}) SELECT * FROM x", Reads.TABLE, (ITSELF,)),
@@ -326,6 +342,13 @@ CALLS: dict[str, tuple[Callable[[Tables], Explanation], Reads, tuple[str, ...]]]
         Reads.KEYS,
         (),
     ),
+    "merge one row of each key": (lambda its: merged(its, its.rows.dropDuplicates(["id"])).explain(), Reads.KEYS, ()),
+    "merge one row of each value": (
+        lambda its: merged(its, its.rows.dropDuplicates(["v"])).explain(),
+        Reads.TABLE,
+        (SOME,),
+    ),
+    "merge rows once": (lambda its: merged(its, its.rows.dropDuplicates()).explain(), Reads.KEYS, ()),
     "merge a sample": (lambda its: merged(its, its.rows.sample(0.5)).explain(), Reads.TABLE, (SOME,)),
     "merge by time": (
         lambda its: merged(its, its.rows).whenNotMatchedBySourceDelete("t.at < now()").explain(),

@@ -7,6 +7,7 @@ commit follows. HEADGATE_WRITE_REFERENCE=1 with HEADGATE_MATRIX=1 writes docs/re
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import headgate
+from headgate.core.ids import TableLocation
 from headgate.core.rows.actions import FileChange
+from headgate.delta.dml import BATCH_CONF, WHOLE, relocation
 from headgate.delta.rows import TableRows
 from headgate.delta.statements import DELTA_CONFLICTS, confs
 from headgate.tables.running import publisher
@@ -309,11 +312,32 @@ def test_an_optimize_is_one_commit_though_it_was_to_be_several(lake: Lake, sessi
     lake.run(f"UPDATE delta.`{path}` SET p = id % 5")
     lake.run(f"UPDATE delta.`{path}` SET n = 2 WHERE id < 15")
     rows = read(path)
-    with confs(session, {"spark.databricks.delta.optimize.batchSize": "1"}):
+    with confs(session, {BATCH_CONF: "1"}):
         lake.run(f"OPTIMIZE delta.`{path}`")
-        assert session.conf.get("spark.databricks.delta.optimize.batchSize") == "1"
+        assert session.conf.get(BATCH_CONF) == "1"
     compare(read(path), rows)
     assert Counter(file["partitionValues"]["p"] for file in files(path)) == dict.fromkeys("01234", 1)
+
+
+def test_an_optimize_that_ends_first_does_not_divide_another_of_its_session(session: SparkSession) -> None:
+    """Settings are the session's, of all its threads: they are as before when the last one has ended."""
+    seen: list[str | None] = []
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def one() -> None:
+        has_begun.set()
+        assert may_end.wait(30)
+
+    def another() -> None:
+        may_end.set()
+        first.join()
+        seen.append(session.conf.get(BATCH_CONF, None))
+
+    first = threading.Thread(target=relocation(session, TableLocation("one"), one).execute)
+    first.start()
+    assert has_begun.wait(30)
+    relocation(session, TableLocation("another"), another).execute()
+    assert (seen, session.conf.get(BATCH_CONF, None)) == ([WHOLE], None)
 
 
 def test_an_optimize_of_a_clustered_table_leaves_out_rows_that_were_deleted(lake: Lake) -> None:

@@ -5,7 +5,9 @@ Its parts are Spark columns whose names are not bound to a table yet, so that th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,18 +19,19 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Facts, Operation
 from headgate.core.rows.statistics import Among, Both, Compared, Condition, Everything, parse
 from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+from headgate.delta.plans import EXPRESSIONS, PATTERNS, analysed, kind, listed, obstacles_of_plan, obstacles_of_source
 from headgate.delta.statements import confs
 
-PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
 TO_EXPRESSION = "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$"
 ASSIGNS_QUERY = "what it assigns has a sub-query"
 KEYS_MAX = 1_000
 """So many keys of a source are looked up in a file's statistics; of more, the smallest and the largest."""
 BATCH_CONF = "spark.databricks.delta.optimize.batchSize"
-TAKES_SOME = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
-"""Nodes of plans that Spark calls deterministic, though which rows they give depends on the order in which rows come."""
 WHOLE = str(1 << 62)
 """Bytes of a batch that everything fits in."""
+_guard = threading.Lock()
+_optimizing: dict[str, tuple[ExitStack, int]] = {}
+"""Id of each session that optimizes → what sets its settings as they were, and how many of its threads do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ class Dml:
         if self.condition is None:
             return Everything()
         try:
-            return parse(_analysed(self.concerned(self._empty)).condition().toJSON())
+            return parse(analysed(self.concerned(self._empty)).condition().toJSON())
         except JVM_ERRORS:
             return Everything()
 
@@ -92,18 +95,26 @@ class Dml:
         keys = self._keys()
         if not keys:
             return Everything()
+        try:
+            return self._described(keys)
+        except JVM_ERRORS:
+            # As where a key cannot be cast that another part of the condition rules out.
+            return Everything()
+
+    def _described(self, keys: Sequence[tuple[str, str, Column]]) -> Condition:
+        assert self.source is not None, "only a MERGE has keys"
         # Without a shuffle; of rows that the plan lists, without a job.
         few = self.source.select(*(key for _, _, key in keys)).limit(KEYS_MAX + 1).collect()
         found: Condition = Everything()
-        for place, (column, kind, key) in enumerate(keys):
+        for place, (column, type_, key) in enumerate(keys):
             if len(few) <= KEYS_MAX:
-                one: Condition = Among(column, kind, tuple({row[place] for row in few} - {None}))
+                one: Condition = Among(column, type_, tuple({row[place] for row in few} - {None}))
             else:
                 (low, high), *_ = self.source.agg(F.min(key), F.max(key)).collect()
                 if low is None:
-                    return Among(column, kind, ())
+                    return Among(column, type_, ())
                 one = Both(
-                    Compared(column, kind, "GreaterThanOrEqual", low), Compared(column, kind, "LessThanOrEqual", high)
+                    Compared(column, type_, "GreaterThanOrEqual", low), Compared(column, type_, "LessThanOrEqual", high)
                 )
             found = one if isinstance(found, Everything) else Both(found, one)
         return found
@@ -144,16 +155,16 @@ class Dml:
         found: list[str] = []
         try:
             if self.source is not None:
-                found += _obstacles_of_source(jvm, self.source, self.table, self.operation)
-                if self.source_anew is not None and _listed(jvm, self.source) != _listed(jvm, self.source_anew()):
+                found += obstacles_of_source(jvm, self.source, self.table, self._read_of_source())
+                if self.source_anew is not None and listed(jvm, self.source) != listed(jvm, self.source_anew()):
                     found.append("files of its source came or went while it was executed")
             if self.on is not None and self.source is not None:
                 joined = self.named(self._empty).join(self.source, self.on, "inner")
-                found += _obstacles_of_plan(jvm, _analysed(joined).condition().get(), "its condition")
+                found += obstacles_of_plan(jvm, analysed(joined).condition().get(), "its condition")
             if self.condition is not None:
-                found += _obstacles_of_plan(jvm, _analysed(self.concerned(self._empty)).condition(), "its condition")
+                found += obstacles_of_plan(jvm, analysed(self.concerned(self._empty)).condition(), "its condition")
             if self.assigned:
-                plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
+                plan = analysed(self.named(self._empty).select(*self.assigned.values()))
                 if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
                     found.append(ASSIGNS_QUERY)
             # Not analysed: a name may be one of the row's and one of its source's, which depends on the clause.
@@ -169,7 +180,7 @@ class Dml:
         if not self.assigned or self.execute_on is None:
             return self.operation is Operation.UPDATE and self.execute_on is None
         try:
-            plan = _analysed(self.named(self._empty).select(*self.assigned.values()))
+            plan = analysed(self.named(self._empty).select(*self.assigned.values()))
             # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
             is_deterministic = bool(plan.deterministic())
             return not is_deterministic or bool(
@@ -178,30 +189,42 @@ class Dml:
         except JVM_ERRORS:
             return True
 
+    def _read_of_source(self) -> list[Column] | None:
+        """What the pairs' condition of a MERGE reads of its source; None of an INSERT."""
+        if self.on is None or self.source is None:
+            return None
+        joined = analysed(self.named(self._empty).join(self.source, self.on, "inner"))
+        theirs = joined.right().outputSet()
+        return [
+            self._column(each)
+            for each in self.jvm.from_seq(joined.condition().get().references().toSeq())
+            if theirs.contains(each)
+        ]
+
+    def _column(self, expression: Any) -> Column:
+        return Column(getattr(self.jvm.root, EXPRESSIONS).column(expression))
+
     def _keys(self) -> list[tuple[str, str, Column]]:
         """Columns of the table that the pairs' condition says are equal to something of the source: name, type, what."""
         assert self.source is not None
-        jvm = self.jvm
-        expressions = getattr(jvm.root, "org.apache.spark.sql.classic.ExpressionUtils")
         found = []
         try:
             joined = self.named(self._empty).join(self.source, self.on, "inner")
-            plan = _analysed(joined)
+            plan = analysed(joined)
             pending, ours, theirs = [plan.condition().get()], plan.left().outputSet(), plan.right().outputSet()
             while pending:
                 node = pending.pop()
-                kind = _kind(node)
-                if kind == "And":
+                if kind(node) == "And":
                     pending += [node.left(), node.right()]
-                if kind != "EqualTo":
+                if kind(node) != "EqualTo":
                     continue
                 for one, other in ((node.left(), node.right()), (node.right(), node.left())):
-                    if _kind(one) != "AttributeReference":
+                    if kind(one) != "AttributeReference":
                         continue
                     type_ = str(one.dataType().typeName())
                     is_pair = one.references().subsetOf(ours) and other.references().subsetOf(theirs)
                     if is_pair and type_ in ("byte", "short", "integer", "long"):
-                        found.append((str(one.name()), type_, Column(expressions.column(other))))
+                        found.append((str(one.name()), type_, self._column(other)))
         except JVM_ERRORS:
             return []
         return found
@@ -211,112 +234,35 @@ def relocation(session: SparkSession, table: TableLocation, execute: Callable[[]
     """An OPTIMIZE that makes one commit. Each of several would lose to the one before it, and those after it would not be made."""
 
     def in_one_commit() -> object:
-        with confs(session, {BATCH_CONF: WHOLE}):
+        with _in_one_batch(session):
             return execute()
 
     return Dml(session=session, table=table, operation=Operation.OPTIMIZE, execute=in_one_commit)
 
 
-def _obstacles_of_plan(jvm: Jvm, plan: Any, what: str) -> list[str]:
-    """Of a plan or an expression."""
-    patterns = scala_object(jvm.root, PATTERNS)
-    found = []
-    if not plan.deterministic():
-        found.append(f"{what} is not deterministic")
-    if plan.containsPattern(patterns.CURRENT_LIKE()):
-        found.append(f"{what} says what time it is")
-    if plan.containsPattern(patterns.PLAN_EXPRESSION()):
-        found.append(f"{what} has a sub-query")
-    return found
-
-
-def _obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, operation: Operation) -> list[str]:
-    """Why the source may say something else later; of an INSERT, only what it reads of its own table."""
-    plan = _analysed(source)
-    is_insert = operation is Operation.INSERT
-    found = [] if is_insert else _obstacles_of_plan(jvm, plan, "its source")
-    if not is_insert and any(_kind(node) in TAKES_SOME for node in _nodes(jvm, plan)):
-        found.append("its source takes some rows of many, which may be others later")
-    if is_insert and plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
-        found.append("its source has a sub-query")
-    own = str(jvm.delta_log(table).dataPath())
-    for leaf in jvm.from_seq(plan.collectLeaves()):
-        delta = _delta_index(leaf)
-        feed = _change_feed(leaf)
-        if any(read is not None and str(read.deltaLog().dataPath()) == own for read in (delta, feed)):
-            found.append("its source reads the table itself")
-        elif not _is_frozen(leaf, delta) and not (is_insert and _kind(leaf) != "DataSourceV2Relation"):
-            found.append("its source may change: read a Delta table as of a version, or write the source down first")
-    return found
+@contextmanager
+def _in_one_batch(session: SparkSession) -> Iterator[None]:
+    """For as long as any thread of the session optimizes: settings are the session's, and each would take back its own."""
+    key = str(session._jsparkSession.sessionUUID())
+    with _guard:
+        if key not in _optimizing:
+            restoring = ExitStack()
+            restoring.enter_context(confs(session, {BATCH_CONF: WHOLE}))
+            _optimizing[key] = (restoring, 0)
+        restoring, threads = _optimizing[key]
+        _optimizing[key] = (restoring, threads + 1)
+    try:
+        yield
+    finally:
+        with _guard:
+            restoring, threads = _optimizing.pop(key)
+            if threads > 1:
+                _optimizing[key] = (restoring, threads - 1)
+            else:
+                restoring.close()
 
 
 def _have_sub_query(jvm: Jvm, columns: Sequence[Any]) -> bool:
     """Whether one of them reads more than its row. Their names need not be known."""
     said, pattern = scala_object(jvm.root, TO_EXPRESSION), scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()
     return any(said.apply(column._jc.node()).containsPattern(pattern) for column in columns)
-
-
-def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:
-    """Of a plan, without those of its sub-queries."""
-    yield plan
-    for child in jvm.from_seq(plan.children()):
-        yield from _nodes(jvm, child)
-
-
-def _listed(jvm: Jvm, source: DataFrame) -> list[tuple[list[str], int]]:
-    """The files of each relation that a source reads as files: their names, and how large they are in all."""
-    join = getattr(jvm.root, "org.apache.hadoop.util.StringUtils").arrayToString
-    found = []
-    for leaf in jvm.from_seq(_analysed(source).collectLeaves()):
-        if _delta_index(leaf) is None and _is_listing(leaf):
-            listing = leaf.relation().location()
-            found.append((sorted(str(join(listing.inputFiles())).split(",")), int(listing.sizeInBytes())))
-    return found
-
-
-def _is_frozen(leaf: Any, delta: Any) -> bool:
-    """Whether what a source reads from is the same whenever it is read."""
-    if delta is not None:
-        return bool(delta.isTimeTravelQuery())
-    match _kind(leaf):
-        case "LocalRelation" | "Range" | "OneRowRelation":
-            return True
-        case "LogicalRDD":
-            return str(leaf.rdd().outputDeterministicLevel()) != "INDETERMINATE"
-        case "LogicalRelation":
-            return _is_listing(leaf)
-    return False
-
-
-def _is_listing(leaf: Any) -> bool:
-    """Whether it is files, listed when it was made; a catalog's partitions are listed anew."""
-    if _kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
-        return False
-    return _kind(leaf.relation().location()) == "InMemoryFileIndex"
-
-
-def _delta_index(leaf: Any) -> Any | None:
-    """What a relation of a Delta table reads its files from; None for others."""
-    if _kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
-        return None
-    index = leaf.relation().location()
-    return index if "Tahoe" in _kind(index) else None
-
-
-def _change_feed(leaf: Any) -> Any | None:
-    """The change feed of a Delta table that a relation reads; None for others."""
-    is_one = _kind(leaf) == "LogicalRelation" and _kind(leaf.relation()) == "DeltaCDFRelation"
-    return leaf.relation() if is_one else None
-
-
-def _kind(thing: Any) -> str:
-    return str(thing.getClass().getSimpleName())
-
-
-def _has_method(thing: Any, method: str) -> bool:
-    """Whether a JVM object has a method of this name."""
-    return any(found.getName() == method for found in thing.getClass().getMethods())
-
-
-def _analysed(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()

@@ -255,7 +255,7 @@ class TableRows:
             return frame.where(F.col("_metadata.row_index").isin(list(positions)))
         listed = self._dml.session.createDataFrame([(position,) for position in positions], f"{ROW} long")
         named = frame.withColumn(ROW, F.col("_metadata.row_index"))
-        return named.join(F.broadcast(listed), ROW, "left_semi").select(*frame.columns)
+        return named.join(F.broadcast(listed), ROW, "left_semi").drop(ROW)
 
     def _marked(self, file: Body) -> BitMap64:
         descriptor = file.get("deletionVector")

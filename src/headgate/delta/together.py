@@ -25,9 +25,12 @@ def lead(entries: Sequence[Entry]) -> None:
     Args:
         entries: Who waits. The first one leads: the put is made by its run, in its thread.
     """
+    leader = entries[0].run
+    # Who was executed before the table was made anew is told so by its own run.
+    entries = [entry for entry in entries if entry.run.table_id == leader.table_id]
     if len(entries) == 1:
         return
-    leader, waiting = entries[0].run, [entry.waiting for entry in entries]
+    waiting = [entry.waiting for entry in entries]
     commits = leader.commits(min(one.lost.version for one in waiting))
     head = max(commits, default=max(one.lost.version for one in waiting))
     group = _gathered(head, commits, entries)

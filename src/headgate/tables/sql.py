@@ -8,11 +8,13 @@ from typing import Any, cast
 
 import delta.tables as stock
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.sql_formatter import SQLStringFormatter
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
-from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+from headgate.delta.plans import EXPRESSIONS, kind
 from headgate.delta.s3_errors import in_plain_words
 from headgate.delta.winners import telling_conflicts
 from headgate.errors import InvalidRequest
@@ -22,7 +24,7 @@ from headgate.tables.running import location_of, run
 from headgate.tables.table import optimized
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
-EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
+MODES = "org.apache.spark.sql.execution.CommandExecutionMode$"
 OPERATIONS = {
     "DeleteFromTable": Operation.DELETE,
     "UpdateTable": Operation.UPDATE,
@@ -93,12 +95,18 @@ def explain_sql(spark: SparkSession, text: str) -> Explanation:
 def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Dml | None:
     """What SQL text says, if it changes a Delta table in one of the ways that are published."""
     jvm = Jvm(spark)
-    with jvm.active():
-        plan = jvm.jsession.sessionState().sqlParser().parsePlan(text)
+    formatter = SQLStringFormatter(spark)
+    try:
+        with jvm.active():
+            plan = (
+                jvm.jsession.sessionState().sqlParser().parsePlan(formatter.format(text, **kwargs) if kwargs else text)
+            )
+    finally:
+        formatter.clear()
     obstacles = (NO_ROW_OF_ITS_OWN,) if args or kwargs else ()
-    if _kind(plan) == "UnresolvedWith":
+    if kind(plan) == "UnresolvedWith":
         plan, obstacles = plan.child(), (NO_ROW_OF_ITS_OWN,)
-    operation = OPERATIONS.get(_kind(plan))
+    operation = OPERATIONS.get(kind(plan))
     if operation is None:
         return None
     target = _target(jvm, spark, plan, operation)
@@ -149,7 +157,7 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
         case Operation.INSERT:
             if plan.overwrite():
                 return Dml(operation=Operation.OVERWRITE, **common)
-            return Dml(operation=operation, source=parts.frame(plan.query()), **common)
+            return Dml(operation=operation, source=parts.inserted(), **common)
         case Operation.OPTIMIZE:
             return relocation(spark, target.location, execute)
         case _:
@@ -186,9 +194,16 @@ class _Parts:
         clauses = (plan.matchedActions(), plan.notMatchedActions(), plan.notMatchedBySourceActions())
         actions = [action for each in clauses for action in self.jvm.from_seq(each)]
         said = [
-            each for action in actions if _kind(action) in ASSIGNING for each in self.jvm.from_seq(action.assignments())
+            each for action in actions if kind(action) in ASSIGNING for each in self.jvm.from_seq(action.assignments())
         ]
         return [self.column(each.value()) for each in said]
+
+    def inserted(self) -> DataFrame:
+        """Rows of an INSERT: a DEFAULT among them is known of its table only."""
+        state = self.jvm.jsession.sessionState()
+        with self.jvm.active():
+            executed = state.executePlan(self.plan, scala_object(self.jvm.root, MODES).SKIP())
+            return self.frame(executed.analyzed().query())
 
     def name(self, key: Any) -> str:
         return ".".join("`" + part.replace("`", "``") + "`" for part in self.jvm.from_seq(key.nameParts()))
@@ -208,11 +223,14 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
         case _:
             node = plan.table()
     alias = None
-    if _kind(node) == "SubqueryAlias":
+    if kind(node) == "SubqueryAlias":
         alias, node = str(node.identifier().name()), node.child()
-    if _kind(node) not in ("UnresolvedRelation", "UnresolvedTable"):
+    if kind(node) == "UnresolvedPathBasedDeltaTable":
+        parts: Sequence[str] = ("delta", node.path())
+    elif kind(node) in ("UnresolvedRelation", "UnresolvedTable"):
+        parts = jvm.from_seq(node.multipartIdentifier())
+    else:
         return None
-    parts: Sequence[str] = jvm.from_seq(node.multipartIdentifier())
     try:
         if len(parts) == 2 and parts[0].lower() == "delta":
             table = stock.DeltaTable.forPath(spark, parts[1])
@@ -232,7 +250,3 @@ def _any_of(conditions: Sequence[Column | None]) -> Column | None:
             return None
         found = condition if found is None else found | condition
     return found
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())

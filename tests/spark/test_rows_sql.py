@@ -1,0 +1,127 @@
+"""What SQL text may say, and is published as any statement: defaults, frames and values by name, a table by its path."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+import headgate
+from headgate.delta.rows import LISTED_MAX
+from headgate.tables.result import Result
+from headgate.tables.running import finish, publisher
+from headgate.tables.sql import statement
+from tests.spark.delta_tables import make_table
+
+COLUMNS = "id BIGINT, v BIGINT DEFAULT 7"
+
+
+@pytest.fixture
+def made(session: SparkSession, tmp_path: Path) -> str:
+    """Rows 1 to 4, in a file each, of a table with a default."""
+    properties = {"feature.allowColumnDefaults": "supported", "enableDeletionVectors": "true"}
+    path = make_table(session, tmp_path / "t", COLUMNS, **properties)
+    session.range(1, 5).selectExpr("id", "id AS v").repartition(4, "id").write.format("delta").mode("append").save(path)
+    return f"delta.`{path}`"
+
+
+def follow(session: SparkSession, ours: str, winner: str) -> Result:
+    """How a statement follows one that commits after it was computed."""
+    dml = statement(session, ours)
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    session.sql(winner)
+    return finish(staged)
+
+
+def rows(session: SparkSession, made: str) -> Counter[tuple[object, ...]]:
+    return Counter(map(tuple, session.sql(f"SELECT * FROM {made}").collect()))
+
+
+@pytest.mark.parametrize("values", ["VALUES (9, DEFAULT)", "SELECT 9, DEFAULT", "(id) VALUES (9)"])
+def test_a_default_is_known_of_its_table(session: SparkSession, made: str, values: str) -> None:
+    """Such an INSERT depends on nothing, as any other: what others commit before it does not concern it."""
+    ended = follow(session, f"INSERT INTO {made} {values}", f"UPDATE {made} SET v = 0 WHERE id > 1")
+    assert ended.level == 1
+    assert rows(session, made) == Counter([(1, 1), (2, 0), (3, 0), (4, 0), (9, 7)])
+
+
+def test_frames_and_values_stand_in_the_text_by_name(session: SparkSession, made: str) -> None:
+    """As `spark.sql` puts them there; none of the views that it makes for them is left."""
+    source = session.createDataFrame([(2, 20), (5, 50)], "id BIGINT, v BIGINT")
+    merge = f"MERGE INTO {made} t USING {{source}} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"
+    merged = headgate.sql(session, f"{merge} WHEN NOT MATCHED THEN INSERT *", source=source)
+    deleted = headgate.sql(session, f"DELETE FROM {made} WHERE id = {{n}}", n=4)
+    for each in (merged, deleted):
+        assert isinstance(getattr(each, "headgate", None), Result)
+    assert rows(session, made) == Counter([(1, 1), (2, 20), (3, 3), (5, 50)])
+    assert not [table for table in session.catalog.listTables() if table.name.startswith("_pyspark")]
+
+
+def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) -> None:
+    """Delta's parser of this release binds none without it; with it, what has them is published."""
+    text = f"DELETE FROM {made} WHERE id = :n"
+    with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
+        headgate.sql(session, text, {"n": 4})
+    own = session.newSession()
+    own.conf.set("spark.sql.legacy.parameterSubstitution.constantsOnly", "true")
+    assert isinstance(getattr(headgate.sql(own, text, {"n": 4}), "headgate", None), Result)
+    assert rows(session, made) == Counter([(1, 1), (2, 2), (3, 3)])
+
+
+def test_a_table_may_be_optimized_by_its_path_alone(session: SparkSession, made: str) -> None:
+    """It loses no race to a DELETE, as it does where the table is named."""
+    path = made.removeprefix("delta.`").removesuffix("`")
+    ended = follow(session, f"OPTIMIZE '{path}'", f"DELETE FROM {made} WHERE id = 2")
+    assert (ended.level, ended.attempts) == (2, 1)
+    assert rows(session, made) == Counter([(1, 1), (3, 3), (4, 4)])
+
+
+def test_names_of_columns_may_have_dots(session: SparkSession, tmp_path: Path) -> None:
+    """Also where many rows went, which are looked up among those of before."""
+    path = make_table(session, tmp_path / "t", "id BIGINT, `a.b` STRING", enableDeletionVectors="true")
+    many = LISTED_MAX + 50
+    rows_ = session.range(2 * many).selectExpr("id", "'x' AS `a.b`").coalesce(1)
+    rows_.write.format("delta").mode("append").save(path)
+    merge = (
+        f"MERGE INTO delta.`{path}` t USING (SELECT * FROM VALUES (1L), (-1L) AS v(id)) s ON t.id = s.id "
+        "WHEN NOT MATCHED THEN INSERT (id, `a.b`) VALUES (s.id, 'anew')"
+    )
+    ended = follow(session, merge, f"DELETE FROM delta.`{path}` WHERE id < {many}")
+    assert ended.level == 4
+    left = Counter({(n, "x"): 1 for n in range(many, 2 * many)} | {(1, "anew"): 1, (-1, "anew"): 1})
+    assert rows(session, f"delta.`{path}`") == left
+
+
+def test_a_key_that_cannot_be_cast_is_not_asked_of_rows_that_the_merge_rules_out(
+    session: SparkSession, made: str
+) -> None:
+    """It follows others as it was executed: an error that the MERGE itself does not raise is nobody's."""
+    values = "SELECT * FROM VALUES ('id', '2'), ('name', 'two') AS s(kind, key)"
+    merge = (
+        f"MERGE INTO {made} t USING ({values}) s ON s.kind = 'id' AND t.id = CAST(s.key AS BIGINT) "
+        "WHEN MATCHED THEN UPDATE SET v = 0"
+    )
+    ended = follow(session, merge, f"INSERT INTO {made} VALUES (8, 8)")
+    assert ended.level == 1
+    assert rows(session, made) == Counter([(1, 1), (2, 0), (3, 3), (4, 4), (8, 8)])
+
+
+@pytest.mark.parametrize(("key", "level"), [("t.v = s.v", 1), ("t.id = s.id", 4)])
+def test_the_newest_change_of_each_key_may_be_another_one_later(
+    session: SparkSession, made: str, tmp_path: Path, key: str, level: int
+) -> None:
+    """Of changes that are equally new: a MERGE by what is not their key is executed again."""
+    changes = str(tmp_path / "changes")
+    session.createDataFrame([(8, 90), (9, 90)], "id BIGINT, v BIGINT").write.parquet(changes)
+    newest = f"SELECT *, row_number() OVER (PARTITION BY v ORDER BY v) AS n FROM parquet.`{changes}`"
+    merge = (
+        f"MERGE INTO {made} t USING (SELECT * FROM ({newest}) WHERE n = 1) s ON {key} "
+        "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"
+    )
+    ended = follow(session, merge, f"INSERT INTO {made} VALUES (5, 5)")
+    assert ended.level == level
+    assert Counter(v for _, v in rows(session, made)) == Counter([1, 2, 3, 4, 5, 90])
