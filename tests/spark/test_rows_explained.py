@@ -119,15 +119,34 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
         ("its source has a sub-query",),
     ),
     (
-        "MERGE INTO {t} t USING (SELECT id, rand() AS v FROM range(5)) s" + MERGE_ID,
+        "MERGE INTO {t} t USING (SELECT cast(5 * rand() AS BIGINT) AS id, 1 AS v FROM range(5)) s" + MERGE_ID,
         Reads.TABLE,
         ("its source is not deterministic",),
     ),
     (
-        "MERGE INTO {t} t USING (SELECT id, unix_timestamp() AS v FROM range(5)) s" + MERGE_ID,
+        "MERGE INTO {t} t USING (SELECT id, v FROM (SELECT id, rand() AS v FROM range(5)) WHERE v < 0.5) s" + MERGE_ID,
+        Reads.TABLE,
+        ("its source is not deterministic",),
+    ),
+    (
+        "MERGE INTO {t} t USING (SELECT DISTINCT id, rand() AS v FROM {p}) s" + MERGE_ID,
+        Reads.TABLE,
+        ("its source is not deterministic",),
+    ),
+    (
+        "MERGE INTO {t} t USING (SELECT id, 1 AS v FROM range(5) UNION ALL SELECT unix_timestamp(), 2) s" + MERGE_ID,
         Reads.TABLE,
         ("its source says what time it is",),
     ),
+    ("MERGE INTO {t} t USING (SELECT id, rand() AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
+    ("MERGE INTO {t} t USING (SELECT id, unix_timestamp() AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
+    (
+        "MERGE INTO {t} t USING (SELECT p.id, x.v FROM {p} p JOIN (SELECT id, uuid() AS v FROM {p}) x ON p.id = x.id) s"
+        + MERGE_ID,
+        Reads.KEYS,
+        (),
+    ),
+    ("MERGE INTO {t} t USING (SELECT id, (SELECT max(v) FROM {o}) AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} LIMIT 2) s" + MERGE_ID, Reads.TABLE, (SOME,)),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} TABLESAMPLE (50 PERCENT)) s" + MERGE_ID, Reads.TABLE, (SOME,)),
     ("MERGE INTO {t} t USING (SELECT id, max(v) AS v FROM {p} GROUP BY id) s" + MERGE_ID, Reads.KEYS, ()),
@@ -305,8 +324,9 @@ CALLS: dict[str, tuple[Callable[[Tables], Explanation], Reads, tuple[str, ...]]]
         Reads.TABLE,
         (ITSELF,),
     ),
-    "merge numbers of chance": (
-        lambda its: merged(its, its.rows.withColumn("v", F.rand())).explain(),
+    "merge numbers of chance": (lambda its: merged(its, its.rows.withColumn("v", F.rand())).explain(), Reads.KEYS, ()),
+    "merge keys of chance": (
+        lambda its: merged(its, its.rows.withColumn("id", F.round(F.rand()))).explain(),
         Reads.TABLE,
         ("its source is not deterministic",),
     ),

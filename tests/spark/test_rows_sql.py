@@ -125,3 +125,16 @@ def test_the_newest_change_of_each_key_may_be_another_one_later(
     ended = follow(session, merge, f"INSERT INTO {made} VALUES (5, 5)")
     assert ended.level == level
     assert Counter(v for _, v in rows(session, made)) == Counter([1, 2, 3, 4, 5, 90])
+
+
+def test_the_time_of_loading_is_what_it_was_when_the_merge_was_executed(session: SparkSession, made: str) -> None:
+    """What its pairs' condition does not read of a source is never asked again."""
+    merge = (
+        f"MERGE INTO {made} t USING (SELECT explode(array(1, 9)) AS id, unix_micros(now()) AS v) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    ended = follow(session, merge, f"INSERT INTO {made} VALUES (5, 5)")
+    assert (ended.level, ended.attempts) == (1, 1)
+    found = sorted(rows(session, made))
+    assert found[1:-1] == [(2, 2), (3, 3), (4, 4), (5, 5)]
+    assert found[0] == (1, found[-1][1])

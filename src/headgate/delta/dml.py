@@ -19,7 +19,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Facts, Operation
 from headgate.core.rows.statistics import Among, Both, Compared, Condition, Everything, parse
 from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
-from headgate.delta.plans import EXPRESSIONS, PATTERNS, analysed, kind, listed, obstacles_of_plan, obstacles_of_source
+from headgate.delta.plans import EXPRESSIONS, PATTERNS, analysed, kind, listed, obstacles_of, obstacles_of_source
 from headgate.delta.statements import confs
 
 TO_EXPRESSION = "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$"
@@ -160,9 +160,9 @@ class Dml:
                     found.append("files of its source came or went while it was executed")
             if self.on is not None and self.source is not None:
                 joined = self.named(self._empty).join(self.source, self.on, "inner")
-                found += obstacles_of_plan(jvm, analysed(joined).condition().get(), "its condition")
+                found += obstacles_of(jvm, [analysed(joined).condition().get()], "its condition")
             if self.condition is not None:
-                found += obstacles_of_plan(jvm, analysed(self.concerned(self._empty)).condition(), "its condition")
+                found += obstacles_of(jvm, [analysed(self.concerned(self._empty)).condition()], "its condition")
             if self.assigned:
                 plan = analysed(self.named(self._empty).select(*self.assigned.values()))
                 if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,8 +14,8 @@ PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
 EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
 TAKES_SOME = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
 """Nodes of plans that Spark calls deterministic, though which rows they give depends on the order in which rows come."""
-MAY_TAKE_SOME = frozenset({"Aggregate", "Deduplicate", "Window"})
-"""Nodes of which it depends on what is read of their rows."""
+MAY_DIFFER = TAKES_SOME | {"Aggregate", "Deduplicate", "Window"}
+"""With nodes of which it depends on what is read of their rows."""
 IN_ANY_ORDER = frozenset({"Count", "Max", "Min"})
 """Aggregate functions that are certain to say the same of rows in another order; not sums, which floats round on the way."""
 
@@ -30,15 +30,16 @@ def analysed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
-def obstacles_of_plan(jvm: Jvm, plan: Any, what: str) -> list[str]:
-    """Of a plan or an expression."""
+def obstacles_of(jvm: Jvm, expressions: Iterable[Any], what: str) -> list[str]:
+    """Of expressions, or of whole plans."""
     patterns = scala_object(jvm.root, PATTERNS)
+    asked = list(expressions)
     found = []
-    if not plan.deterministic():
+    if not all(each.deterministic() for each in asked):
         found.append(f"{what} is not deterministic")
-    if plan.containsPattern(patterns.CURRENT_LIKE()):
+    if any(each.containsPattern(patterns.CURRENT_LIKE()) for each in asked):
         found.append(f"{what} says what time it is")
-    if plan.containsPattern(patterns.PLAN_EXPRESSION()):
+    if any(each.containsPattern(patterns.PLAN_EXPRESSION()) for each in asked):
         found.append(f"{what} has a sub-query")
     return found
 
@@ -53,72 +54,104 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
         read: What the pairs' condition of a MERGE reads of the source: only that is asked again. None: an INSERT.
     """
     plan = analysed(source)
-    is_insert = read is None
-    found = [] if is_insert else obstacles_of_plan(jvm, plan, "its source")
-    if read is not None and _takes_some(jvm, plan, source, read):
-        found.append("its source takes some rows of many, which may be others later")
-    if is_insert and plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
-        found.append("its source has a sub-query")
+    if read is None:
+        has_query = plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION())
+        found = ["its source has a sub-query"] if has_query else []
+    else:
+        reading = _Reading(jvm)
+        # What Spark calls it itself is asked first: a wide source takes long to follow.
+        if obstacles_of(jvm, [plan], "its source") or any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
+            asked = analysed(source.select(*read))
+            reading.follow(asked, asked.outputSet())
+        found = obstacles_of(jvm, reading.expressions, "its source")
+        if reading.takes_some:
+            found.append("its source takes some rows of many, which may be others later")
     own = str(jvm.delta_log(table).dataPath())
     for leaf in jvm.from_seq(plan.collectLeaves()):
         delta = _delta_index(leaf)
         feed = _change_feed(leaf)
-        if any(read is not None and str(read.deltaLog().dataPath()) == own for read in (delta, feed)):
+        if any(each is not None and str(each.deltaLog().dataPath()) == own for each in (delta, feed)):
             found.append("its source reads the table itself")
-        elif not _is_frozen(leaf, delta) and not (is_insert and kind(leaf) != "DataSourceV2Relation"):
+        elif not _is_frozen(leaf, delta) and not (read is None and kind(leaf) != "DataSourceV2Relation"):
             found.append("its source may change: read a Delta table as of a version, or write the source down first")
     return found
 
 
-def _takes_some(jvm: Jvm, plan: Any, source: DataFrame, read: Sequence[Column]) -> bool:
-    """Whether what is read of a source may be other rows where those that it is made of come in another order."""
-    kinds = {kind(node) for node, _ in _nodes(jvm, plan)}
-    if kinds & TAKES_SOME:
-        return True
-    if not kinds & MAY_TAKE_SOME:
-        return False
-    # Spark leaves out what is not read: of the latest change of each key, what the changes are.
-    pruned = source.select(*read)._jdf.queryExecution().optimizedPlan()
-    return any(
-        kind(node) in MAY_TAKE_SOME and not _is_in_any_order(jvm, node, above) for node, above in _nodes(jvm, pruned)
-    )
+class _Reading:
+    """What is read of the nodes of a source's plan, if only some of its columns are.
+
+    Rows are the same at each reading if the expressions that are read say the same, and no node takes some of many. What
+    is not read may differ: of the newest change of each key, what it changes; the time at which rows were loaded.
+    """
+
+    def __init__(self, jvm: Jvm) -> None:
+        self.expressions: list[Any] = []
+        self.takes_some = False
+        self._jvm = jvm
+        self._sets = scala_object(jvm.root, "org.apache.spark.sql.catalyst.expressions.AttributeSet$")
+
+    def follow(self, node: Any, read: Any) -> None:
+        """From a node, of whose rows these attributes are read, down to where rows come from."""
+        jvm = self._jvm
+        said, below = jvm.from_seq(node.expressions()), node.inputSet()
+        match kind(node):
+            case "Project":
+                said = self._named(node, node.projectList(), read)
+                below = self._attributes(said)
+            case "Aggregate":
+                said = jvm.from_seq(node.groupingExpressions()) + self._named(node, node.aggregateExpressions(), read)
+                below = self._attributes(said)
+                self.takes_some |= any(each not in IN_ANY_ORDER for each in self._aggregates(said))
+            case "Window" if read.intersect(node.windowOutputSet()).isEmpty():
+                said, below = [], read
+            case "Window":
+                partitions = self._attributes(jvm.from_seq(node.partitionSpec()))
+                functions = {kind(each.child().windowFunction()) for each in jvm.from_seq(node.windowExpressions())}
+                # Every partition has the same numbers, whichever row has which.
+                is_number = functions == {"RowNumber"} and read.subsetOf(
+                    self._union(node.windowOutputSet(), partitions)
+                )
+                self.takes_some |= not is_number
+                if is_number:
+                    said, below = [], partitions
+            case "Deduplicate":
+                below = self._attributes(said)
+                self.takes_some |= not (read.subsetOf(below) or node.inputSet().subsetOf(below))
+            case "Filter" | "Join" | "Sort" | "SubqueryAlias" | "View":
+                wanted = self._union(read, node.references())
+                below = wanted if wanted.subsetOf(below) else below
+            case name:
+                self.takes_some |= name in TAKES_SOME
+        self.expressions += said
+        for child in jvm.from_seq(node.children()):
+            self.follow(child, child.outputSet().intersect(below))
+
+    def _named(self, node: Any, named: Any, read: Any) -> list[Any]:
+        """Those of a node's named expressions that are read; the others may be very many."""
+        places = getattr(self._jvm.root, "org.apache.spark.sql.catalyst.expressions.package$AttributeSeq")(
+            node.output()
+        )
+        return [named.apply(places.indexOf(each.exprId())) for each in self._jvm.from_seq(read.toSeq())]
+
+    def _attributes(self, expressions: Sequence[Any]) -> Any:
+        return self._sets.apply(self._jvm.to_seq(expressions))
+
+    def _union(self, *sets: Any) -> Any:
+        return self._sets.fromAttributeSets(self._jvm.to_seq(sets))
+
+    def _aggregates(self, expressions: Sequence[Any]) -> Iterator[str]:
+        """Kinds of the aggregate functions in expressions."""
+        for each in expressions:
+            if kind(each) == "AggregateExpression":
+                yield kind(each.aggregateFunction())
+            yield from self._aggregates(self._jvm.from_seq(each.children()))
 
 
-def _is_in_any_order(jvm: Jvm, node: Any, above: Sequence[Any]) -> bool:
-    """Whether a node's rows, as those above read them, are the same in whatever order its own come."""
-    if kind(node) != "Window":
-        return all(each in IN_ANY_ORDER for said in jvm.from_seq(node.expressions()) for each in _aggregates(jvm, said))
-    said = jvm.from_seq(node.windowExpressions())
-    functions = {kind(expression.child().windowFunction()) for expression in said}
-    if functions != {"RowNumber"} or any(
-        kind(each) != "AttributeReference" for each in jvm.from_seq(node.partitionSpec())
-    ):
-        return False
-    # Every partition has the same numbers, whichever row has which.
-    known = node.windowOutputSet()
-    for each in jvm.from_seq(node.partitionSpec()):
-        known = getattr(known, "$plus")(each)
-    for reader in reversed(above):
-        if not reader.references().subsetOf(known):
-            return False
-        if kind(reader) != "Filter":
-            return kind(reader) in ("Aggregate", "Project")
-    return False
-
-
-def _aggregates(jvm: Jvm, expression: Any) -> Iterator[str]:
-    """Kinds of the aggregate functions in an expression."""
-    if kind(expression) == "AggregateExpression":
-        yield kind(expression.aggregateFunction())
-    for child in jvm.from_seq(expression.children()):
-        yield from _aggregates(jvm, child)
-
-
-def _nodes(jvm: Jvm, plan: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Of a plan, without those of its sub-queries; each with those above it, from the root down."""
-    yield plan, above
+def _nodes(jvm: Jvm, plan: Any) -> Iterator[Any]:
+    """Of a plan, without those of its sub-queries."""
+    yield plan
     for child in jvm.from_seq(plan.children()):
-        yield from _nodes(jvm, child, (*above, plan))
+        yield from _nodes(jvm, child)
 
 
 def listed(jvm: Jvm, source: DataFrame) -> list[tuple[list[str], int]]:
