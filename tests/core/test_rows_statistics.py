@@ -141,3 +141,12 @@ def test_a_row_is_ruled_out_by_what_is_known_of_it() -> None:
     assert [may_hold_for(among, {"k": k}) for k in (1, 2, 7, None)] == [True, False, True, False]
     below = parse(json.dumps(node("LessThan", column("k"), literal(3))))
     assert [may_hold_for(below, {"k": k}) for k in (2, 3, None)] == [True, False, False]
+
+
+@pytest.mark.parametrize("by", ["Or", "And"])
+def test_a_chain_of_many_conditions_is_not_understood(by: str) -> None:
+    """It is nested as deep as it is long, and may not end in an error."""
+    chain = node("EqualTo", column("k"), literal(0))
+    for value in range(1, 3_000):
+        chain = [{"class": CATALYST + by, "num-children": 2}, *chain, *node("EqualTo", column("k"), literal(value))]
+    assert parse(json.dumps(chain)) == Everything()

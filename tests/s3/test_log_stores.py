@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,24 @@ def test_a_commit_is_made_once_whatever_befalls_its_request(
     assert aws.faults_left() == 0
     assert store.write(1, "another's").startswith("FileAlreadyExistsException")
     assert store.listed() == [0, 1]
+    assert store.content(1) == "ours"
+
+
+@pytest.mark.parametrize("word", ["conditional", "dynamodb"])
+def test_a_commit_that_does_not_fit_on_the_disk_is_not_put_in_part(make: MakeStore, jvm: Any, word: str) -> None:
+    """The client gathers what it puts in a file, and closing would put what there is of it: a version that nobody can read."""
+    store = make(word)
+    assert store.write(0, "zero") == "ok"
+    process = int(jvm.java.lang.ProcessHandle.current().pid())
+    limits = resource.prlimit(process, resource.RLIMIT_FSIZE)
+    resource.prlimit(process, resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        answer = store.write(1, "x" * 300_000)
+    finally:
+        resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+    assert answer.startswith("IOException")
+    assert store.content(1) is None
+    assert store.write(1, "ours") == "ok"
     assert store.content(1) == "ours"
 
 

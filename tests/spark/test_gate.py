@@ -310,6 +310,7 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
         assert len(commit_paths(table)) == 3, "without patience it does not wait"
         with gate.history("one", {}):
             rows(session, 21).write.format("delta").mode("append").save(table)
+        assert gate.reserve(table, "one"), "its commit has ended it"
         with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
             running = pool.submit(rows(session, 22).write.format("delta").mode("append").save, table)
             time.sleep(2)
@@ -320,6 +321,24 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
         gate.unreserve(table, "one")
     assert len(commit_paths(table)) == 5
     assert run(gate, delete(session, table, "id = 1")) == Committed(5)
+
+
+def test_a_reservation_ends_with_its_commit(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """A hook that commits in the statement's thread, as auto-compaction does, does not wait for the statement."""
+    assert gate.reserve(table, "one")
+
+    def statement_and_hook() -> None:
+        with gate.history("one", {}):
+            rows(session, 20).write.format("delta").mode("append").save(table)
+            rows(session, 21).write.format("delta").mode("append").save(table)
+
+    with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
+        running = pool.submit(statement_and_hook)
+        try:
+            running.result(timeout=40)
+        finally:
+            gate.unreserve(table, "one")
+    assert len(commit_paths(table)) == 4
 
 
 STOPPED = """

@@ -98,6 +98,9 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("DELETE FROM {t} WHERE at < now() - INTERVAL 7 DAYS", Reads.TABLE, (TIME,)),
     ("DELETE FROM {t} WHERE cast(at AS DATE) < current_date()", Reads.TABLE, (TIME,)),
     ("DELETE FROM {t} WHERE v < unix_timestamp()", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE at < 'now'", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE cast(at AS DATE) = 'Today'", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE at < '2026-01-01' AND s = 'now'", Reads.ROWS, ()),
     ("DELETE FROM {t} WHERE rand() < 0.5", Reads.TABLE, (CHANCE,)),
     ("UPDATE {t} SET v = v + 1 WHERE id = 3", Reads.ROWS, ()),
     ("UPDATE {t} SET v = 1 WHERE id IN (SELECT id FROM {o})", Reads.TABLE, (SUB_QUERY,)),
@@ -147,6 +150,17 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
         (),
     ),
     ("MERGE INTO {t} t USING (SELECT id, (SELECT max(v) FROM {o}) AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
+    (
+        "MERGE INTO {t} t USING (SELECT id, id + (SELECT max(v) FROM {t}) AS v FROM range(5)) s" + MERGE_ID,
+        Reads.TABLE,
+        (ITSELF,),
+    ),
+    (
+        "MERGE INTO {t} t USING (SELECT id, EXISTS (SELECT 1 FROM {o} WHERE v > (SELECT max(v) FROM {t})) AS v "
+        "FROM range(5)) s" + MERGE_ID,
+        Reads.TABLE,
+        (ITSELF,),
+    ),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} LIMIT 2) s" + MERGE_ID, Reads.TABLE, (SOME,)),
     ("MERGE INTO {t} t USING (SELECT * FROM {p} TABLESAMPLE (50 PERCENT)) s" + MERGE_ID, Reads.TABLE, (SOME,)),
     ("MERGE INTO {t} t USING (SELECT id, max(v) AS v FROM {p} GROUP BY id) s" + MERGE_ID, Reads.KEYS, ()),
@@ -198,7 +212,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     (
         "INSERT INTO {t} SELECT * FROM {o} WHERE id > (SELECT max(id) FROM {t})",
         Reads.TABLE,
-        ("its source has a sub-query",),
+        ("its source has a sub-query", ITSELF),
     ),
     ("INSERT OVERWRITE {t} VALUES (1, 1, NULL, 'x')", Reads.TABLE, ()),
     ("INSERT INTO {t} REPLACE WHERE v = 1 VALUES (1, 1, NULL, 'x')", Reads.TABLE, ()),
@@ -365,6 +379,13 @@ CALLS: dict[str, tuple[Callable[[Tables], Explanation], Reads, tuple[str, ...]]]
     "merge one row of each key": (lambda its: merged(its, its.rows.dropDuplicates(["id"])).explain(), Reads.KEYS, ()),
     "merge one row of each value": (
         lambda its: merged(its, its.rows.dropDuplicates(["v"])).explain(),
+        Reads.TABLE,
+        (SOME,),
+    ),
+    "merge one row of each group that a function takes": (
+        lambda its: merged(
+            its, its.rows.groupBy("v").applyInPandas(lambda group: group.head(1), "id BIGINT, v BIGINT")
+        ).explain(),
         Reads.TABLE,
         (SOME,),
     ),

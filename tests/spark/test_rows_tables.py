@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import headgate
 from headgate.delta.jvm import Jvm, scala_object
 from headgate.delta.publish import UNSERVED_FEATURES, Outcome
+from headgate.delta.statements import confs
 from headgate.errors import UnsupportedTable
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -165,6 +166,24 @@ RACES = {
 }
 """What follows, what wins, the level, and what becomes of rows; None: they are gone."""
 SHORT = ("vectors of both", "the same row")
+
+
+def test_a_column_may_have_the_name_of_sparks_own_metadata(session: SparkSession, tmp_path: Path) -> None:
+    """As where files were ingested with theirs: what it says is not where a row stands in this table.
+
+    Without vectors: with them, no stock statement changes such a table.
+    """
+    session.range(3).write.parquet(str(tmp_path / "in"))
+    path = tmp_path / "t"
+    with confs(session, {"spark.databricks.delta.properties.defaults.enableDeletionVectors": "false"}):
+        rows = session.read.parquet(str(tmp_path / "in")).select("id", "_metadata")
+        rows.coalesce(1).write.format("delta").save(str(path))
+    made = f"delta.`{path}`"
+    more = f"INSERT INTO {made} SELECT id + 10, _metadata FROM {made}"
+    assert follow(session, f"DELETE FROM {made} WHERE id % 10 = 1", more).published.level > 1
+    merge = f"MERGE INTO {made} t USING (SELECT 12L AS id) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET id = 22"
+    assert follow(session, merge, f"DELETE FROM {made} WHERE id = 10").published.level == 4
+    assert sorted(row.id for row in session.sql(f"SELECT id FROM {made}").collect()) == [0, 2, 22]
 
 
 @pytest.fixture(scope="module")

@@ -100,6 +100,14 @@ def test_a_small_file_is_read_whole(jvm: CountingJvm, tmp_path: Path) -> None:
     assert jvm.read == 2 * file["size"]
 
 
+def test_a_string_of_any_bytes_may_be_anything(jvm: CountingJvm, tmp_path: Path) -> None:
+    """Spark keeps and compares bytes that are no text."""
+    strings = pa.array([b"ok", b"\xff\xfe"], pa.binary()).cast(pa.string(), safe=False)
+    parquet.write_table(pa.table({"col-s": strings}), tmp_path / "raw.parquet")
+    file = {"path": "raw.parquet", "size": (tmp_path / "raw.parquet").stat().st_size}
+    assert holds(jvm, tmp_path, file, Compared("s", "string", "EqualTo", "other"), None)
+
+
 def test_a_file_that_is_gone_or_damaged_may_hold_anything(jvm: CountingJvm, tmp_path: Path) -> None:
     """Spark will say what is wrong with it."""
     file = write(tmp_path, ROWS)

@@ -19,7 +19,16 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Facts, Operation
 from headgate.core.rows.statistics import Among, Both, Compared, Condition, Everything, parse
 from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
-from headgate.delta.plans import EXPRESSIONS, PATTERNS, analysed, kind, listed, obstacles_of, obstacles_of_source
+from headgate.delta.plans import (
+    EXPRESSIONS,
+    PATTERNS,
+    analysed,
+    kind,
+    listed,
+    obstacles_of,
+    obstacles_of_source,
+    says_time,
+)
 from headgate.delta.statements import confs
 
 TO_EXPRESSION = "org.apache.spark.sql.classic.ColumnNodeToExpressionConverter$"
@@ -182,10 +191,7 @@ class Dml:
         try:
             plan = analysed(self.named(self._empty).select(*self.assigned.values()))
             # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
-            is_deterministic = bool(plan.deterministic())
-            return not is_deterministic or bool(
-                plan.containsPattern(scala_object(self.jvm.root, PATTERNS).CURRENT_LIKE())
-            )
+            return not plan.deterministic() or says_time(self.jvm, plan)
         except JVM_ERRORS:
             return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,10 +13,18 @@ from headgate.delta.jvm import Jvm, scala_object
 
 PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
 EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
-TAKES_SOME = frozenset({"GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample"})
-"""Nodes of plans that Spark calls deterministic, though which rows they give depends on the order in which rows come."""
+TAKES_SOME = frozenset(
+    {
+        *("GlobalLimit", "LocalLimit", "Offset", "Tail", "Sample", "AsOfJoin"),
+        *("MapInPandas", "FlatMapGroupsInPandas", "FlatMapCoGroupsInPandas"),
+        *("MapInArrow", "FlatMapGroupsInArrow", "FlatMapCoGroupsInArrow"),
+    }
+)
+"""Nodes of plans that Spark calls deterministic, though which rows they give may depend on the order in which rows come."""
 MAY_DIFFER = TAKES_SOME | {"Aggregate", "Deduplicate", "Window"}
 """With nodes of which it depends on what is read of their rows."""
+SAYS_NOW = re.compile(r"\bcast\((now|today|yesterday|tomorrow) as (date|timestamp)", re.IGNORECASE)
+"""Texts that Spark takes for a time only as it plans each query."""
 IN_ANY_ORDER = frozenset({"Count", "Max", "Min"})
 """Aggregate functions that are certain to say the same of rows in another order; not sums, which floats round on the way."""
 
@@ -37,11 +46,17 @@ def obstacles_of(jvm: Jvm, expressions: Iterable[Any], what: str) -> list[str]:
     found = []
     if not all(each.deterministic() for each in asked):
         found.append(f"{what} is not deterministic")
-    if any(each.containsPattern(patterns.CURRENT_LIKE()) for each in asked):
+    if any(says_time(jvm, each) for each in asked):
         found.append(f"{what} says what time it is")
     if any(each.containsPattern(patterns.PLAN_EXPRESSION()) for each in asked):
         found.append(f"{what} has a sub-query")
     return found
+
+
+def says_time(jvm: Jvm, plan: Any) -> bool:
+    """Whether a plan or an expression asks what time it is, or who runs it."""
+    patterns = scala_object(jvm.root, PATTERNS)
+    return bool(plan.containsPattern(patterns.CURRENT_LIKE())) or SAYS_NOW.search(str(plan.toString())) is not None
 
 
 def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read: Sequence[Column] | None) -> list[str]:
@@ -67,12 +82,13 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
         if reading.takes_some:
             found.append("its source takes some rows of many, which may be others later")
     own = str(jvm.delta_log(table).dataPath())
+    queries = [leaf for query in jvm.from_seq(plan.subqueriesAll()) for leaf in jvm.from_seq(query.collectLeaves())]
+    if any(_reads(leaf, own) for leaf in queries):
+        found.append("its source reads the table itself")
     for leaf in jvm.from_seq(plan.collectLeaves()):
-        delta = _delta_index(leaf)
-        feed = _change_feed(leaf)
-        if any(each is not None and str(each.deltaLog().dataPath()) == own for each in (delta, feed)):
+        if _reads(leaf, own):
             found.append("its source reads the table itself")
-        elif not _is_frozen(leaf, delta) and not (read is None and kind(leaf) != "DataSourceV2Relation"):
+        elif not _is_frozen(leaf, _delta_index(leaf)) and not (read is None and kind(leaf) != "DataSourceV2Relation"):
             found.append("its source may change: read a Delta table as of a version, or write the source down first")
     return found
 
@@ -184,6 +200,12 @@ def _is_listing(leaf: Any) -> bool:
     if kind(leaf) != "LogicalRelation" or not _has_method(leaf.relation(), "location"):
         return False
     return kind(leaf.relation().location()) == "InMemoryFileIndex"
+
+
+def _reads(leaf: Any, path: str) -> bool:
+    """Whether a relation reads the Delta table at this path, or what was changed in it."""
+    read = (_delta_index(leaf), _change_feed(leaf))
+    return any(each is not None and str(each.deltaLog().dataPath()) == path for each in read)
 
 
 def _delta_index(leaf: Any) -> Any | None:

@@ -49,6 +49,7 @@ POSITIONS_MAX = 100_000
 LISTED_MAX = 1_000
 """Up to so many positions stand in a query; more are joined."""
 FILE, ROW = "__headgate_file", "__headgate_row"
+METADATA = "_metadata"
 COMPARED_TYPES = (
     *(BinaryType, BooleanType, DateType, DecimalType, DoubleType, FloatType, IntegralType),
     *(TimestampNTZType, TimestampType),
@@ -204,6 +205,8 @@ class TableRows:
 
     def _is_within_budget(self, files: Collection[Body]) -> bool:
         """Whether files are small enough to be looked into; else the statement is rather executed again."""
+        if METADATA in map(str.lower, self._log.unsafeVolatileSnapshot().schema().fieldNames()):
+            return False  # a column of that name hides where Spark has read a row
         return sum(int(file.get("size") or 0) for file in files) <= self._jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
 
     def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:

@@ -100,11 +100,12 @@ def _rows(
         if not known:
             return None
         table = _taken(found, list(known.values()), meant)
-    except (*JVM_ERRORS, pa.ArrowException, OSError):
+        if table is None:
+            return None
+        values = [table[physical].to_pylist() for physical in known.values()]
+    except (*JVM_ERRORS, pa.ArrowException, OSError, UnicodeDecodeError):
+        # Spark keeps whatever bytes a string is made of.
         return None
-    if table is None:
-        return None
-    values = [table[physical].to_pylist() for physical in known.values()]
     return (dict(zip(known, row, strict=True)) for row in zip(*values, strict=True))
 
 

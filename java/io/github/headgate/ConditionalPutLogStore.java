@@ -6,7 +6,6 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.InterruptedIOException;
-import java.io.OutputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Arrays;
@@ -59,8 +58,8 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
    */
   public static boolean put(FileSystem files, Path path, byte[] content) throws IOException {
     for (int attempt = 1; ; attempt++) {
-      try (OutputStream out = created(files, path)) {
-        out.write(content);
+      try {
+        fill(created(files, path), content);
       } catch (org.apache.hadoop.fs.FileAlreadyExistsException taken) {
         return isOurs(files, path, content);
       } catch (IOException error) {
@@ -78,9 +77,18 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   }
 
   static void overwrite(FileSystem files, Path path, byte[] content) throws IOException {
-    try (OutputStream out = files.create(path, true)) {
+    fill(files.create(path, true), content);
+  }
+
+  /** Closing puts what there is, be it a part, as when the disk that it is gathered on is full. */
+  private static void fill(FSDataOutputStream out, byte[] content) throws IOException {
+    try {
       out.write(content);
+    } catch (IOException | RuntimeException incomplete) {
+      out.abort();
+      throw incomplete;
     }
+    out.close();
   }
 
   /** A file's bytes, or null. */

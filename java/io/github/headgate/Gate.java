@@ -255,9 +255,11 @@ public final class Gate {
     return SCOPE.get();
   }
 
-  static void isDone(Scope scope, long version) {
+  void isDone(Scope scope, long version) {
     DONE.put(scope.token, version);
     SCOPE.remove();
+    // Or a hook that commits in this thread would wait for its own statement.
+    reservedBy.updateAndGet(holder -> scope.token.equals(holder) ? null : holder);
   }
 
   static void pause() throws InterruptedIOException {

@@ -78,7 +78,7 @@ public class GateLogStore extends LogStore {
             throw taken;
           }
           gate.isPut(job);
-          if (scope != null) Gate.isDone(scope, version);
+          if (scope != null) gate.isDone(scope, version);
           return;
         }
       }

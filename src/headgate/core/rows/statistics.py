@@ -33,6 +33,8 @@ Bounds = tuple[Any, Any]
 """The smallest and the largest value."""
 NOWHERE: Bounds = (None, None)
 """Of NULL."""
+DEPTH_MAX = 200
+"""Conditions that are nested deeper are not understood: as an OR of many, which is a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def parse(expression: str) -> Condition:
     """The condition that Spark's JSON of an analysed expression says; `Everything` where it says more than is known here."""
     try:
         nodes = iter(json.loads(expression))
-        return _condition(_tree(nodes))
+        return _condition(_tree(nodes, DEPTH_MAX))
     except (ValueError, KeyError, TypeError, StopIteration):
         return Everything()
 
@@ -196,12 +198,14 @@ class _Node:
     children: tuple[_Node, ...]
 
 
-def _tree(nodes: Iterator[Mapping[str, Any]]) -> _Node:
+def _tree(nodes: Iterator[Mapping[str, Any]], depth_left: int) -> _Node:
+    if depth_left == 0:
+        raise ValueError
     body = next(nodes)
     children = []
     for _ in range(body["num-children"]):
         # No generator expression: it would turn the end of the nodes into another error.
-        children.append(_tree(nodes))
+        children.append(_tree(nodes, depth_left - 1))
     return _Node(body["class"].rsplit(".", 1)[-1], body, tuple(children))
 
 
