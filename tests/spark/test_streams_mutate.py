@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,23 @@ def test_crash_after_each_step_repeats_the_rest_only(
     assert persons(b)["1"] == "q"
     # Was the deletion applied before the crash, then the row that came after it is a later one, and stays.
     assert ("3" in persons(b)) == (step != "store")
+
+
+def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSession, tmp_path: Path) -> None:
+    """Delta refuses time travel to what is older than a table keeps removed files: a week, or as short as it is told."""
+    b = bench(session, tmp_path, applies_to="arrived")
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    session.sql(
+        f"ALTER TABLE delta.`{b.target}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')"
+    )
+    said = requests("a>q", "c>r")
+    with pytest.raises(Crash):
+        b.run("Mut", said, REQUEST, 0, crash_after=frozenset({"apply"}))
+    time.sleep(1.5)
+    b.run("In", records("3:b"), RECORD, 1)
+    b.run("Mut", said, REQUEST, 0)
+    assert b.states("Mut") == {"file0#0": "applied", "file0#1": "waiting"}
+    assert persons(b) == {"1": "q", "2": "b", "3": "b"}
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -287,13 +287,16 @@ class DeltaTableLog:
             InvalidRequest: A path is not live at that version.
             Unavailable: The log could not be read.
         """
-        if paths is None:
-            return session.read.format("delta").option("versionAsOf", version).load(table)
         jvm = Jvm(session)
         try:
             log = jvm.delta_log(table)
             with jvm.active():
                 snapshot = log.getSnapshotAt(version, jvm.none, jvm.none, False)
+                if paths is None:
+                    # Not with `versionAsOf`: Delta refuses what is older than removed files are kept, be they there or not.
+                    known = jvm.root.scala.Option.apply(snapshot)
+                    relation = log.createRelation(jvm.to_seq(()), known, jvm.none, True)
+                    return jvm.frame(jvm.jsession.baseRelationToDataFrame(relation))
             adds = self._recently_added(log, version, paths)
             if adds is None:
                 adds = self._live(snapshot, paths)
