@@ -13,12 +13,22 @@ from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.heartbeat import SELF_FENCE
 from headgate.core.ids import JobName, SessionId, TableLocation, Version
 from headgate.core.turns import moves, protocol
-from headgate.core.turns.effects import CasReply, StepMark
+from headgate.core.turns.effects import CasReply, StepMark, Stored
 from headgate.core.turns.order import After, NoRule, OrderRule
 from headgate.core.turns.protocol import CheckpointView, Order
 from headgate.core.turns.record import LockRecord
 from headgate.core.turns.tokens import query_token, unpack
-from headgate.errors import CheckpointMismatch, Fenced, LostTurn, TurnNotGranted, Unavailable
+from headgate.errors import (
+    CheckpointMismatch,
+    Corrupt,
+    Fenced,
+    HeadgateError,
+    InvalidRequest,
+    LostTurn,
+    StoreUnavailable,
+    TurnNotGranted,
+    Unavailable,
+)
 from headgate.events import Noticed, TurnEnded, TurnWaits
 from headgate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
 from headgate.stores.memory import MemoryTurnStore
@@ -374,6 +384,43 @@ class LosingStore:
                 return "unknown"
             case _:
                 return self._inner.compare_and_set(lock, record, version)
+
+
+class FailingStore:
+    """A store whose next reading of the record raises."""
+
+    def __init__(self, inner: TurnStore) -> None:
+        self._inner = inner
+        self.error: BaseException | None = None
+
+    def __getattr__(self, name: str):
+        return getattr(self._inner, name)
+
+    def read(self, lock: str) -> Stored:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return self._inner.read(lock)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable(), InvalidRequest(), Corrupt(), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("end", ["complete", "abandon"])
+def test_a_turn_that_cannot_be_given_back_holds_nobody_up(end: str, error: BaseException) -> None:
+    """Its run is not counted as alive any more, so others close the turn, and so does the job's own next one."""
+    bench = Bench()
+    bench.store = failing = FailingStore(bench.store)
+    job, other = bench.job("A"), bench.job("B", jvm=2)
+    for who in (other, job):
+        turn = take(job, "q", 0)
+        failing.error = error
+        if end == "abandon" and isinstance(error, HeadgateError):
+            turn.abandon(RuntimeError("cut off"))  # what it was ended for is what is told
+        else:
+            with pytest.raises(type(error)):
+                turn.complete() if end == "complete" else turn.abandon(None)
+        after = take(who, "r", 0)
+        assert after.epoch > turn.epoch
+        after.complete()
 
 
 @pytest.mark.parametrize("kind", ["lose request", "lose reply"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from headgate.coordinator.driver import Driver, user_metadata
+from headgate.core.effects import Protocol
 from headgate.core.ids import TableLocation
 from headgate.core.turns import protocol
 from headgate.core.turns.effects import Execute, StepMark
@@ -17,6 +19,7 @@ from headgate.errors import CheckpointMismatch, Fenced, HeadgateError, LostTurn,
 from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
 from headgate.ports import StatementConflict, WriteToken
 
+R = TypeVar("R")
 Statement = Callable[[WriteToken], None]
 WITHOUT_LEASE_MS = 31_536_000_000
 """A year: with a store that has no lease a turn ends when it is given back, or with the process and so its gate."""
@@ -340,6 +343,7 @@ class HeldTurn:
 
         Raises:
             LostTurn: somebody else had closed the turn; what was written stands, and the next run finds it.
+            HeadgateError: the record could not be changed. What was written stands; the run ends, so that others go on.
         """
         if self._is_over:
             return
@@ -347,7 +351,7 @@ class HeldTurn:
         self.shut()
         # Before it is given back: read afterwards, the clock could show the successor's turn as begun already.
         released_at_ms = self._driver.ports.clock.wall_ms()
-        is_mine = self._driver.run(protocol.complete(self._turn))
+        is_mine = self._give_back(protocol.complete(self._turn))
         outcome: Outcome = "swept" if self._is_sweep else "replayed" if self._is_replayed else "completed"
         self._end(outcome if is_mine else "lost", None, released_at_ms)
         if not is_mine:
@@ -360,15 +364,24 @@ class HeldTurn:
         self._is_over = True
         self.shut()
         released_at_ms = self._driver.ports.clock.wall_ms()
-        try:
-            self._driver.run(protocol.close_unclean(self._turn))
-        except Unavailable:
-            # Not confirmed: let the session end, then any other run closes the turn.
-            self._end_session()
+        with contextlib.suppress(HeadgateError):  # what ended the turn is the error to tell of
+            self._give_back(protocol.close_unclean(self._turn))
         outcome: Outcome = (
             "fenced" if isinstance(error, Fenced) else "lost" if isinstance(error, LostTurn) else "failed"
         )
         self._end(outcome, None if error is None else str(error).splitlines()[0], released_at_ms)
+
+    def _give_back(self, steps: Protocol[R]) -> R:
+        """Runs the last piece of the protocol. Where it cannot be confirmed the session ends, and any other run closes the turn.
+
+        Nobody comes back to a turn that is over: a live session that the record still names would be waited for without end,
+        by its own next turn, too.
+        """
+        try:
+            return self._driver.run(steps)
+        except BaseException:
+            self._end_session()
+            raise
 
     def _end(self, outcome: Outcome, reason: str | None, released_at_ms: int) -> None:
         row = replace(
