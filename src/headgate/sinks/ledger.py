@@ -126,12 +126,26 @@ class LedgerSink:
             path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                os.write(fd, line.encode() + b"\n")
-                os.fsync(fd)
+                _write_whole(fd, line.encode() + b"\n")
             finally:
                 os.close(fd)
         except OSError as error:
             raise Unavailable(f"the ledger cannot be written: {error.strerror}", path=path) from error
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    """Appends all of it, or nothing: the next line would be written behind what a full disk has let in of this one.
+
+    Whoever appends meanwhile would be cut off, too; a file has one writer: a run, or a person's action.
+    """
+    end_bytes = os.fstat(fd).st_size
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    except BaseException:
+        os.ftruncate(fd, end_bytes)
+        raise
 
 
 def read_ledger(storage: str | os.PathLike[str], lock: str | None = None) -> list[TurnEnded]:
