@@ -103,6 +103,10 @@ class TurnEnded:
     """Table → versions that this turn committed, in order."""
     outcome: Outcome
     reason: str | None = None
+    boot_id: str | None = None
+    """Of the machine: turns of one boot have one clock that only runs, and the next two are by it. None in rows from before."""
+    granted_up_ms: int | None = None
+    released_up_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,9 @@ class Lake:
             released_at_ms=self.now_ms,
             versions={str(self.table): tuple(versions)},
             outcome="completed",
+            boot_id="b",
+            granted_up_ms=granted_ms,
+            released_up_ms=self.now_ms,
         )
         self.rows.append(row)
         self.now_ms += 50

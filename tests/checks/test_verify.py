@@ -38,7 +38,10 @@ def _double_a_batch(lake: Lake) -> None:
 
 
 def _overlap(lake: Lake) -> None:
-    lake.rows[1] = dataclasses.replace(lake.rows[1], released_at_ms=lake.rows[1].released_at_ms + 1000)
+    row = lake.rows[1]
+    assert row.released_up_ms is not None
+    late = row.released_at_ms + 1000, row.released_up_ms + 1000
+    lake.rows[1] = dataclasses.replace(row, released_at_ms=late[0], released_up_ms=late[1])
 
 
 def _same_epoch(lake: Lake) -> None:
@@ -46,7 +49,7 @@ def _same_epoch(lake: Lake) -> None:
 
 
 def _epochs_fall(lake: Lake) -> None:
-    lake.rows[0] = dataclasses.replace(lake.rows[0], granted_at_ms=9_000_000, released_at_ms=9_000_001)
+    lake.rows[0] = dataclasses.replace(lake.rows[0], granted_up_ms=9_000_000, released_up_ms=9_000_001)
 
 
 def _other_offsets(lake: Lake) -> None:
@@ -129,6 +132,52 @@ def test_a_turn_cut_off_by_another_may_have_noticed_late(tmp_path: Path) -> None
     _overlap(lake)
     lake.rows[1] = dataclasses.replace(lake.rows[1], outcome="fenced")
     assert of(lake).violations == []
+
+
+def _clock_set_back(lake: Lake) -> None:
+    """By ten minutes, after the first turn; the clock that only runs goes on."""
+    for place, row in enumerate(lake.rows[1:], 1):
+        granted_ms, released_ms = (row.granted_at_ms or 0) - 600_000, row.released_at_ms - 600_000
+        lake.rows[place] = dataclasses.replace(row, granted_at_ms=granted_ms, released_at_ms=released_ms)
+
+
+def _another_machine(lake: Lake) -> None:
+    """The second turn was on a machine that is ten minutes behind, and started later."""
+    _clock_set_back(lake)
+    lake.rows[1] = dataclasses.replace(lake.rows[1], boot_id="c", granted_up_ms=5, released_up_ms=6)
+
+
+def _a_system_that_names_no_start(lake: Lake) -> None:
+    """On neither machine."""
+    _another_machine(lake)
+    for place, row in enumerate(lake.rows):
+        lake.rows[place] = dataclasses.replace(row, boot_id="")
+
+
+def _rows_of_before(lake: Lake) -> None:
+    """Written by a version that notes only the wall clock, which was set back."""
+    _clock_set_back(lake)
+    for place, row in enumerate(lake.rows):
+        lake.rows[place] = dataclasses.replace(row, boot_id=None, granted_up_ms=None, released_up_ms=None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "is_told"),
+    [
+        (_clock_set_back, True),
+        (_another_machine, False),
+        (_a_system_that_names_no_start, False),
+        (_rows_of_before, False),
+    ],
+)
+def test_clocks_that_differ_make_no_overlap(tmp_path: Path, plant: Callable[[Lake], None], is_told: bool) -> None:
+    """Turns are compared by a clock that both had; where there is none it is said that they were not."""
+    lake = healthy(tmp_path)
+    plant(lake)
+    found = of(lake)
+    assert (found.turns, found.violations) == (3, [])
+    assert [text for text in found.unchecked if "overlap by the notes of two clocks" in text] == found.unchecked
+    assert bool(found.unchecked) is not is_told
 
 
 def test_a_batch_that_is_written_and_not_in_the_commit_log_yet_is_no_violation(tmp_path: Path) -> None:

@@ -136,6 +136,9 @@ def test_history_has_the_newest_first_and_a_limit(lake: Lake) -> None:
         "versions": {str(lake.table): [5]},
         "outcome": "completed",
         "reason": None,
+        "boot_id": "b",
+        "granted_up_ms": 1_000_300,
+        "released_up_ms": 1_000_400,
     }
     by_path = headgate("history", lake.table, "--spec", lake.root)
     assert [line.split()[0] for line in by_path.out.splitlines()] == ["epoch", "3", "2", "1"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from headgate.checks.verify import verify
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.heartbeat import SELF_FENCE
@@ -31,6 +33,7 @@ from headgate.errors import (
 )
 from headgate.events import Noticed, TurnEnded, TurnWaits
 from headgate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
+from headgate.sinks.ledger import LedgerSink, read_ledger
 from headgate.stores.memory import MemoryTurnStore
 from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
@@ -224,6 +227,41 @@ def test_an_unclean_end_puts_the_id_in_doubt_until_the_next_entry_commit() -> No
     assert record is not None
     assert record.doubts(T) == frozenset()
     assert unpack(bench.log.read_tokens(T).tokens[query_token("q")]).epoch == after.epoch
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), HeadgateError("the work was wrong")], ids=repr)
+def test_a_turn_that_others_had_closed_is_noted_as_lost_whatever_ends_it(error: BaseException) -> None:
+    """Its holder's note comes late, and is no sign that two had the turn at once."""
+    bench = Bench(lease_s=None)
+    broken = take(bench.job("A"), "q", 0)
+    stored = bench.store.read("L")
+    assert stored.record is not None
+    bench.store.compare_and_set("L", moves.close(stored.record), stored.version)
+    bench.clock.advance(1)
+    take(bench.job("B", jvm=2), "r", 0).complete()
+    bench.clock.advance(1)
+    broken.abandon(error)
+    assert [(row.job, row.outcome) for row in bench.rows()] == [("B", "completed"), ("A", "lost")]
+    assert verify(bench.rows(), [], {}).violations == []
+
+
+def test_the_notes_of_two_turns_can_be_compared(tmp_path: Path) -> None:
+    """Both are by the clock that runs with the machine, as is read back from the ledger."""
+    bench = Bench(lease_s=None)
+    for batch, name in enumerate("AB"):
+        bench.clock.advance(1)
+        turn = take(bench.job(name), name, batch)
+        bench.clock.advance(1)
+        turn.complete()
+    for row in bench.rows():
+        LedgerSink(tmp_path).emit(row)
+    rows = read_ledger(tmp_path)
+    assert rows == bench.rows()
+    up_ms = [at_ms for row in rows for at_ms in (row.granted_up_ms, row.released_up_ms)]
+    begun_ms = up_ms[0]
+    assert begun_ms is not None
+    assert up_ms == [begun_ms + seconds * 1000 for seconds in range(4)]
+    assert {row.boot_id for row in rows} == {"b"}
 
 
 def test_a_job_finds_its_lost_turn_done_in_its_own_checkpoint() -> None:

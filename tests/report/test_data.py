@@ -10,7 +10,7 @@ TURN = sample(1).turns[0]
 
 
 def test_a_turn_that_ended_is_shown_as_it_was() -> None:
-    """Field by field."""
+    """Field by field; by the clock that people read."""
     event = TurnEnded(
         lock="L",
         job="A",
@@ -29,9 +29,8 @@ def test_a_turn_that_ended_is_shown_as_it_was() -> None:
         reason="why",
     )
     turn = TurnRow.from_event(event)
-    assert {name: getattr(turn, name) for name in event.__slots__} == {
-        name: getattr(event, name) for name in event.__slots__
-    }
+    shown = set(event.__slots__) - {"boot_id", "granted_up_ms", "released_up_ms"}
+    assert {name: getattr(turn, name) for name in shown} == {name: getattr(event, name) for name in shown}
 
 
 def test_a_turn_that_gave_up_waited_until_it_gave_up_and_held_nothing() -> None:

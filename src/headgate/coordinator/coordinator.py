@@ -194,6 +194,7 @@ class Coordinator:
             commit_log_at_ms=None,
             released_at_ms=0,
             outcome="gave_up",
+            boot_id=self._process.boot_id,
         )
         try:
             taken = self._driver.run(protocol.take_turn(self.lock, attempt, self.order))
@@ -222,7 +223,11 @@ class Coordinator:
                 )
                 turn = Turn(lock=self.lock, job=self.job, nonce=nonce, epoch=taken.epoch, token_id=token_id)
                 granted_row = replace(
-                    row, epoch=taken.epoch, predecessor=taken.predecessor, granted_at_ms=taken.since_ms
+                    row,
+                    epoch=taken.epoch,
+                    predecessor=taken.predecessor,
+                    granted_at_ms=taken.since_ms,
+                    granted_up_ms=self._driver.looked_up_ms,
                 )
                 self._turn = HeldTurn(
                     self._driver,

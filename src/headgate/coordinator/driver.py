@@ -85,6 +85,8 @@ class Driver:
         """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
         self._live: Sessions | None = None
         """Who was alive when the record was still the one that this was put in place of."""
+        self.looked_up_ms = 0
+        """When the protocol looked at the wall clock last, on the clock that only runs."""
         self._deadline_s = 0.0
         self._is_cancelled = False
         self._shown_reason: str | None = None
@@ -130,6 +132,7 @@ class Driver:
             case WaitForChange(version=version, reason=reason):
                 return self._wait(version, reason)
             case WallClock():
+                self.looked_up_ms = int(ports.clock.monotonic_s() * 1000)
                 return ports.clock.wall_ms()
             case ReadTokens(table=table):
                 self.seen[table] = ports.log.read_tokens(table)

@@ -349,11 +349,10 @@ class HeldTurn:
             return
         self._is_over = True
         self.shut()
-        # Before it is given back: read afterwards, the clock could show the successor's turn as begun already.
-        released_at_ms = self._driver.ports.clock.wall_ms()
+        row = self._released()
         is_mine = self._give_back(protocol.complete(self._turn))
         outcome: Outcome = "swept" if self._is_sweep else "replayed" if self._is_replayed else "completed"
-        self._end(outcome if is_mine else "lost", None, released_at_ms)
+        self._end(row, outcome if is_mine else "lost", None)
         if not is_mine:
             raise LostTurn("the turn was closed by another run before it was completed; what was written stands")
 
@@ -363,13 +362,14 @@ class HeldTurn:
             return
         self._is_over = True
         self.shut()
-        released_at_ms = self._driver.ports.clock.wall_ms()
+        row, was_mine = self._released(), True
         with contextlib.suppress(HeadgateError):  # what ended the turn is the error to tell of
-            self._give_back(protocol.close_unclean(self._turn))
-        outcome: Outcome = (
-            "fenced" if isinstance(error, Fenced) else "lost" if isinstance(error, LostTurn) else "failed"
-        )
-        self._end(outcome, None if error is None else str(error).splitlines()[0], released_at_ms)
+            was_mine = self._give_back(protocol.close_unclean(self._turn))
+        is_lost = isinstance(error, LostTurn) or not was_mine
+        outcome: Outcome = "fenced" if isinstance(error, Fenced) else "lost" if is_lost else "failed"
+        # A person's Ctrl-C says nothing.
+        reason = None if error is None else next(iter(str(error).splitlines()), type(error).__name__)
+        self._end(row, outcome, reason)
 
     def _give_back(self, steps: Protocol[R]) -> R:
         """Runs the last piece of the protocol. Where it cannot be confirmed the session ends, and any other run closes the turn.
@@ -383,10 +383,14 @@ class HeldTurn:
             self._end_session()
             raise
 
-    def _end(self, outcome: Outcome, reason: str | None, released_at_ms: int) -> None:
+    def _released(self) -> TurnEnded:
+        """The ledger's row with the instant. Before it is given back: afterwards the successor's turn may have begun already."""
+        clock = self._driver.ports.clock
+        return replace(self._row, released_at_ms=clock.wall_ms(), released_up_ms=int(clock.monotonic_s() * 1000))
+
+    def _end(self, row: TurnEnded, outcome: Outcome, reason: str | None) -> None:
         row = replace(
-            self._row,
-            released_at_ms=released_at_ms,
+            row,
             outcome=outcome,
             reason=reason,
             batches=(self._batches[0], self._batches[-1]) if self._batches and not self._is_sweep else None,

@@ -42,6 +42,9 @@ def to_line(row: TurnEnded) -> str:
         "versions": {table: list(versions) for table, versions in row.versions.items()},
         "outcome": row.outcome,
         "reason": row.reason,
+        "boot_id": row.boot_id,
+        "granted_up_ms": row.granted_up_ms,
+        "released_up_ms": row.released_up_ms,
     }
     return json.dumps(data, separators=(",", ":"))
 
@@ -73,6 +76,9 @@ def from_line(line: str) -> TurnEnded:
             versions={table: tuple(versions) for table, versions in data["versions"].items()},
             outcome=data["outcome"],
             reason=data["reason"],
+            boot_id=data.get("boot_id"),
+            granted_up_ms=data.get("granted_up_ms"),
+            released_up_ms=data.get("released_up_ms"),
         )
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a row of the ledger: {error!r}") from error

@@ -415,13 +415,18 @@ def complete(turn: Turn) -> Protocol[bool]:
         yield from perform(CompareAndSet(moves.complete(record, now_ms=now_ms), stored.version))
 
 
-def close_unclean(turn: Turn) -> Protocol[None]:
-    """The turn ended any other way; a transaction of it may still be running, so its ids go into doubt."""
+def close_unclean(turn: Turn) -> Protocol[bool]:
+    """The turn ended any other way; a transaction of it may still be running, so its ids go into doubt.
+
+    False if somebody else had closed it before: the turn had ended then, not now.
+    """
+    was_mine = False
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
         if record is None or not _is_mine(record, turn):
-            return
+            return was_mine
+        was_mine = True
         yield from perform(CompareAndSet(moves.close(record), stored.version))
 
 
