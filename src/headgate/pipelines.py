@@ -126,6 +126,7 @@ class PipelineRun:
             check_query_id=checkpoint_check(
                 rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
             ),
+            has_others=any(one.name != spec.name and pipeline.lock_of(one) == lock for one in self._among),
         )
 
     def run(self, pace: Pace) -> dict[str, RunReport]:

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -192,6 +193,43 @@ def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: 
     assert run_ends()
     rows = spark.read.format("delta").load(str(tmp_path / "table")).select("id", "person").collect()
     assert sorted(map(tuple, rows)) == [(0, "p0"), (10, "q")]
+
+
+def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSession, tmp_path: Path) -> None:
+    """Beyond its `lock_timeout`: the other has its process, and no session before its Spark is up."""
+    make_folders(tmp_path)
+    made = headgate.Pipeline("people", storage=str(tmp_path / "_headgate"))
+    table = made.table(
+        "people", path=str(tmp_path / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
+    )
+    table.append(
+        name="Ingestion", source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
+    )
+    table.mutate(
+        name="Mutation",
+        after="Ingestion",
+        source=headgate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
+        match={"person": "old"},
+        set={"person": "new"},
+        applies_to="arrived",
+    )
+    spec = made.build(base_dir=tmp_path)
+    spec = replace(spec, coordinator=replace(spec.coordinator, lock_timeout_ms=500))
+    drop(tmp_path / "in", "ingest", 0, people(0, 1))
+    drop(tmp_path / "in", "mutation", 0, pa.table({"old": ["p0"], "new": ["q"]}))
+    both = ("Ingestion", "Mutation")
+    runs = {name: PipelineRun(spec, [name], among=both, idle_run="r", spark=spark) for name in both}
+    waits = threading.Thread(target=runs["Mutation"].run, args=("until_idle",))
+    waits.start()
+    deadline_s = time.monotonic() + 120
+    while sum(row.outcome == "gave_up" for row in read_ledger(tmp_path / "_headgate", "L")) < 2:
+        assert waits.is_alive(), "it has ended"
+        assert time.monotonic() < deadline_s, "it has never asked"
+        time.sleep(0.1)
+    runs["Ingestion"].run("until_idle")
+    waits.join()
+    rows = spark.read.format("delta").load(str(tmp_path / "table")).select("id", "person").collect()
+    assert list(map(tuple, rows)) == [(0, "q")]
 
 
 @pytest.mark.zookeeper

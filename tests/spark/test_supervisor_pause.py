@@ -14,7 +14,7 @@ from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import Epoch, JobName, TableLocation, Version
 from headgate.core.turns import moves
-from headgate.core.turns.order import NoRule
+from headgate.core.turns.order import NoRule, OrderRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.record import LockRecord, Pause
 from headgate.errors import HeadgateError, TurnNotGranted
@@ -61,7 +61,14 @@ class Sweeps:
 
 
 class Bench:
-    def __init__(self, spark: SparkSession, store: MemoryTurnStore | None = None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: MemoryTurnStore | None = None,
+        *,
+        rule: OrderRule | None = None,
+        timeout_s: float = 5,
+    ) -> None:
         self.store, self.seen, self.work = store or MemoryTurnStore(lease_s=None), Recorder(), Sweeps()
         self.log = FakeTableLog()
         ports = Ports(store=self.store, log=self.log, clock=FakeClock(), randomness=CountingIds(), events=self.seen)
@@ -69,9 +76,9 @@ class Bench:
             ports,
             lock="L",
             job=JOB,
-            order=Order(rule=NoRule(), absent_after_ms=None),
+            order=Order(rule=rule or NoRule(), absent_after_ms=None),
             process=Process(host="h", boot_id="b", pid=1, pid_start=1),
-            lock_timeout_s=5,
+            lock_timeout_s=timeout_s,
         )
         self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log)
         self.told: list[HeadgateError] = []

@@ -84,6 +84,7 @@ class Supervisor:
         *,
         check_query_id: Callable[[str | None], None] = lambda query_id: None,
         store_pauses_s: Sequence[float] = STORE_PAUSES_S,
+        has_others: bool = False,
     ) -> None:
         """See the class.
 
@@ -94,6 +95,8 @@ class Supervisor:
             log: Tokens of tables.
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
             store_pauses_s: How long to wait before the store of turns is asked again when it was away, each time.
+            has_others: Other jobs of the lock are in the same run: whoever started it starts one that was killed again, or ends
+                them all.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
         self._gate = Gate(spark)
@@ -109,7 +112,7 @@ class Supervisor:
         self._checkpoint: Checkpoint | None = None
         self._stop = threading.Event()
         self._store_pauses_s, self._store_tries = tuple(store_pauses_s), 0
-        self._losses = 0
+        self._losses, self._has_others = 0, has_others
         self._told_pause: Pause | None = None
         self._idle_run: str | None = None
 
@@ -196,7 +199,8 @@ class Supervisor:
             idle_run: Names the run whose jobs end when all of them are idle: this one says there when it is, and that it ends.
 
         Raises:
-            TurnNotGranted: another run of the job is alive; or nobody else is, so waiting longer cannot help.
+            TurnNotGranted: another run of the job is alive; or nobody else is, nor will be for this run, so waiting longer
+                cannot help.
             StoreUnavailable: the store of turns stayed away.
         """
         self._idle_run = idle_run
@@ -256,7 +260,7 @@ class Supervisor:
             self.report.gave_up += 1
             if self.is_stopping or self._pause() is not None:
                 return False
-            if self._coordinator.live().jobs <= {self._coordinator.job}:
+            if not self._has_others and self._coordinator.live().jobs <= {self._coordinator.job}:
                 raise
             return True  # the coordinator has told of it
         except LostTurn as lost:
