@@ -223,6 +223,17 @@ def test_a_clean_end_leaves_no_doubt_and_an_unclean_one_does() -> None:
     assert moves.complete(moves.grant(lost, holder(A), Epoch(0)), now_ms=0).job(A).lost is None
 
 
+def test_an_unclean_end_of_a_turn_without_tables_leaves_no_doubt() -> None:
+    """A table is said before it is first written, so there is nothing that it may still commit to; nor would a fence end it."""
+    held = moves.grant(EMPTY, holder(A, tables=()), Epoch(0))
+    of_before = InDoubt(token_id=X, epoch=Epoch(3), tables=())
+    for record in (held, replace(held, in_doubt=(of_before,))):
+        lost = moves.close(record)
+        assert (lost.job(A).lost, lost.in_doubt) == ((8, 5), ())
+    elsewhere = InDoubt(token_id=X, epoch=Epoch(3), tables=(T,))
+    assert moves.close(replace(held, in_doubt=(elsewhere,))).doubts(T) == {X}
+
+
 def test_done_late_counts_under_the_old_epoch() -> None:
     """Only for a lost turn."""
     lost = moves.close(moves.grant(EMPTY, holder(A), Epoch(0)))

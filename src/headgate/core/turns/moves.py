@@ -169,7 +169,9 @@ def close(record: LockRecord) -> LockRecord:
         for token_id in holder.token_ids
     )
     state = replace(record.job(holder.job), lost=(record.epoch, holder.batch))
-    return replace(record, holder=None, in_doubt=kept + merged, jobs=_with(record, holder.job, state))
+    # A turn that has said no table has written to none, and no fence would ever end its doubt: a program of `headgate turn`.
+    in_doubt = tuple(entry for entry in kept + merged if entry.tables)
+    return replace(record, holder=None, in_doubt=in_doubt, jobs=_with(record, holder.job, state))
 
 
 def done_late(record: LockRecord, job: JobName, *, now_ms: int) -> LockRecord:
