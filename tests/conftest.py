@@ -101,6 +101,7 @@ NEEDED_BY_FIXTURE = {
     "cdc_data": "data",
     "postgres": "postgres",
     "full_postgres": "full_postgres",
+    "mortal_postgres": "postgres",
     "mariadb": "mariadb",
 }
 
@@ -238,6 +239,15 @@ def postgres() -> Iterator[str]:
     from headgate.testing.databases import postgres_server
 
     # Not among pytest's own folders, which only their owner may enter: the server is another user's if we are root.
+    with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def mortal_postgres() -> Iterator[str]:
+    """A PostgreSQL server that a module of tests may let crash."""
+    from headgate.testing.databases import postgres_server
+
     with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
         yield dsn
 

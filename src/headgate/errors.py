@@ -127,6 +127,12 @@ class StoreUnavailable(Unavailable):
     """the store of turns does not answer; nothing was written"""
 
 
+class StagedRowsLost(Unavailable):
+    """the target lost rows of a batch that were staged, as a server that crashes does; its position stays at the last batch"""
+
+    default_advice = "Start it again: the batch is staged again"
+
+
 class MissingExtra(HeadgateError):
     """a part that is installed separately is missing; nothing was done"""
 

@@ -330,7 +330,11 @@ class TargetDatabase(Protocol):
         ...
 
     def begin(self, net: Net) -> None:
-        """Notes durably that this batch has been begun: `Progress.pending` until it is finished."""
+        """Notes durably that this batch has been begun: `Progress.pending` until it is finished.
+
+        Raises:
+            StagedRowsLost: The target lost what was staged.
+        """
         ...
 
     def apply(
@@ -344,6 +348,9 @@ class TargetDatabase(Protocol):
             finish: Also what `finish` does, in the same transaction.
             dead: Rows set apart, written with `finish`.
             is_trial: Rolled back in any case.
+
+        Raises:
+            StagedRowsLost: The target lost what was staged; nothing of the slot is in, and the batch may be staged again.
         """
         ...
 

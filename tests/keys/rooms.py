@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +76,22 @@ def begin(database: Database, scenario: Scenario) -> list[Change]:
         replace(change, sql=in_dialect(database.kind, change.sql)) if change.sql else change
         for change in scenario.changes
     ]
+
+
+def crash_postgres(database: Database) -> None:
+    """The server crashes and recovers, as when the system ends one of its processes; it lets connections in again."""
+    import psycopg
+
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(database.dsn) as connection:
+        # Its own process, by its id: PostgreSQL ends all others, too, and recovers from its log.
+        os.kill(connection.info.backend_pid, signal.SIGKILL)
+        connection.execute("SELECT 1")
+    for _ in range(1_000):
+        try:
+            return psycopg.connect(database.dsn).close()
+        except psycopg.OperationalError:
+            time.sleep(0.02)
+    raise AssertionError("the server does not recover")
 
 
 def fill(database: Database, table: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -9,18 +9,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from headgate.core.keys.apply import ALL
+from headgate.core.keys.apply import ALL, Apply, Begin
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import fold
-from headgate.errors import Fenced
-from headgate.testing.changes import scenarios
-from headgate.testing.databases import Database
+from headgate.errors import Fenced, StagedRowsLost
+from headgate.syncs.apply import AnyEffect
+from headgate.syncs.run import SyncSettings, run
+from headgate.testing.changes import Changes, scenarios
+from headgate.testing.databases import Database, fresh_postgres
 from tests.conftest import ROOT, data_dir
 from tests.keys.commits import When, counted
-from tests.keys.rooms import KINDS, begin, expected, fresh, lacks, state, sync
+from tests.keys.rooms import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync
 
 PATH = data_dir() / "cdc" / "scenarios.json"
 SCENARIOS = {one.id: one for one in scenarios(PATH)} if PATH.is_file() else {}
@@ -169,3 +172,40 @@ def test_case_40_a_writer_of_an_older_epoch(kind: str, request: pytest.FixtureRe
     assert state(database, ["t"]) == expected(scenario)
     with pytest.raises(Fenced):
         sync(database, changes, epoch=8)
+
+
+@pytest.mark.parametrize(("mode", "step"), [("atomic", Apply), ("parallel", Begin), ("parallel", Apply)])
+def test_a_batch_is_staged_again_after_the_server_crashed(
+    mode: Literal["atomic", "parallel"], step: type[AnyEffect], mortal_postgres: str
+) -> None:
+    """PostgreSQL empties staging tables when it recovers from a crash: no batch is lost by that, and none is written in part."""
+    scenario, database = SCENARIOS["mix-2"], fresh_postgres(mortal_postgres)
+    changes, steps = begin(database, scenario), itertools.count(1)
+
+    def seen(effect: AnyEffect) -> None:
+        if isinstance(effect, step) and next(steps) == 2:
+            crash_postgres(database)
+
+    target, settings = database.target(), SyncSettings(mode=mode, parallelism=3, changes_max=40)
+    done = list(run(Changes(changes), target, stream="s", settings=settings, seen=seen))
+    target.close()
+    assert state(database, scenario.tables) == expected(scenario)
+    assert [one.batch for one in done] == list(range(1, len(done) + 1))
+
+
+def test_a_server_that_keeps_crashing_ends_the_run(mortal_postgres: str) -> None:
+    """With the position at the last batch that is in; the next run makes up for the rest."""
+    scenario, database = SCENARIOS["mix-2"], fresh_postgres(mortal_postgres)
+    changes = begin(database, scenario)
+
+    def seen(effect: AnyEffect) -> None:
+        if isinstance(effect, Apply):
+            crash_postgres(database)
+
+    target = database.target()
+    with pytest.raises(StagedRowsLost):
+        list(run(Changes(changes), target, stream="s", settings=SyncSettings(changes_max=40), seen=seen))
+    target.close()
+    assert database.query("SELECT last_batch, position FROM headgate_stream") == [(0, -1)]
+    sync(database, changes)
+    assert state(database, scenario.tables) == expected(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pytest
@@ -14,8 +14,8 @@ from headgate.core.keys.change import Batch, Change, Image
 from headgate.errors import ConstraintViolated, InvalidRequest
 from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one
 from headgate.targets import target as sql_target
-from headgate.testing.databases import Database
-from tests.keys.rooms import KINDS, fill, fresh
+from headgate.testing.databases import Database, fresh_postgres
+from tests.keys.rooms import KINDS, crash_postgres, fill, fresh
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
 Row = tuple[Any, ...]
@@ -32,6 +32,8 @@ class Rows:
     columns: Sequence[str] = ("id", "uk", "b")
     repeated: int = 0
     """So many parts are written once more, as by a task whose answer was lost."""
+    behind: dict[int, Callable[[], None]] = field(default_factory=dict)
+    """The number of a part, counted from 0 as they are written one after another → what happens behind it, once."""
 
     @property
     def gone(self) -> int:
@@ -52,9 +54,11 @@ class Rows:
         parts = [(first, min(first + size, len(self.told))) for first in range(0, len(self.told), size)]
 
         def written(part: tuple[int, int]) -> str | None:
-            return write(*part, iter(self.told[slice(*part)]))
+            said = write(*part, iter(self.told[slice(*part)]))
+            self.behind.pop(parts.index(part), lambda: None)()
+            return said
 
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(1 if self.behind else 4) as pool:
             said = list(pool.map(written, parts))
         said += [written(part) for part in parts[: self.repeated]]
         return [one for one in said if one is not None]
@@ -171,3 +175,18 @@ def test_columns_and_keys_that_are_not_there_are_told(request: pytest.FixtureReq
     database.execute("DROP TABLE t", "CREATE TABLE t (id int, uk text, b text)")
     with pytest.raises(InvalidRequest, match="a transaction of 1 rows is for a table with a key"):
         apply(database, Rows([put(1, "a")]))
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+@pytest.mark.parametrize("part", [1, 3])
+def test_parts_are_staged_again_after_the_server_crashed(
+    is_whole: bool, part: int, mortal_postgres: str, monkeypatch: Any
+) -> None:
+    """Those that were staged before are gone, those that come after it are there: neither is taken for the whole."""
+    monkeypatch.setattr(sql_target, "SPREAD_ROWS", 1)
+    database = fresh_postgres(mortal_postgres)
+    database.execute(T)
+    fill(database, "t", [{"id": 1, "uk": "a", "b": None}, {"id": 99, "uk": "b", "b": None}])
+    told = [put(id, f"v{id}") for id in range(8)]
+    apply(database, Rows(told, is_whole=is_whole, behind={part: lambda: crash_postgres(database)}))
+    assert found(database) == [row[1:] for row in told] + ([] if is_whole else [(99, "b", None)])

@@ -15,7 +15,14 @@ from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
 from headgate.core.spec.data import OnSchemaChange
-from headgate.errors import CheckpointMismatch, ConstraintViolated, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.errors import (
+    CheckpointMismatch,
+    ConstraintViolated,
+    InvalidRequest,
+    StagedRowsLost,
+    Unavailable,
+    UnsupportedTable,
+)
 from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
 from headgate.syncs.apply import Seen, drive
 from headgate.syncs.schema import fitted
@@ -121,9 +128,10 @@ def apply_one(
         target.define(batch.ddl)
         return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
     try:
-        complete = _apply(batch, target, how, seen, ready)
-    except DefinitionChanged:
-        complete = _apply(batch, target, how, seen, None)
+        try:
+            complete = _apply(batch, target, how, seen, ready)
+        except (DefinitionChanged, StagedRowsLost):
+            complete = _apply(batch, target, how, seen, None)
     except (Unavailable, UnsupportedTable) as error:
         names = dict.fromkeys(change.table for change in batch.changes if change.op != "mark")
         error.tell(tables=", ".join(names), position=batch.through)

@@ -107,7 +107,7 @@ class PostgresDialect:
     def stage_table(
         self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
     ) -> Sequence[str]:
-        # Not logged: a crash of the server empties it, and then the batch is staged again.
+        # Not logged: a crash of the server empties it, which is noticed before anything is written, and the batch is staged again.
         if is_temporary:
             return [f"CREATE TEMP TABLE {name} ({', '.join(columns)})"]
         return [f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)}) WITH (autovacuum_enabled = false)"]

@@ -37,7 +37,9 @@ class StagedTable:
     rows: list[NetRow] = field(default_factory=list)
     """Those that this process holds."""
     count: int = 0
-    """How many are staged."""
+    """How many are staged, with those that were refused."""
+    refused: int = 0
+    """How many of them the staging table does not have."""
     masks: dict[frozenset[str], int] = field(default_factory=dict)
     """Which columns an image says → its number, from 1."""
     shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -222,6 +224,11 @@ class Questions:
         yield query(nulls=False)
         if key.nulls_equal:
             yield query(nulls=True)  # apart: a join that takes NULLs as equal uses no index
+
+    def held(self, table: StagedTable, rows_max: int | None) -> str:
+        """How many rows the staging table has; counted up to `rows_max`, if that is given."""
+        rows = table.stage if rows_max is None else f"(SELECT hg_n FROM {table.stage} LIMIT {int(rows_max)}) s"
+        return f"SELECT count(*) FROM {rows}"
 
     def duplicates(self, table: StagedTable, number: int) -> str:
         """Pairs of staged rows that end with one value of unique key `number`: row, other row, the other's key."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from headgate.core.keys.apply import Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change, ManyRows
 from headgate.core.keys.fold import Key, Net, NetRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
-from headgate.errors import ConstraintViolated, InvalidRequest, Unavailable
+from headgate.errors import ConstraintViolated, InvalidRequest, StagedRowsLost, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
@@ -104,9 +104,14 @@ class SqlTarget:
         except ViolatedError:
             for table in some:
                 self._empty(table.stage)
-            refused = [refusal for table in some for refusal in self._refused(table, table.rows, slots)]
+            for table in some:
+                own = self._refused(table, table.rows, slots)
+                table.refused += len(own)
+                refused += own
         for table in some:
-            refused += self._absent(table)
+            absent = self._absent(table)
+            table.refused += len(absent)
+            refused += absent
         return tuple(refused)
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
@@ -153,8 +158,11 @@ class SqlTarget:
             self._transaction(move)
 
     def begin(self, net: Net) -> None:
-        stream = self._open
-        self._transaction(lambda cursor: self._control.note_begun(cursor, stream, net), is_exclusive=True)
+        def note(cursor: Any) -> None:
+            self._require_staged(cursor)
+            self._control.note_begun(cursor, self._open, net)
+
+        self._transaction(note, is_exclusive=True)
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
@@ -164,6 +172,8 @@ class SqlTarget:
         has_row = slot >= 0 and not is_trial
 
         def work(cursor: Any) -> None:
+            # `begin` has counted what the slots are made of; what is lost after that is lost as a whole.
+            self._require_staged(cursor, rows_max=None if slot == ALL else 1)
             if has_row:
                 self._control.note_slot(cursor, stream, batch, slot)
             tables = parents_first([table.schema for table in self._staged.values()])
@@ -231,7 +241,8 @@ class SqlTarget:
         batch = stream.last_batch + 1
         empty = Net(rows=(), changes=1, through=change.seq, place=change.place)
         is_repeated = stream.pending == change.seq
-        self.begin(empty)  # where a statement commits by itself, this is what tells a repetition
+        # Where a statement commits by itself, this is what tells a repetition.
+        self._transaction(lambda cursor: self._control.note_begun(cursor, stream, empty), is_exclusive=True)
 
         def work(cursor: Any) -> None:
             try:
@@ -318,6 +329,20 @@ class SqlTarget:
                 self._control.fence(cursor, self._open, is_exclusive=is_exclusive)
 
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
+
+    def _require_staged(self, cursor: Any, *, rows_max: int | None = None) -> None:
+        """Nothing, if the staged rows are there; of each table at most `rows_max` are counted.
+
+        Raises:
+            StagedRowsLost: They are not.
+        """
+        for table in self._staged.values():
+            staged = table.count - table.refused
+            wanted = staged if rows_max is None else min(staged, rows_max)
+            if wanted or (rows_max is None and table.count):
+                cursor.execute(self._questions.held(table, rows_max))
+                if int(cursor.fetchone()[0]) != wanted:
+                    raise StagedRowsLost(table=table.schema.name)
 
     def _execute(self, sql: str, *, fenced: bool = True, is_exclusive: bool = False) -> None:
         self._transaction(lambda cursor: cursor.execute(sql), fenced=fenced, is_exclusive=is_exclusive)
