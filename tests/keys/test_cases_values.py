@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -364,3 +365,56 @@ def test_case_18_ranges_that_must_not_overlap(kind: str, request: Request) -> No
             assert done.complete.edges == 2
             found = database.query("SELECT id, v::text FROM t ORDER BY id")
             assert found == [(1, "[12,20)"), (2, "[0,12)"), (3, "[0,99)")]
+
+
+@on_mariadb
+def test_zero_in_a_numbered_column_is_zero(kind: str, request: Request) -> None:
+    """MariaDB would take the next number in its place, and once more with each change."""
+    table = "CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, uk varchar(50) UNIQUE)"
+    steps = [c(1, row(0, "x")), c(2, row(7, "y")), u(3, row(0, "x"), uk="z")]
+    check_case(kind, request, [table], {"t": []}, steps, rows((0, "z"), (7, "y")))
+
+
+SINCE = datetime(2024, 5, 6, 7, 8, 9)
+STAMPED = "at timestamp NOT NULL DEFAULT current_timestamp ON UPDATE current_timestamp"
+
+
+@on_mariadb
+def test_a_column_that_updates_renew_has_the_value_of_the_source(kind: str, request: Request) -> None:
+    """Also in rows that are written twice: where foreign keys lead in a circle, and where a value is let go of for a moment."""
+    tree = f"CREATE TABLE t (id int PRIMARY KEY, up int, {STAMPED}, FOREIGN KEY (up) REFERENCES t(id))"
+
+    def node(id: int, up: int | None, day: int = 0) -> dict[str, Any]:
+        return {"id": id, "up": up, "at": SINCE + timedelta(day)}
+
+    steps = [c(1, node(2, 3)), c(1, node(3, None)), u(1, node(1, None), up=3, at=SINCE + timedelta(1))]
+    final = {"t": [node(1, 3, 1), node(2, 3), node(3, None)]}
+    check_case(kind, request, [tree], {"t": [node(1, None)]}, steps, final)
+
+    tables = [
+        f"CREATE TABLE t (id int PRIMARY KEY, own int, uk varchar(50), {STAMPED}, UNIQUE (own, uk))",
+        "CREATE TABLE c (id int PRIMARY KEY, up int, FOREIGN KEY (up) REFERENCES t(id) ON DELETE CASCADE)",
+    ]
+
+    def held(id: int, uk: str) -> dict[str, Any]:
+        return {**row(id, uk), "at": SINCE}
+
+    # The source does not say the column that is NULL for a moment, so that only the second UPDATE sets it.
+    before = {"t": [{**held(1, "x"), "own": 5}, {**held(2, "y"), "own": 5}], "c": [{"id": 1, "up": 1}]}
+    after = {"t": [{**held(1, "y"), "own": 5}, {**held(2, "x"), "own": 5}], "c": before["c"]}
+    check_case(kind, request, tables, before, [u(1, held(1, "x"), uk="y"), u(1, held(2, "y"), uk="x")], after)
+
+
+@on_mariadb
+def test_a_time_that_is_null_stays_null(kind: str, request: Request) -> None:
+    """Also on a server that makes a first `timestamp` column of a table NOT NULL and renewed unless it is told otherwise."""
+    table = "CREATE TABLE t (id int PRIMARY KEY, at timestamp NULL, uk varchar(50) UNIQUE)"
+    server = fresh(kind, request)
+    server.execute("SET GLOBAL explicit_defaults_for_timestamp = OFF")
+    try:
+        before = [{**row(1, "x"), "at": None}, {**row(2, "y"), "at": SINCE}]
+        steps = [u(1, before[0], uk="y"), u(1, before[1], uk="x"), c(1, {**row(3, "z"), "at": None})]
+        after = [{**row(1, "y"), "at": None}, {**row(2, "x"), "at": SINCE}, {**row(3, "z"), "at": None}]
+        check_case(kind, request, [table], {"t": before}, steps, {"t": after})
+    finally:
+        server.execute("SET GLOBAL explicit_defaults_for_timestamp = ON")

@@ -80,8 +80,9 @@ CONTROL = (
 )
 SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # A value that does not fit is an error, never cut off.
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO'",
+    # A value that does not fit is an error, never cut off; and 0 is a value, not the next number.
+    "SET SESSION sql_mode = "
+    "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO'",
     "SET SESSION time_zone = '+00:00'",
 )
 

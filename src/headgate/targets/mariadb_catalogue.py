@@ -11,7 +11,8 @@ from headgate.targets.dialect import Connection
 
 COLUMNS = """
 SELECT column_name, column_type, data_type, is_nullable = 'YES', character_set_name, collation_name,
-  CASE WHEN extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%' THEN generation_expression END
+  CASE WHEN extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%' THEN generation_expression END,
+  extra LIKE '%%on update%%'
 FROM information_schema.columns WHERE table_schema = coalesce(%s, database()) AND table_name = %s
 ORDER BY ordinal_position"""
 INDEXES = """
@@ -54,6 +55,7 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
             kind=row[2].lower(),
             is_nullable=bool(row[3]),
             generated=row[6],
+            is_renewed=bool(row[7]),
         )
         for row in cursor.fetchall()
     )

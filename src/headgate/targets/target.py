@@ -427,7 +427,7 @@ class SqlTarget:
                 self._stages_made += 1  # a name is never used again: another table may have it
                 name = self._dialect.name(f"{stream.stage_prefix}{stream.epoch}_{self._stages_made}")
                 origin = [
-                    f"hg_o{i} {next(c.type for c in table.schema.columns if c.name == k)}"
+                    f"hg_o{i} {next(c.type for c in table.schema.columns if c.name == k)} NULL"
                     for i, k in enumerate(table.schema.identity)
                     if table.moved
                 ]

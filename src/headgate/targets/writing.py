@@ -43,7 +43,8 @@ class Writing:
         ]  # fmt: skip
         for column in schema.columns:
             made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""
-            columns.append(f"{quoted(column.name)} {column.type}{made}")
+            # Said, as MariaDB may be told to make a `timestamp` NOT NULL of its own accord.
+            columns.append(f"{quoted(column.name)} {column.type}{made or ' NULL'}")
         key = [column for column in schema.columns if column.name in schema.identity]
         return self._dialect.stage_table(name, columns, key, is_temporary=is_temporary)
 
@@ -223,7 +224,8 @@ class Writing:
                 if self._vacating(table) >> number & 1:
                     column, _ = self._parked(table.schema, number)
                     yield self._dialect.change(
-                        (table.table, "t"), (table.stage, "s"), match, [(column, f"s.{name(column)}")],
+                        (table.table, "t"), (table.stage, "s"), match,
+                        [(column, f"s.{name(column)}"), *self._kept(table, [column])],
                         f"s.hg_op = {PUT} AND (s.hg_vacate & {1 << number}) <> 0 AND {mine}",
                     )  # fmt: skip
 
@@ -235,9 +237,15 @@ class Writing:
                 if columns:
                     yield self._dialect.change(
                         (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
-                        [(one, f"s.{name(one)}") for one in columns],
+                        [*((one, f"s.{name(one)}") for one in columns), *self._kept(table, columns)],
                         f"s.hg_op = {PUT} AND s.hg_mask = {mask} AND s.hg_full = {which} AND {mine}",
                     )  # fmt: skip
+
+    def _kept(self, table: StagedTable, written: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """For the second UPDATE of a row: columns that it would renew stay as the first one left them."""
+        for column in table.schema.columns:
+            if column.is_renewed and column.name not in written:
+                yield column.name, f"t.{self._dialect.name(column.name)}"
 
     def _open_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> str:
         """Rows that are about to go refer to nothing any more."""

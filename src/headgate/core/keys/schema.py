@@ -22,6 +22,8 @@ class Column:
     is_nullable: bool = True
     generated: str | None = None
     """The expression of a generated column, as the target writes it in a definition."""
+    is_renewed: bool = False
+    """An UPDATE that does not name it sets it to the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
