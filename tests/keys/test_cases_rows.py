@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from headgate.core.keys.change import Change
-from headgate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest
+from headgate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
 from headgate.sources.files import ChangeFiles
 from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes, table_text
 from headgate.testing.databases import Database
-from tests.keys.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u
+from tests.keys.rooms import KINDS, WAYS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]
 MY = [pytest.param("mariadb", marks=pytest.mark.mariadb)]
@@ -366,3 +366,45 @@ def test_case_39_files_in_another_order(kind: str, request: Request, tmp_path: P
     (place / "d.jsonl").write_text('{"seq": 9, "table": "t", "op": "x"}\n')
     with pytest.raises(Corrupt, match=r"d\.jsonl line=1"):
         files_into(database, place)
+
+
+@on_postgres
+@pytest.mark.parametrize("key", ["id", "id, part", "name"])
+def test_numbers_that_postgres_gives_are_those_of_the_source(kind: str, key: str, request: Request) -> None:
+    """It refuses an UPDATE that names such a column, though the value stays; where it changes, the row is made anew."""
+    table = (
+        "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY UNIQUE, part text NOT NULL DEFAULT 'p', name text NOT NULL, "
+        f"n int, own text, PRIMARY KEY ({key}))"
+    )
+
+    def line(id: int, name: str, n: int) -> dict[str, Any]:
+        return {"id": id, "part": "p", "name": name, "n": n}
+
+    before = [{**line(1, "a", 1), "own": "kept"}, {**line(2, "b", 2), "own": "kept"}]
+    database = fresh(kind, request)
+    database.execute(
+        table, "INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (1, 'p', 'a', 1, 'kept'), (2, 'p', 'b', 2, 'kept')"
+    )
+    sync(database, changes_of(u(1, line(1, "a", 1), n=7), u(1, line(2, "b", 2), n=8), c(2, line(4, "d", 4))))
+    after = [{**before[0], "n": 7}, {**before[1], "n": 8}, {**line(4, "d", 4), "own": None}]
+    assert state(database, ["t"]) == {"t": table_text(after)}
+    if key == "name":  # the numbers change under the keys
+        steps = changes_of(u(3, line(1, "a", 7), id=2), u(3, line(2, "b", 8), id=5))
+        sync(database, steps, stream="other")
+        after = [{**after[0], "id": 2}, {**after[1], "id": 5}, after[2]]
+        assert state(database, ["t"]) == {"t": table_text(after)}
+        database.execute(
+            "CREATE TABLE child (up text REFERENCES t ON DELETE CASCADE)", "INSERT INTO child VALUES ('a')"
+        )
+        with pytest.raises(UnsupportedTable, match=r"GENERATED ALWAYS.*column=id"):
+            sync(database, changes_of(u(4, line(2, "a", 7), id=9)), stream="third")
+        sync(database, changes_of(u(4, line(2, "a", 7), n=9)), stream="third")
+        assert state(database, ["t"]) == {"t": table_text([{**after[0], "n": 9}, *after[1:]])}
+        assert database.query("SELECT up FROM child") == [("a",)]
+
+
+@on_postgres
+def test_numbers_that_postgres_gives_to_rows_without_a_key(kind: str, request: Request) -> None:
+    """They are the source's."""
+    table = "CREATE TABLE t (id bigint GENERATED ALWAYS AS IDENTITY, n int)"
+    check_case(kind, request, [table], {"t": []}, [c(1, {"id": 5, "n": 1})], {"t": [{"id": 5, "n": 1}]}, WAYS[:1])

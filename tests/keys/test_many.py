@@ -190,3 +190,13 @@ def test_parts_are_staged_again_after_the_server_crashed(
     told = [put(id, f"v{id}") for id in range(8)]
     apply(database, Rows(told, is_whole=is_whole, behind={part: lambda: crash_postgres(database)}))
     assert found(database) == [row[1:] for row in told] + ([] if is_whole else [(99, "b", None)])
+
+
+@pytest.mark.postgres
+def test_numbers_that_postgres_gives_are_those_of_many_rows(request: pytest.FixtureRequest) -> None:
+    """It refuses an UPDATE that names such a column, though the value stays."""
+    database = fresh("postgres", request)
+    database.execute(T.replace("id int", "id int GENERATED ALWAYS AS IDENTITY"))
+    for b in ("x", "y"):
+        apply(database, Rows([put(1, "a", b), put(5, "b", b)], is_whole=True))
+    assert found(database) == [(1, "a", "y"), (5, "b", "y")]

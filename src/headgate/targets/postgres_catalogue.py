@@ -15,7 +15,8 @@ SELECT a.attnum, a.attname, NOT a.attnotnull, a.attgenerated <> '', pg_get_expr(
   CASE WHEN a.attcollation NOT IN (0, y.typcollation) THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) END,
   CASE WHEN y.typtype = 'd' THEN b.typname ELSE y.typname END,
   ARRAY(SELECT r.refobjsubid FROM pg_depend r WHERE r.classid = 'pg_attrdef'::regclass AND r.objid = d.oid
-        AND r.refclassid = 'pg_class'::regclass AND r.refobjid = a.attrelid AND r.refobjsubid <> a.attnum)
+        AND r.refclassid = 'pg_class'::regclass AND r.refobjid = a.attrelid AND r.refobjsubid <> a.attnum),
+  a.attidentity = 'a'
 FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = y.typbasetype
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
@@ -86,6 +87,7 @@ def _table(
             kind=row[7],
             is_nullable=row[2],
             generated=row[4] if row[3] else None,
+            is_numbered=row[9],
         )
         for row in rows
     )

@@ -82,7 +82,15 @@ class StagedTable:
     @property
     def may_be_filled(self) -> bool:
         """Whether a row may have to be completed from the target before it lets go: some image is not whole."""
-        return bool(self.vacated or self.moved) and any(len(said) < len(self.schema.stored) for said in self.masks)
+        return bool(self.vacated or self.moved or self.numbered) and any(
+            len(said) < len(self.schema.stored) for said in self.masks
+        )
+
+    @property
+    def numbered(self) -> tuple[str, ...]:
+        """Columns that no UPDATE may name, and whose value may change."""
+        found = (column.name for column in self.schema.columns if column.is_numbered)
+        return tuple(name for name in found if name not in self.schema.identity)
 
     @property
     def is_exact(self) -> bool:

@@ -24,6 +24,8 @@ class Column:
     """The expression of a generated column, as the target writes it in a definition."""
     is_renewed: bool = False
     """An UPDATE that does not name it sets it to the time."""
+    is_numbered: bool = False
+    """GENERATED ALWAYS AS IDENTITY: an INSERT may say its value, an UPDATE may not name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
