@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -9,6 +10,8 @@ from typing import Any, Protocol
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 
+ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
+"""In an expression: it may have a value though what it reads is NULL."""
 Named = tuple[str, str]
 """A quoted table and its alias."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
-from headgate.targets.dialect import Connection
+from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 COLUMNS = """
 SELECT column_name, column_type, data_type, is_nullable = 'YES', character_set_name, collation_name,
@@ -102,28 +102,34 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
 def _key(
     name: str, rows: Sequence[Sequence[Any]], columns: Sequence[Column], quoted: Callable[[str], str]
 ) -> UniqueKey:
-    parts, depends, plain = [], set(), []
+    parts, depends, plain, made = [], set(), list[str](), list[str]()
     generated = {column.name: column.generated for column in columns if column.generated is not None}
     for _, column, length, expression in rows:
         if column is None:
             parts.append(f"({expression})")
             depends |= _mentioned(expression, columns)
+            made.append(expression)
         else:
             parts.append(quoted(column) if length is None else f"left({quoted(column)}, {int(length)})")
             depends.add(column)
             plain.append(column)
             if column in generated:
                 depends |= _mentioned(generated[column], columns)
+                made.append(generated[column])
     nullable = {column.name for column in columns if column.is_nullable and column.generated is None}
-    candidates = [one for one in plain if one in nullable] or [
-        one for one in sorted(depends) if one in nullable and one not in plain
-    ]
+    candidates, last = [one for one in plain if one in nullable], list[str]()
+    if not candidates:
+        candidates = [one for one in sorted(depends) if one in nullable]
+        if any(ANSWERS_NULL.search(one) for one in made):
+            candidates, last = [], candidates
     return UniqueKey(
         name=name,
         parts=tuple(parts),
         columns=frozenset(depends),
         is_primary=name == "PRIMARY",
         park=candidates[0] if candidates else None,
+        park_last=last[0] if last else None,
+        plain=frozenset(plain),
     )
 
 

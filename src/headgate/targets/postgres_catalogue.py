@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
-from headgate.targets.dialect import Connection
+from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 COLUMNS = """
 SELECT a.attnum, a.attname, NOT a.attnotnull, a.attgenerated <> '', pg_get_expr(d.adbin, d.adrelid),
@@ -126,10 +126,14 @@ def _key(
     depends = {*own, *(base for one in own for base in bases[one])}
     plain = [by_number[n] for n in numbers if n]
     nullable = {column.name for column in columns if column.is_nullable and column.generated is None}
-    # A column that makes a part NULL when it is NULL itself: a part that is a column, or what a single expression reads.
-    candidates = [one for one in plain if one in nullable]
-    if not candidates and (0 in numbers or any(bases[one] for one in plain)) and predicate is None:
+    # A column that makes a part NULL when it is NULL itself: a part that is a column, or what an expression reads.
+    made = [part for part, n in zip(parts, numbers, strict=True) if not n]
+    made += [column.generated for column in columns if column.name in plain and column.generated is not None]
+    candidates, last = [one for one in plain if one in nullable], list[str]()
+    if not candidates and made and predicate is None:
         candidates = [one for one in sorted(depends) if one in nullable]
+        if any(ANSWERS_NULL.search(one) for one in made):
+            candidates, last = [], candidates
     return UniqueKey(
         name=name,
         parts=tuple(
@@ -143,4 +147,6 @@ def _key(
         is_primary=is_primary,
         operators=tuple(f"OPERATOR({schema}.{op})" for schema, op in (one.split(".", 1) for one in operators)) or None,
         park=candidates[0] if candidates and not nulls_equal else None,
+        park_last=last[0] if last and not nulls_equal else None,
+        plain=frozenset(plain),
     )

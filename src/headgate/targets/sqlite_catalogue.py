@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
-from headgate.targets.dialect import Connection
+from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|\w+|[^\w\s]|\s+""", re.DOTALL
@@ -93,23 +93,27 @@ def _key(
     is_primary: bool,
 ) -> UniqueKey:
     written, predicate = ([], None) if sql is None else _index_text(sql)
-    expressions = []
+    expressions, reading = [], list[str]()
     depends: set[str] = set()
     for place, (_, cid, column, _, collation, _) in enumerate(parts):
         if cid == -2:
             expressions.append(f"({written[place]}) COLLATE {collation}")
             depends |= _mentioned(written[place], names)
+            reading.append(written[place])
         else:
             expressions.append(f"{quoted(column)} COLLATE {collation}")
             depends.add(column)
             if column.lower() in made:
                 depends |= _mentioned(made[column.lower()], names)
+                reading.append(made[column.lower()])
     if predicate is not None:
         depends |= _mentioned(predicate, names)
     plain = [row[2] for row in parts if row[2]]
-    candidates = [one for one in plain if one in nullable]
+    candidates, last = [one for one in plain if one in nullable], list[str]()
     if not candidates and predicate is None:
         candidates = [one for one in sorted(depends) if one in nullable]
+        if any(ANSWERS_NULL.search(one) for one in reading):
+            candidates, last = [], candidates
     return UniqueKey(
         name=name,
         parts=tuple(expressions),
@@ -117,6 +121,8 @@ def _key(
         predicate=predicate,
         is_primary=is_primary,
         park=candidates[0] if candidates else None,
+        park_last=last[0] if last else None,
+        plain=frozenset(plain),
     )
 
 

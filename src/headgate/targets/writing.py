@@ -208,11 +208,15 @@ class Writing:
         key = table.unique_keys[number]
         if key.park is not None:
             return key.park, "NULL"
-        for column in table.stored:
-            if column.name in key.columns and column.name not in table.identity and not column.is_numbered:
-                value = self._dialect.unused(column)
-                if value is not None:
-                    return column.name, value
+        led = {column for each in table.foreign_keys for column in each.columns}
+        own = [one for one in table.stored if one.name in key.columns - {*table.identity} and not one.is_numbered]
+        # A value that nobody has is none to a foreign key of the column; and a part may take it for one that somebody has.
+        for column in sorted(own, key=lambda one: (one.name in led, one.name not in key.plain)):
+            value = self._dialect.unused(column)
+            if value is not None:
+                return column.name, value
+        if key.park_last is not None:
+            return key.park_last, "NULL"
         raise UnsupportedTable(
             "rows exchange values of a key that cannot be freed for a moment: a foreign key refers to the table, and the "
             "key's columns are NOT NULL; the batch was not applied",

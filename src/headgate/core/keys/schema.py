@@ -47,6 +47,10 @@ class UniqueKey:
     """Of an exclusion constraint: the operator of each part, in place of `=`."""
     park: str | None = None
     """A column that frees the value when it is set to NULL; None if there is none."""
+    park_last: str | None = None
+    """A column that a part reads which may have a value though the column is NULL: perhaps it frees the value."""
+    plain: frozenset[str] = frozenset()
+    """The columns that are parts themselves, not only read by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
