@@ -15,6 +15,8 @@ import pytest
 from headgate.core.keys import envelope
 from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
+from headgate.core.keys.fold import fold
+from headgate.core.keys.schema import Column, TableSchema, UniqueKey
 from headgate.errors import CheckpointMismatch, Corrupt
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
@@ -227,6 +229,77 @@ def test_a_bad_message_is_named_and_what_is_before_it_is_applied(tmp_path: Path)
 
 
 # ------------------------------------------------------------------------------------------------------------ the ends
+
+
+def people(folder: Path, ddl: str, *messages: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The rows of `t` after these messages of one transaction, in an SQLite database."""
+    database = fresh_sqlite(folder)
+    database.execute(ddl)
+    for n, one in enumerate(messages, 1):
+        body = one.get("value", one)
+        body.get("payload", body)["transaction"] = {"id": "A", "total_order": n}
+    write(folder / "data" / "t", *messages)
+    write(folder / "ends" / "t", ended("A", t=len(messages)))
+    target = database.target()
+    list(run(reader(folder), target, stream="s"))
+    target.close()
+    return database.query("SELECT * FROM t ORDER BY id")
+
+
+COLUMNS = "(id INTEGER PRIMARY KEY, email TEXT, name TEXT NOT NULL DEFAULT 'new', n INTEGER NOT NULL DEFAULT 0)"
+
+
+@pytest.mark.parametrize("shown", ["nulls", "empty", "a default", "a default without its schema"])
+@pytest.mark.parametrize("is_keyed", [True, False])
+def test_a_row_that_came_and_went_is_gone_whatever_stands_in_for_its_values(
+    tmp_path: Path, shown: str, is_keyed: bool
+) -> None:
+    """A source that knows the key of a deleted row alone sends stand-ins for the rest: they are not another row's values."""
+    before = {"id": 1, "email": None, "name": {"nulls": None, "empty": ""}.get(shown, "new"), "n": 0}
+    gone = message("d", 11, before)
+    if shown == "a default":
+        fields = [{"field": "name", "type": "string", "default": "new"}]
+        gone = {"schema": {"fields": [{"field": "before", "fields": fields}]}, "payload": gone}
+    came = message("c", 10, after={"id": 1, "email": "a@x", "name": "Ann", "n": 5})
+    last = {"key": {"id": 1}, "value": gone} if is_keyed else gone
+    assert people(tmp_path, f"CREATE TABLE t {COLUMNS}", came, last) == []
+
+
+def test_a_deleted_row_whose_values_are_all_defaults_is_known_by_its_key() -> None:
+    """If the schema says so, and only in PostgreSQL; what a whole before-image shows is kept."""
+    fields = [{"field": "name", "type": "string", "default": "new"}]
+    schema = {"fields": [{"field": "before", "fields": fields}]}
+
+    def before(shown: dict[str, Any], key: Any = None, **more: Any) -> Any:
+        one = message("d", 1, shown)
+        one["source"].update(more)
+        read = envelope.read({"schema": schema, "payload": one}, {"id": 1} if key is None else key)
+        assert isinstance(read, RowChanged)
+        return read.before
+
+    assert before({"id": 1, "name": "new", "n": 0}) == {"id": 1}
+    assert before({"id": 1, "name": "new"}, {"schema": {}, "payload": {"id": 1}}) == {"id": 1}
+    for shown in ({"id": 1, "name": "new", "n": 5}, {"id": 1, "name": "old"}, {"name": None}):
+        assert before(shown) == shown
+    assert before({"id": 1, "name": "new"}, connector="mysql") == {"id": 1, "name": "new"}
+
+
+@pytest.mark.parametrize("is_deferrable", [True, False])
+def test_whole_rows_tell_who_leaves_a_key_that_two_have_for_a_moment(is_deferrable: bool) -> None:
+    """The one that was there before the transaction, if the deleted row's values are not those of the one that came."""
+    key = UniqueKey(name="pk", parts=("id",), columns=frozenset({"id"}), is_primary=True, is_deferrable=is_deferrable)
+    columns = tuple(Column(name=one, type="text") for one in ("id", "email", "name"))
+    table = TableSchema(name="t", columns=columns, identity=("id",), unique_keys=(key,))
+
+    def ends(gone: dict[str, Any]) -> Any:
+        came = Change(seq=1, tx="A", table="t", op="c", after={"id": 2, "email": "a@x", "name": "Ann"})
+        left = Change(seq=2, tx="A", table="t", op="d", before={"id": 2, **gone})
+        return fold([came, left], {"t": table}).rows[0].image
+
+    assert ends({"email": "b@x", "name": "Bob"}) is not None
+    assert ends({"email": None, "name": ""}) is None
+    # Half of it may be defaults: then who may stand under one key at a time decides.
+    assert (ends({"email": None, "name": "new"}) is not None) == is_deferrable
 
 
 def envelopes(scenario: Scenario, keys: dict[str, tuple[str, ...]], images: str) -> tuple[list[Any], list[Any]]:

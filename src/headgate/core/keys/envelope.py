@@ -26,6 +26,8 @@ UNAVAILABLE_VALUES = (
     [UNAVAILABLE],
     {UNAVAILABLE: UNAVAILABLE},
 )
+STAND_INS: tuple[object, ...] = ("", 0, "AA==", "1970-01-01T00:00:00Z", "00:00:00Z", "{}", [], {})
+"""What PostgreSQL's connector sends for a value that it does not know, if the column is NOT NULL and has no default."""
 EPOCH = datetime(1970, 1, 1)
 Order = tuple[int, ...]
 
@@ -121,6 +123,9 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
     if not isinstance(source, dict) or not source.get("table"):
         raise NotAnEnvelope("its source names no table")
     decoders = _decoders(schema)
+    is_postgres = source.get("connector") == "postgresql"
+    if is_postgres and op in ("u", "d"):
+        value = {**value, "before": _known(value.get("before"), schema, key)}
     before, after = (_image(value.get(name), name, decoders.get(name, {})) for name in ("before", "after"))
     if op in ("c", "r", "u") and after is None:
         raise NotAnEnvelope("after is missing")
@@ -137,7 +142,7 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
     names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
-    if source.get("connector") == "postgresql":
+    if is_postgres:
         names = names[-2:]
     return RowChanged(
         # A row that a snapshot read may be there already: it is written over.
@@ -146,6 +151,22 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
         tx=str(transaction["id"]) if transaction else None, total_order=total_order,
         order=order, ts_ms=ts_ms, is_partial=op == "u" and after is not None and len(after) < len(value["after"]),
     )  # fmt: skip
+
+
+def _known(before: object, schema: object, key: object) -> object:
+    """`before`, or its key alone if the rest stands in for values that the source does not know (REPLICA IDENTITY DEFAULT)."""
+    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
+        key = key["payload"]
+    if not isinstance(before, dict) or not isinstance(key, dict) or not key or not key.keys() <= before.keys():
+        return before
+    fields = schema.get("fields") if isinstance(schema, dict) else None
+    rows = [one for one in fields or () if isinstance(one, dict) and one.get("field") == "before"]
+    columns = [one for row in rows for one in row.get("fields") or () if isinstance(one, dict)]
+    defaults = {one.get("field"): one["default"] for one in columns if one.get("default") is not None}
+    for name, value in before.items():
+        if name not in key and value is not None and value not in STAND_INS and value != defaults.get(name):
+            return before
+    return {name: before[name] for name in key}
 
 
 def _key(key: object) -> Image | None:

@@ -21,6 +21,9 @@ Key = tuple[object, ...]
 PLAIN = frozenset({int, str})
 """Types whose values are what they look like."""
 
+EMPTY: tuple[object, ...] = ("", 0)  # False is 0, too
+"""What a source sends for a value that it does not know and that may not be NULL."""
+
 
 class NetRow(NamedTuple):
     """What a batch makes of one row of a table with a key. A tuple, as there are many."""
@@ -254,7 +257,8 @@ def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bo
     waiting = table.displaced.get(place)
     if not waiting or here.image is None or agrees(here.image, change.before):
         return here, True
-    row = next((row for row in waiting if row.image is None or agrees(row.image, change.before)), None)
+    shows = _shows_another(table, here.image, change.before)
+    row = next((row for row in waiting if (shows if row.image is None else agrees(row.image, change.before))), None)
     if row is None:
         return here, True
     waiting.remove(row)
@@ -264,6 +268,20 @@ def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bo
 def agrees(image: Image, before: Image | None) -> bool:
     """Whether the row may be the one that `before` shows."""
     return before is None or all(image[name] == value for name, value in before.items() if name in image)
+
+
+def _shows_another(table: _Table, image: Image, before: Image | None) -> bool:
+    """Whether `before`, which is not this row, is one that only the target knows; else it is this row's key and stand-ins.
+
+    A source that knows the key alone (PostgreSQL's default identity) sends NULL for the other columns, and for those that
+    are NOT NULL a default or an empty value.
+    """
+    rest = {name: value for name, value in (before or {}).items() if name not in table.schema.identity}
+    if all(value is None or value in EMPTY for value in rest.values()):
+        return False
+    if any(key.is_deferrable and key.columns == set(table.schema.identity) for key in table.schema.unique_keys):
+        return True
+    return not any(value is None and image.get(name) is not None for name, value in rest.items())
 
 
 def _fold_copies(table: _Table, change: Change) -> None:
