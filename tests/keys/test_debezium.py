@@ -17,7 +17,7 @@ from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
 from headgate.core.keys.fold import fold
 from headgate.core.keys.schema import Column, TableSchema, UniqueKey
-from headgate.errors import CheckpointMismatch, Corrupt
+from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.syncs.run import SyncSettings, run
@@ -131,10 +131,10 @@ def test_values_are_decoded_by_their_schema() -> None:
         "z": datetime(2026, 1, 2, 1, 4, 5, 678000, tzinfo=UTC), "n": Decimal("-10000000000000000000000000000000000.001"),
         "null": None,
     }  # fmt: skip
-    for op in "cru":  # only of a row that was there before can the rest be what the target has
+    for op in "cru":  # only of a row that was there before can the rest be what the target has: a snapshot shows all
         one = envelope.read({"schema": schema, "payload": {**message(op, 1), "after": after}})
         assert isinstance(one, RowChanged)
-        assert one.is_partial == (op == "u")
+        assert one.is_partial == (op != "r")
     with pytest.raises(NotAnEnvelope, match=r"after\.d is not what its schema says"):
         envelope.read({"schema": schema, "payload": {**message("c", 1), "after": {"d": "x"}}})
 
@@ -234,7 +234,7 @@ def test_a_bad_message_is_named_and_what_is_before_it_is_applied(tmp_path: Path)
 def people(folder: Path, ddl: str, *messages: dict[str, Any]) -> list[tuple[Any, ...]]:
     """The rows of `t` after these messages of one transaction, in an SQLite database."""
     database = fresh_sqlite(folder)
-    database.execute(ddl)
+    database.execute(*ddl.split("; "))
     for n, one in enumerate(messages, 1):
         body = one.get("value", one)
         body.get("payload", body)["transaction"] = {"id": "A", "total_order": n}
@@ -282,6 +282,32 @@ def test_a_deleted_row_whose_values_are_all_defaults_is_known_by_its_key() -> No
     for shown in ({"id": 1, "name": "new", "n": 5}, {"id": 1, "name": "old"}, {"name": None}):
         assert before(shown) == shown
     assert before({"id": 1, "name": "new"}, connector="mysql") == {"id": 1, "name": "new"}
+
+
+def test_a_row_under_a_new_key_keeps_a_large_value_that_was_not_sent(tmp_path: Path) -> None:
+    """The change of a key comes as a deleted row and a created one; what is not sent of that is what the target has."""
+    ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, email TEXT, body TEXT); INSERT INTO t VALUES (1, 'a', 'BIG'), (5, 'e', 'E')"
+    gone, came = (message("d", 10, {"id": 1, "email": None, "body": None}), message("c", 10, after={}))
+    came["after"] = {"id": 2, "email": "a", "body": envelope.UNAVAILABLE}
+    other = message("c", 11, after={"id": 1, "email": "n", "body": "new"})
+    database = people(tmp_path, ddl, message("d", 9, {"id": 5, "email": None, "body": None}), gone, came, other)
+    assert database == [(1, "n", "new"), (2, "a", "BIG")]
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_created_row_that_lacks_a_large_value_is_never_written_without_it(tmp_path: Path, is_whole: bool) -> None:
+    """Its old row is not known, as the two changes do not follow each other or stand alone: that is refused, not NULL."""
+    database = fresh_sqlite(tmp_path)
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body TEXT)", "INSERT INTO t VALUES (1, 'BIG')")
+    gone = message("d", 10, {"id": 1, "body": None}, tx="A" if is_whole else None)
+    came = message("c", 10 + is_whole, after={"id": 2, "body": envelope.UNAVAILABLE}, tx="A" if is_whole else None, n=2)
+    write(tmp_path / "data" / "t", gone, came)
+    write(tmp_path / "ends" / "t", ended("A", t=2))
+    target = database.target()
+    with pytest.raises(ConstraintViolated, match="shows a part of the row only"):
+        list(run(reader(tmp_path, whole=is_whole), target, stream="s"))
+    target.close()
+    assert database.query("SELECT * FROM t") == [(1, "BIG")]
 
 
 @pytest.mark.parametrize("is_deferrable", [True, False])

@@ -194,6 +194,7 @@ class DebeziumChanges:
         for rows in groups:
             text = head + ",".join([log.text for log in logs.values()]) + "}}"
             changes: list[Change] = []
+            rows = envelope.joined(rows)
             for row in rows:
                 after += 1
                 changes.append(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -149,7 +149,8 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
         op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=".".join(names),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
         tx=str(transaction["id"]) if transaction else None, total_order=total_order,
-        order=order, ts_ms=ts_ms, is_partial=op == "u" and after is not None and len(after) < len(value["after"]),
+        order=order, ts_ms=ts_ms,
+        is_partial=op in ("c", "u") and after is not None and len(after) < len(value["after"]),
     )  # fmt: skip
 
 
@@ -191,6 +192,25 @@ def _image(value: object, name: str, decoders: Mapping[str, Callable[[Any], Any]
         except (TypeError, ValueError, KeyError, OverflowError, binascii.Error) as error:
             raise NotAnEnvelope(f"{name}.{column} is not what its schema says ({error})") from error
     return image
+
+
+def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
+    """The rows of a transaction, with a change of a key that was sent in two as one.
+
+    Only where the new row lacks values: a row that is really new never does, so that the old one is what was sent before it.
+    """
+    found: list[RowChanged] = []
+    for row in rows:
+        old = found[-1] if found else None
+        if (
+            row.op == "c" and row.is_partial and old is not None and old.op == "d"
+            and (old.collection, old.order) == (row.collection, row.order)
+            and old.total_order is not None and old.total_order + 1 == row.total_order
+        ):  # fmt: skip
+            found[-1] = replace(row, op="u", before=old.before)
+        else:
+            found.append(row)
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ places in the source

@@ -221,7 +221,7 @@ def _fold_row(table: _Table, change: Change) -> None:
         image = {**dict(zip(table.schema.identity, new, strict=True)), **(image or {})}
     assert image is not None
     if change.op == "c":
-        _put(table, _Row(new, image, None, change.seq, change.tx))
+        _put(table, _Row(new, image, None, change.seq, change.tx, change.is_partial))
         return
     place = canonical(old)
     row, is_here = _find(table, old, place, change)
