@@ -11,7 +11,7 @@ from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation
 from headgate.core.spec import Append, Erase, Mutate, Pipeline, TableSpec
 from headgate.core.spec.coordinators import coordinator_place
-from headgate.core.turns.order import NoRule
+from headgate.core.turns.order import ADHOC, NoRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import PREFIX, job_token, lock_token, unpack
 from headgate.delta import governed
@@ -28,9 +28,6 @@ from headgate.streams.operations import StoredRequest
 from headgate.streams.steps import StreamContext
 from headgate.tables.explain import Explanation
 from headgate.tables.sql import explain_sql
-
-ADHOC = "adhoc"
-"""The job under which a person's own turns are taken; their token id is `headgate/job/adhoc`."""
 
 
 def explain(statement: str, pipeline: Pipeline | None) -> Explanation:

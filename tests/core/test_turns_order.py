@@ -83,6 +83,19 @@ def test_strict_looks_at_the_last_completed_turn_only() -> None:
     assert reason(Strict(("x",)), x=view(3), y=view(4)) == ("waits for x: the last completed turn was of y (epoch 4)")
 
 
+def test_strict_leaves_out_the_turns_that_a_person_takes_by_a_command() -> None:
+    """Of the job `adhoc`, which is in no order; unless somebody has put it into one."""
+    assert reason(Strict(("x",)), x=view(3), adhoc=view(4)) is None
+    assert reason(Strict(("x",)), adhoc=view(4)) is None
+    assert reason(Strict(("x",)), x=view(3), y=view(4), adhoc=view(5)) == (
+        "waits for x: the last completed turn was of y (epoch 4)"
+    )
+    assert reason(Strict(("x", "adhoc")), x=view(3), y=view(4), adhoc=view(5)) is None
+    ring = {"adhoc": view(4), "x": view(3)}
+    assert waits_for(Strict(("x",)), "adhoc", ring, now_ms=0, absent_after_ms=None) is not None
+    assert waits_for(Strict(("adhoc",)), "x", ring, now_ms=0, absent_after_ms=None) is None
+
+
 @given(RULES, st.none() | st.integers(0))
 def test_a_rule_comes_back_from_the_record_as_it_was(rule: OrderRule, absent_after_ms: int | None) -> None:
     """`absent_after` belongs to `after` only."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from headgate.core.ids import JobName, TableLocation
-from headgate.core.turns.order import After, OrderRule, Strict
+from headgate.core.turns.order import ADHOC, After, OrderRule, Strict
 from headgate.testing.jobs import Job
 from headgate.testing.worlds import FAULTS, Scenario
 
@@ -25,6 +25,7 @@ def _ruled(job: Job, rule: OrderRule, **changes: Any) -> Job:
 
 AFTER = (A, _ruled(B, After(("A",))))
 RING = (_ruled(A, Strict(("B",))), _ruled(B, Strict(("A",))))
+BY_HAND = replace(A, name=JobName(ADHOC))
 RING_OF_THREE = (_ruled(A, Strict(("C",))), _ruled(B, Strict(("A",))), _ruled(C, Strict(("B",))))
 CHAIN = (A, _ruled(B, After(("A",))), _ruled(C, After(("B",))))
 URGENT = tuple(replace(job, priority=int(job is A), aging_ms=2) for job in (A, B, C))
@@ -149,6 +150,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("strict-ring-crash", RING, rows=2, crash=1),
     _scenario("strict-ring-expire", RING, rows=2, expire=1, strict_may_starve=True),
     _scenario("strict-ring-three", RING_OF_THREE, rows=2),
+    # A person drops a request in between: that turn is of no job of the ring, and lets it go on where it was.
+    _scenario("strict-ring-by-hand", (*RING, BY_HAND), rows=2),
+    _scenario("strict-ring-by-hand-crash", (*RING, BY_HAND), crash=1),
     # A limit of `strict`, not of the protocol: an empty history lets anybody begin, and a lost first turn is no history
     # yet, so that the ring may go round the wrong way and wait for the next data.
     _scenario("strict-ring-first-lost", RING_OF_THREE, crash=1, strict_may_starve=True),
@@ -211,6 +215,7 @@ QUICK = (
     "broken-batches",
     "broken-missing-table",
     "strict-ring-crash",
+    "strict-ring-by-hand",
     "absent",
     "new",
     "missing-table-crash",

@@ -26,12 +26,18 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Strict:
-    """Served when the last completed turn on the lock was of one of the named jobs; an empty history satisfies it."""
+    """Served when the last completed turn on the lock was of one of the named jobs; an empty history satisfies it.
+
+    A turn that a person took by a command (`ADHOC`) counts for none, unless a rule names that job, or it has one.
+    """
 
     jobs: tuple[str, ...]
 
 
 OrderRule = NoRule | After | Strict
+
+ADHOC = "adhoc"
+"""The job of turns that a person takes by a command (`headgate requests`): they are in no order that the streams have."""
 
 AGING_MS = 300_000
 """Five minutes of waiting are worth a priority of one, unless a job says otherwise: nobody is starved by default."""
@@ -92,7 +98,9 @@ def waits_for(
         case NoRule():
             return None
         case Strict(jobs=jobs):
-            last_done, last = max(((view.done, name) for name, view in views.items()), default=(0, ""))
+            # A ring of jobs would stand still after it: none of their rules names it.
+            counts = {name for name in views if name != ADHOC or ADHOC in (job, *jobs)}
+            last_done, last = max(((views[name].done, name) for name in counts), default=(0, ""))
             if last_done == 0 or last in jobs:
                 return None
             paused = [name for name in jobs if name in views and views[name].is_paused]
