@@ -73,10 +73,14 @@ class StockTurns:
         self._thread.join()
 
     def _run(self) -> None:
-        idle_look_s = 0.0
+        idle_look_s, has_failed = 0.0, False
         try:
             while not self._stop.wait(LOOK_S):
                 try:
+                    if has_failed:
+                        # A turn that could not be given back: on this machine others wait for it as long as its JVM lives.
+                        self._coordinator.begin(NOTHING_OPEN)
+                        has_failed = False
                     awaited = next((table for table in self._job.tables if self._is_awaited(table)), None)
                     if awaited is not None:
                         with self._gate.acting(self._coordinator.job):  # the entry commit, too, is the job's
@@ -86,6 +90,7 @@ class StockTurns:
                         self._coordinator.announce_idle(self._job.heads())
                 except HeadgateError:
                     # The ledger has it; the commit waits on, and is refused in its time.
+                    has_failed = True
                     self._stop.wait(RETRY_S)
         except JVM_ERRORS:
             pass  # the session has ended
