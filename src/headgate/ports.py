@@ -351,6 +351,7 @@ class TargetDatabase(Protocol):
 
         Raises:
             StagedRowsLost: The target lost what was staged; nothing of the slot is in, and the batch may be staged again.
+            DefinitionChanged: A foreign key leads to a table since it was staged; the same.
         """
         ...
 

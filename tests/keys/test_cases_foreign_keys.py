@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, Literal
 
 import pytest
 
+from headgate.core.keys.apply import Apply
+from headgate.syncs.apply import AnyEffect
+from headgate.syncs.run import SyncSettings, run
+from headgate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, check_case, d, fill, fresh, sync, u
 
 every = pytest.mark.parametrize("kind", KINDS)
@@ -123,6 +128,31 @@ def test_case_31_a_swap_among_parents(kind: str, nullable: bool, request: Reques
              c(2, row(4, "z"), "p")]  # fmt: skip
     final = {"p": [row(1, "y"), row(2, "x"), row(4, "z")], "c": [child(1, 1), child(2, 2)]}
     check_case(kind, request, family("ON DELETE CASCADE", nullable=nullable), before, steps, final)
+
+
+@every
+@pytest.mark.parametrize("mode", ["atomic", "parallel"])
+def test_a_swap_in_a_table_that_has_got_children_meanwhile(
+    kind: str, mode: Literal["atomic", "parallel"], request: Request
+) -> None:
+    """A foreign key that is made while a sync runs is seen before a row is deleted to be inserted again."""
+    database = fresh(kind, request)
+    database.execute(family()[0])
+    fill(database, "p", [row(1, "x"), row(2, "y")])
+    began = itertools.count()
+
+    def seen(effect: AnyEffect) -> None:
+        if isinstance(effect, Apply) and next(began) == 0:
+            database.execute(family("ON DELETE CASCADE")[1])
+            fill(database, "c", [child(1, 1), child(2, 2)])
+
+    steps = [u(1, row(1, "x"), "p", uk="y"), u(1, row(2, "y"), "p", uk="x")]
+    target, settings = database.target(), SyncSettings(mode=mode, parallelism=2)
+    for _ in run(Changes(changes_of(*steps)), target, stream="s", settings=settings, seen=seen):
+        pass
+    target.close()
+    assert sorted(database.query("SELECT id, uk FROM p")) == [(1, "y"), (2, "x")]
+    assert sorted(database.query("SELECT id, pid FROM c")) == [(1, 1), (2, 2)]
 
 
 LIVE = {

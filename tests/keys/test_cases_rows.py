@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from headgate.core.keys.apply import Apply
 from headgate.core.keys.change import Change
 from headgate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
 from headgate.sources.files import ChangeFiles
+from headgate.syncs.apply import AnyEffect
 from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes, table_text
 from headgate.testing.databases import Database
@@ -252,6 +255,27 @@ def test_case_33_definitions_change_in_the_stream(kind: str, request: Request) -
         sync(database, changes, mode=mode)
         found = sorted((one["id"], one["b"]) for one in database.rows("t"))
         assert found == [(1, "y"), (2, "x"), (3, "x"), (4, "x" * 40)]
+
+
+@every
+@pytest.mark.parametrize("how", ["stop", "ignore"])
+def test_case_33_a_column_that_the_target_gets_first(
+    kind: str, how: Literal["stop", "ignore"], request: Request
+) -> None:
+    """While a sync runs: the changes that have it, later, bring its values."""
+    database = fresh(kind, request)
+    database.execute(T)
+    began = itertools.count()
+
+    def seen(effect: AnyEffect) -> None:
+        if isinstance(effect, Apply) and next(began) == 0:
+            database.execute("ALTER TABLE t ADD COLUMN n int")
+
+    steps = [c(1, row(1, "x")), c(2, {**row(2, "y"), "n": 5}), c(3, {**row(3, "z"), "n": 6})]
+    target, settings = database.target(), SyncSettings(on_schema_change=how, changes_max=1)
+    assert len(list(run(Changes(changes_of(*steps)), target, stream="s", settings=settings, seen=seen))) == 3
+    target.close()
+    assert sorted((one["id"], one["n"]) for one in database.rows("t")) == [(1, None), (2, 5), (3, 6)]
 
 
 @every

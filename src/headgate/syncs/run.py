@@ -187,6 +187,8 @@ class Prepared:
     slots: int
     """How many transactions it may be spread over."""
     queues: tuple[tuple[int, ...], ...] | None
+    is_cut: bool
+    """Values were left out of columns that the tables lack."""
 
 
 def prepared(
@@ -204,7 +206,8 @@ def prepared(
         InvalidRequest: A change has no key, no table or a column that the target lacks.
     """
     names = list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
-    changes, tables = fitted(_shown(batch), target.tables(names), how.on_schema_change, extended)
+    shown = _shown(batch)
+    changes, tables = fitted(shown, target.tables(names), how.on_schema_change, extended)
     net = replace(net_effect(changes, tables), place=batch.place)
     if batch.many is not None:
         net = _net_of_many(batch, target, tables)
@@ -222,7 +225,7 @@ def prepared(
             advice="Give the table a key, or use mode: atomic",
             table=net.copies[0].table,
         )
-    return Prepared(net=net, tables=tables, slots=slots, queues=queues)
+    return Prepared(net=net, tables=tables, slots=slots, queues=queues, is_cut=changes is not shown)
 
 
 def _shown(batch: Batch) -> Sequence[Change]:
@@ -250,6 +253,8 @@ def _net_of_many(batch: Batch, target: TargetDatabase | TargetView, tables: Mapp
 
 
 def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:
+    if (ready is None and how.on_schema_change != "add_columns") or (ready is not None and ready.is_cut):
+        target.forget_tables()  # what they lacked they may have by now
     if ready is None or target.tables(list(ready.tables)) != ready.tables:
         ready = prepared(batch, target, how, extended=target)
     protocol = apply_batch(

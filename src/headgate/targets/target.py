@@ -67,10 +67,11 @@ class SqlTarget:
         return progress
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        missing = [name for name in names if name not in self._tables]
+        known = self._tables  # another thread may have them forgotten meanwhile
+        missing = [name for name in names if name not in known]
         if missing:
-            self._tables.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
-        return {name: self._tables[name] for name in names if name in self._tables}
+            known.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
+        return {name: known[name] for name in names if name in known}
 
     def forget_tables(self) -> None:
         self._tables = {}
@@ -174,6 +175,7 @@ class SqlTarget:
         def work(cursor: Any) -> None:
             # `begin` has counted what the slots are made of; what is lost after that is lost as a whole.
             self._require_staged(cursor, rows_max=None if slot == ALL else 1)
+            self._require_definitions(cursor)
             if has_row:
                 self._control.note_slot(cursor, stream, batch, slot)
             tables = parents_first([table.schema for table in self._staged.values()])
@@ -343,6 +345,18 @@ class SqlTarget:
                 cursor.execute(self._questions.held(table, rows_max))
                 if int(cursor.fetchone()[0]) != wanted:
                     raise StagedRowsLost(table=table.schema.name)
+
+    def _require_definitions(self, cursor: Any) -> None:
+        """Nothing, if no foreign key leads by now to a table whose rows are deleted to be inserted again: children would go.
+
+        Raises:
+            DefinitionChanged: One does.
+        """
+        replaced = [name for name, table in self._staged.items() if self._writing.replaces(table)]
+        found = self._dialect.catalogue(cursor.connection, replaced) if replaced else {}
+        if any(table.is_referenced for table in found.values()):
+            self.forget_tables()
+            raise DefinitionChanged(", ".join(replaced))
 
     def _execute(self, sql: str, *, fenced: bool = True, is_exclusive: bool = False) -> None:
         self._transaction(lambda cursor: cursor.execute(sql), fenced=fenced, is_exclusive=is_exclusive)

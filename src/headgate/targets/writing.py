@@ -142,6 +142,11 @@ class Writing:
             yield from self._fill(table, where)
             yield self._dialect.delete(table.table, table.stage, key, where)
 
+    def replaces(self, table: StagedTable) -> bool:
+        """Whether rows may be deleted to be inserted again, which no foreign key may lead to."""
+        lets_go = bool(table.vacated and table.put and self._vacating(table))
+        return not table.schema.is_referenced and (lets_go or self._is_renumbered(table))
+
     def _is_renumbered(self, table: StagedTable) -> bool:
         """Whether a number that no UPDATE may name may have changed."""
         return bool(
