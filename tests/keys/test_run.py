@@ -227,6 +227,20 @@ def test_an_older_control_table_is_extended_and_a_place_stays(kind: str, request
         list(ChangeFiles(files="none").transactions(progress.position, progress.place))
 
 
+@pytest.mark.mariadb
+@pytest.mark.parametrize("is_older", [False, True])
+def test_a_place_is_as_long_as_it_is(is_older: bool, request: pytest.FixtureRequest) -> None:
+    """One that names thousands of files: longer than what MariaDB calls `text`, of which a control table was made before."""
+    database = fresh("mariadb", request)
+    database.execute(T)
+    changes, place = changes_of(c(0, row(1, "x")), c(1, row(2, "y"))), json.dumps({"files": ["a file" * 20] * 1_000})
+    sync(database, changes[:1])
+    if is_older:
+        database.execute("ALTER TABLE headgate_stream MODIFY place text, MODIFY pending_place text")
+    sync(database, [changes[0], replace(changes[1], place=place)], mode="parallel", parallelism=2)
+    assert database.query("SELECT position, place FROM headgate_stream") == [(1, place)]
+
+
 def test_a_position_of_other_files_is_refused(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Their numbers mean other changes: what lies below the position would be left out without a word."""
     database = fresh("sqlite", request)

@@ -17,7 +17,7 @@ from headgate.errors import CommitInDoubt, Fenced
 from headgate.targets.dialect import Dialect
 
 LATER_COLUMNS = ("place", "pending_place")
-"""Of `headgate_stream`: an earlier version's table lacks them."""
+"""Of `headgate_stream`: an earlier version's table lacks them, or has them too short for many files."""
 
 
 @dataclass(slots=True)

@@ -71,8 +71,8 @@ TYPES: Mapping[type, str] = {
 }
 CONTROL = (
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream varchar(190) PRIMARY KEY, epoch bigint NOT NULL, "
-    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, "
-    f"pending_place text) {TABLE}",
+    "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place longtext, "
+    f"pending_place longtext) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream varchar(190), batch bigint, slot int, "
     f"PRIMARY KEY (stream, batch, slot)) {TABLE}",
     "CREATE TABLE IF NOT EXISTS headgate_dead (stream varchar(190), batch bigint, n bigint, table_name text, "

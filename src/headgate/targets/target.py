@@ -380,11 +380,13 @@ class SqlTarget:
         return found is not None and found.last_batch >= batch
 
     def _extend(self) -> None:
-        """Columns that an earlier version's table lacks."""
-        there = {column.name for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
-        for name in [one for one in LATER_COLUMNS if one not in there]:
-            sql = f"ALTER TABLE headgate_stream ADD COLUMN {name} text"
-            self._execute(sql, fenced=False)
+        """Columns that an earlier version's table lacks, or has too short."""
+        there = {column.name: column.kind for column in self._catalogue(["headgate_stream"])["headgate_stream"].columns}
+        kind = self._dialect.types[str]
+        for name in [one for one in LATER_COLUMNS if there.get(one) != kind]:
+            # Only MariaDB calls another type `text`.
+            what = "MODIFY" if name in there else "ADD COLUMN"
+            self._execute(f"ALTER TABLE headgate_stream {what} {name} {kind}", fenced=False)
 
     def _stage_many(self, name: str, many: ManyRows, slots: int) -> None:
         """Stages rows that this process does not hold.
