@@ -203,3 +203,19 @@ def test_case_32_cascades_in_the_stream_or_not(kind: str, request: Request) -> N
     after = [c(2, row(3, "x"), "p"), c(2, child(5, 3), "c")]
     for steps in ([*told, *after], [told[1], told[0], *after], [told[1], *after]):
         check_case(kind, request, family("ON DELETE CASCADE"), before, steps, final)
+
+
+@pytest.mark.mariadb
+def test_parents_and_children_in_another_database(request: Request) -> None:
+    """Children there are not lost with a parent that lets go of a value; a parent there is found."""
+    database, other = fresh("mariadb", request), fresh("mariadb", request)
+    ((here,),) = database.query("SELECT database()")
+    database.execute(family()[0])
+    fill(database, "p", [row(1, "x"), row(2, "y")])
+    other.execute(family("ON DELETE CASCADE")[1].replace("REFERENCES p", f"REFERENCES {here}.p"))
+    fill(other, "c", [child(1, 1), child(2, 2)])
+    sync(database, changes_of(u(1, row(1, "x"), "p", uk="y"), u(1, row(2, "y"), "p", uk="x")))
+    assert sorted(database.query("SELECT id, uk FROM p")) == [(1, "y"), (2, "x")]
+    assert sorted(other.query("SELECT id, pid FROM c")) == [(1, 1), (2, 2)]
+    sync(other, changes_of(c(1, child(3, 2), "c"), u(2, child(1, 1), "c", pid=2)))
+    assert sorted(other.query("SELECT id, pid FROM c")) == [(1, 2), (2, 2), (3, 2)]

@@ -20,10 +20,15 @@ SELECT index_name, column_name, sub_part, {expression}
 FROM information_schema.statistics WHERE table_schema = coalesce(%s, database()) AND table_name = %s
   AND non_unique = 0 ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"""
 FOREIGN_KEYS = """
-SELECT constraint_name, table_name, column_name, referenced_table_name, referenced_column_name
+SELECT constraint_name, table_name, column_name, referenced_table_name, referenced_column_name,
+  CASE referenced_table_schema WHEN table_schema THEN NULL WHEN database() THEN '' ELSE concat(referenced_table_schema, '.') END
 FROM information_schema.key_column_usage WHERE table_schema = coalesce(%s, database())
   AND referenced_table_name IS NOT NULL AND %s IN (table_name, referenced_table_name)
 ORDER BY table_name, constraint_name, ordinal_position"""
+# Asked apart: MariaDB looks through the tables of all databases for it.
+CHILDREN_ELSEWHERE = """
+SELECT 1 FROM information_schema.key_column_usage WHERE referenced_table_schema = coalesce(%s, database())
+  AND referenced_table_name = %s AND table_schema <> referenced_table_schema LIMIT 1"""
 
 
 def read_tables(
@@ -76,9 +81,12 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
     foreign: dict[str, list[Sequence[Any]]] = {}
     is_referenced = False
     for row in cursor.fetchall():
-        is_referenced |= row[3] == bare
+        is_referenced |= row[3] == bare and row[5] is None
         if row[1] == bare:
             foreign.setdefault(row[0], []).append(row)
+    if not is_referenced:
+        cursor.execute(CHILDREN_ELSEWHERE, place)
+        is_referenced = cursor.fetchone() is not None
     prefix = f"{schema}." if schema else ""
     return TableSchema(
         name=name,
@@ -89,7 +97,7 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
             ForeignKey(
                 table=name,
                 columns=tuple(row[2] for row in rows),
-                parent=prefix + rows[0][3],
+                parent=(prefix if rows[0][5] is None else rows[0][5]) + rows[0][3],
                 parent_columns=tuple(row[4] for row in rows),
                 is_nullable=all(row[2] not in required for row in rows),
             )
