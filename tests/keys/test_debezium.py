@@ -228,6 +228,30 @@ def test_a_bad_message_is_named_and_what_is_before_it_is_applied(tmp_path: Path)
         changes(tmp_path, '{"source":"delta"}', 7)
 
 
+def test_the_place_moves_over_messages_that_say_nothing(tmp_path: Path) -> None:
+    """A tombstone behind the last delete, ends of transactions of other tables; never over a change that is held back."""
+
+    def offsets(place: str | None) -> list[int]:
+        return [one[0] for one in json.loads(place or "")["logs"].values()]
+
+    gone = [message("c", 10, after={"id": 1}, tx="A"), message("d", 11, {"id": 1}, tx="A", n=2), None]
+    write(tmp_path / "data" / "t", *gone)
+    write(tmp_path / "ends" / "t", {"status": "BEGIN", "id": "A"}, ended("A", t=2))
+    (group,) = changes(tmp_path)
+    place = group[-1].place
+    assert (ids([group]), offsets(place)) == ([[1, 1]], [3, 2])
+    assert changes(tmp_path, place, 1) == []  # and it is not told again
+    begun = [message("c", 20, after={"id": 2}, tx="C"), None]
+    write(tmp_path / "data" / "t", *gone, None, *begun)
+    write(tmp_path / "ends" / "t", None, None, ended("B"), {"status": "BEGIN", "id": "C"}, ended("C", t=2))
+    ((mark,),) = changes(tmp_path, place, 1)
+    assert (mark.op, mark.seq, offsets(mark.place)) == ("mark", 1, [4, 4])
+    assert changes(tmp_path, mark.place, 1) == []
+    write(tmp_path / "data" / "t", *gone, None, *begun, message("c", 21, after={"id": 3}, tx="C", n=2), None)
+    (rest,) = changes(tmp_path, mark.place, 1)
+    assert (ids([rest]), offsets(rest[-1].place)) == ([[2, 3]], [8, 5])
+
+
 # ------------------------------------------------------------------------------------------------------------ the ends
 
 

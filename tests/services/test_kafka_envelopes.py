@@ -90,6 +90,30 @@ def test_a_recorded_history_ends_as_at_the_source(kafka_servers: str, cdc_data: 
 
 
 @pytest.mark.kafka
+def test_retention_takes_nothing_from_who_has_read_all(kafka_servers: str) -> None:
+    """The topic's last message is a tombstone, and another partition is empty from the beginning: both begin later on."""
+    prefix = f"p{uuid.uuid4().hex}"
+    topic = f"{prefix}.s.t"
+    admin = make(kafka_servers, topic)
+    row = {"source": {"table": "t", "schema": "s"}}
+    values = [{**row, "op": "c", "after": {"id": 1}}, {**row, "op": "d", "before": {"id": 1}}, None]
+    producer = Producer({"bootstrap.servers": kafka_servers})
+    for partition in (0, 1):
+        for value in values:
+            producer.produce(topic, value=None if value is None else json.dumps(value), partition=partition)
+    assert producer.flush(30) == 0
+    source = reader(kafka_servers, prefix, transactions=False)
+    for partition in (0, 1):
+        for deleted in admin.delete_records([TopicPartition(topic, partition, 3)]).values():
+            deleted.result(20)
+        if partition == 0:
+            last = list(source.transactions(-1))[-1][-1]
+            assert last.op == "d"
+    assert list(source.transactions(last.seq, last.place)) == []
+    source.close()
+
+
+@pytest.mark.kafka
 def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> None:
     """A bad message by topic, partition and offset; messages that were deleted before they were read; no broker."""
     prefix = f"p{uuid.uuid4().hex}"

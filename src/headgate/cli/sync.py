@@ -232,14 +232,15 @@ def _carry(
 def _one_pass(
     keeper: Keeper, batches: Iterator[AppliedBatch], count: SyncReport, stop: threading.Event, output: Output
 ) -> int:
-    before = count.batches
+    changed = 0
     while not stop.is_set():
         applied = next(batches, None)
         if applied is None:
             break
+        changed += applied.changes > 0  # else the source came further without a change: it is idle
         count.add(applied)
         _show_batch(keeper.name, applied, output)
-    return count.batches - before
+    return changed
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:

@@ -5,8 +5,9 @@ held back. Without, each change stands alone: changes of one log stay in order, 
 in the source as far as they are known.
 
 Rules for editors: only what can be told to be old is dropped, and only by its place in the source. A log's offset moves
-with what is delivered, never with what is skipped: old messages are met again after a restart, and the transactions that
-they belong to are recognized again.
+with what is delivered and over messages that say nothing behind it, never with what is skipped: old messages are met again
+after a restart, and the transactions that they belong to are recognized again. A pass ends with the place that it came to,
+though nothing was delivered: a log may drop what lies before it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from headgate.core.keys import envelope, numbers, places
 from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import NotAnEnvelope, Order, RowChanged, TransactionEnded
-from headgate.errors import Corrupt
+from headgate.errors import Corrupt, HeadgateError
 
 ANEW = "Let Debezium send a new snapshot, empty the target's tables, and give the sync another name"
 
@@ -130,18 +131,26 @@ class _Log:
     """Transaction → places within it of changes that were delivered before."""
     text: str = ""
     """Of its part of a place."""
+    is_behind: bool = False
+    """Something was skipped since the last message that was delivered."""
 
     def pop(self, *, is_seen: bool = True) -> None:
         """The head is taken; what lies before it counts as delivered, unless that is noted later."""
         if is_seen and isinstance(self.head, RowChanged):
             self.seen.take(self.head)
-        self.offset, self.head = self.head_offset + 1, None
+        self.offset, self.head, self.is_behind = self.head_offset + 1, None, False
         self.note()
+
+    def pass_over(self, offset: int) -> None:
+        """A message said nothing."""
+        if not self.is_behind:
+            self.offset = offset + 1
+            self.note()
 
     def skip(self, row: RowChanged) -> None:
         """The head was delivered before. The offset stays: it is met again if nothing else is delivered behind it."""
         self.old.setdefault(row.tx or "", set()).add(row.total_order or 0)
-        self.head = None
+        self.head, self.is_behind = None, True
 
     def note(self) -> None:
         """Its part of a place."""
@@ -191,20 +200,36 @@ class DebeziumChanges:
         else:
             groups = self._whole(data, [log for name, log in logs.items() if self.logs.is_transactions(name)])
         head = places.written(places.DEBEZIUM, {} if at is None else {"at": at})[:-1] + ',"logs":{'
-        for rows in groups:
-            text = head + ",".join([log.text for log in logs.values()]) + "}}"
-            changes: list[Change] = []
-            rows = envelope.joined(rows)
-            for row in rows:
-                after += 1
-                changes.append(
-                    Change(
-                        seq=after, tx=row.tx if len(rows) > 1 else None, table=self._table(row), op=row.op,
-                        before=row.before, after=row.after, is_partial=row.is_partial,
-                        place=text if len(changes) + 1 == len(rows) else None,
-                    )
-                )  # fmt: skip
-            yield tuple(changes)
+
+        def here() -> str:
+            return head + ",".join([log.text for log in logs.values()]) + "}}"
+
+        began, known = here(), after
+        # A group waits for the next: at the end of a pass, its place is behind the messages that say nothing, too.
+        held: list[Change] = []
+        try:
+            for rows in groups:
+                if held:
+                    yield tuple(held)
+                held = []
+                text, rows = here(), envelope.joined(rows)
+                for row in rows:
+                    after += 1
+                    held.append(
+                        Change(
+                            seq=after, tx=row.tx if len(rows) > 1 else None, table=self._table(row), op=row.op,
+                            before=row.before, after=row.after, is_partial=row.is_partial,
+                            place=text if len(held) + 1 == len(rows) else None,
+                        )
+                    )  # fmt: skip
+        except HeadgateError:
+            if held:
+                yield tuple(held)
+            raise
+        if held:
+            yield (*held[:-1], replace(held[-1], place=here()))
+        elif until is None and known >= 0 and here() != began:
+            yield (Change(seq=known, tx=None, table="", op="mark", place=here()),)
 
     def _table(self, row: RowChanged) -> str:
         return self.tables.get(row.collection) or self.tables.get(row.table) or row.table
@@ -240,10 +265,13 @@ class DebeziumChanges:
             if last is None or not isinstance(last.head, TransactionEnded):
                 return
             end, wanted = last.head, sum(n for name, n in last.head.counts.items() if self.logs.has(name))
+            places_before = [log.text for log in logs]
             rows, is_all_known = self._of_transaction(logs, end.id)
             known = {row.total_order for _, row in rows if row.tx is not None}
             known.update(*(log.old.get(end.id, ()) for log in logs))
             if len(known) < wanted and not is_all_known:
+                for log, text in zip(logs, places_before, strict=True):
+                    log.text = text  # its rows are not delivered
                 return
             if len(known) != wanted:
                 raise Corrupt(
@@ -297,6 +325,8 @@ class DebeziumChanges:
                 if message is None:
                     return None
                 log.head, log.head_offset = self._read(log, message), message.offset
+                if log.head is None:
+                    log.pass_over(message.offset)
             if not isinstance(log.head, RowChanged) or not self._is_old(log, log.head):
                 return log.head
             log.skip(log.head)

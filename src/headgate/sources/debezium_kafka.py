@@ -147,7 +147,8 @@ class _Reading:
     def __init__(self, kafka: Any, consumer: Any, wanted: Mapping[str, tuple[str, int, int, int]]) -> None:
         self._kafka, self._consumer = kafka, consumer
         self._ends = {name: end for name, (_, _, _, end) in wanted.items()}
-        self._next = {name: start for name, (_, _, start, _) in wanted.items()}
+        self._starts = {name: start for name, (_, _, start, _) in wanted.items()}
+        self._next = dict(self._starts)
         self._held: dict[str, deque[Message]] = {name: deque() for name in wanted}
         self._paused: set[str] = set()
         self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
@@ -155,12 +156,21 @@ class _Reading:
         consumer.assign([kafka.TopicPartition(topic, partition, start) for topic, partition, start, _ in open_ones])
 
     def messages(self, name: str) -> Iterator[Message]:
-        """Those of one partition; what comes of others in the meantime is held."""
-        held = self._held[name]
+        """Those of one partition; what comes of others in the meantime is held.
+
+        Offsets that have no message any more, or only a marker, are one that says nothing.
+        """
+        held, last = self._held[name], self._starts[name] - 1
+        if last >= 0:
+            yield Message(last, None, None)
         while True:
             while held:
-                yield held.popleft()
+                message = held.popleft()
+                last = message.offset
+                yield message
             if self._next[name] >= self._ends[name]:
+                if last < self._ends[name] - 1:
+                    yield Message(self._ends[name] - 1, None, None)
                 return
             if name in self._paused:
                 self._paused.discard(name)
