@@ -17,13 +17,13 @@ from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
 from headgate.core.keys.fold import fold
 from headgate.core.keys.schema import Column, TableSchema, UniqueKey
-from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt
+from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Scenario, scenarios
 from headgate.testing.databases import fresh_sqlite
-from tests.keys.rooms import SQLITE_LACKS, begin, expected, state
+from tests.keys.rooms import KINDS, SQLITE_LACKS, begin, c, changes_of, expected, fresh, state, sync
 
 pytestmark = pytest.mark.data
 
@@ -137,6 +137,40 @@ def test_values_are_decoded_by_their_schema() -> None:
         assert one.is_partial == (op != "r")
     with pytest.raises(NotAnEnvelope, match=r"after\.d is not what its schema says"):
         envelope.read({"schema": schema, "payload": {**message("c", 1), "after": {"d": "x"}}})
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [
+        (0, "00:00:00"), (45_296_000_007, "12:34:56.000007"), (86_399_999_999, "23:59:59.999999"),
+        (86_400_000_000, "24:00:00"), (108_000_000_000, "30:00:00"), (-3_600_000_000, "-01:00:00"),
+        (-500_000, "-00:00:00.500000"), (-3_020_399_000_000, "-838:59:59"),
+    ],
+)  # fmt: skip
+def test_a_time_is_what_it_is_at_the_source(microseconds: int, text: str) -> None:
+    """Below zero and beyond a day, too: MySQL has times of up to 838 hours, PostgreSQL the end of a day."""
+    for name, per_second in (("MicroTime", 10**6), ("NanoTime", 10**9)):
+        fields = [{"field": "t", "type": "int64", "name": f"io.debezium.time.{name}"}]
+        schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+        after = {"t": microseconds * (per_second // 10**6)}
+        read = envelope.read({"schema": schema, "payload": message("c", 1, after=after)})
+        assert isinstance(read, RowChanged)
+        assert read.after == {"t": text}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_times_are_written_as_they_are_or_refused(kind: str, request: pytest.FixtureRequest) -> None:
+    """Ordinary ones everywhere; one of a day and more where the column has it."""
+    database = fresh(kind, request)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v time(6))")
+    texts = ["00:00:00", "12:34:56.000007", *(["30:00:00", "-01:00:00"] if kind != "postgres" else ["24:00:00"])]
+    sync(database, [*changes_of(*(c(1, {"id": n, "v": text}) for n, text in enumerate(texts)))])
+    as_text = {"postgres": "v::text", "mariadb": "CAST(v AS char)", "sqlite": "v"}[kind]
+    found = [text for (text,) in database.query(f"SELECT {as_text} FROM t ORDER BY id")]
+    assert [one.replace(".000000", "") for one in found] == texts
+    if kind == "postgres":
+        with pytest.raises((ConstraintViolated, InvalidRequest)):
+            sync(database, changes_of(*((c(2, {"id": 9, "v": "30:00:00"})),)), stream="other")
 
 
 def test_what_a_message_may_be() -> None:

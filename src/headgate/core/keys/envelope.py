@@ -290,7 +290,14 @@ def _moment(per_second: int) -> Callable[[int], datetime]:
 
 
 def _time(per_second: int) -> Callable[[int], str]:
-    return lambda value: (EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)).time().isoformat()
+    return lambda value: _duration(value * 1_000_000 // per_second)
+
+
+def _duration(microseconds: int) -> str:
+    # MySQL's TIME is negative or beyond a day, too, and PostgreSQL has 24:00:00: what the target cannot hold, it refuses.
+    seconds, rest = divmod(abs(microseconds), 1_000_000)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + (f".{rest:06}" if rest else "")
+    return f"-{text}" if microseconds < 0 else text
 
 
 LOGICAL: Mapping[str, Callable[[Any], Any]] = {
