@@ -82,10 +82,13 @@ def crash_postgres(database: Database) -> None:
     """The server crashes and recovers, as when the system ends one of its processes; it lets connections in again."""
     import psycopg
 
-    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(database.dsn) as connection:
+    with psycopg.connect(database.dsn, autocommit=True) as other, psycopg.connect(database.dsn) as connection:
         # Its own process, by its id: PostgreSQL ends all others, too, and recovers from its log.
         os.kill(connection.info.backend_pid, signal.SIGKILL)
-        connection.execute("SELECT 1")
+        # Until it has noticed, it lets everybody in as before.
+        with contextlib.suppress(psycopg.OperationalError):
+            while True:
+                other.execute("SELECT pg_sleep(0.01)")
     for _ in range(1_000):
         try:
             return psycopg.connect(database.dsn).close()
