@@ -82,9 +82,9 @@ def test_a_turn_that_could_not_be_given_back_holds_up_nobody_of_this_machine(mon
     """Others wait for the JVM of a run that has ended; it is this one's, which closes the turn without waiting for a commit."""
     store = OneCommit.store = SometimesAway()
     monkeypatch.setattr(stock, "Gate", OneCommit)
-    spark = SimpleNamespace(conf=SimpleNamespace(set=lambda *told: None), streams=SimpleNamespace(active=[]))
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *told: None), streams=SimpleNamespace(active=[]))
     job: Any = SimpleNamespace(tables=(T,), heads=dict)
-    turns = stock.StockTurns(spark, coordinator(store, "Stock", jvm=7, timeout_s=0), job)  # type: ignore[arg-type]
+    turns = stock.StockTurns(spark, coordinator(store, "Stock", jvm=7, timeout_s=0), job)
     turns.start(1000)
     other = coordinator(store, "Other", jvm=8, timeout_s=10)
     assert store.has_failed.wait(10)

@@ -17,6 +17,9 @@ from headgate.core.turns.tokens import Token, query_token
 from headgate.delta.jvm import Jvm
 from headgate.delta.statements import create_table
 from headgate.ports import WriteToken
+from headgate.tables.result import Result
+from headgate.tables.running import finish, publisher
+from headgate.tables.sql import statement
 
 QUERY = query_token("q")
 COLUMNS = "id BIGINT, v STRING"
@@ -48,6 +51,15 @@ def rows(session: SparkSession, *ids: int, v: str = "a") -> DataFrame:
 def ids(session: SparkSession, table: TableLocation) -> list[int]:
     """The ids in a table, sorted."""
     return sorted(row.id for row in session.read.format("delta").load(table).select("id").collect())
+
+
+def follow(session: SparkSession, ours: str, winner: str) -> Result:
+    """How a statement follows one that commits after it was computed."""
+    dml = statement(session, ours)
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    session.sql(winner)
+    return finish(staged)
 
 
 def commit_paths(table: TableLocation) -> list[Path]:

@@ -11,10 +11,8 @@ from pyspark.sql import SparkSession
 
 from headgate.delta.rows import BUDGET_CONF, POSITIONS_MAX
 from headgate.report.statements import StatementMetrics
-from headgate.tables.result import Result
-from headgate.tables.running import finish, on_statement, publisher
-from headgate.tables.sql import statement
-from tests.spark.delta_tables import make_table
+from headgate.tables.running import on_statement
+from tests.spark.delta_tables import follow, make_table
 
 
 @pytest.fixture
@@ -29,15 +27,6 @@ def table(session: SparkSession, path: Path) -> str:
     session.sql(f"INSERT INTO {made} SELECT /*+ COALESCE(1) */ * FROM VALUES (1L, 1L), (2L, 2L)")
     session.sql(f"INSERT INTO {made} VALUES (3, 3)")
     return made
-
-
-def follow(session: SparkSession, ours: str, winner: str) -> Result:
-    """How a statement follows one that commits after it was computed."""
-    dml = statement(session, ours)
-    assert dml is not None
-    staged = publisher(session).stage(dml)
-    session.sql(winner)
-    return finish(staged)
 
 
 def rows(session: SparkSession, made: str) -> Counter[tuple[int, int]]:

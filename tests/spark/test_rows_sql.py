@@ -12,9 +12,7 @@ from pyspark.sql import SparkSession
 import headgate
 from headgate.delta.rows import LISTED_MAX
 from headgate.tables.result import Result
-from headgate.tables.running import finish, publisher
-from headgate.tables.sql import statement
-from tests.spark.delta_tables import make_table
+from tests.spark.delta_tables import follow, make_table
 
 COLUMNS = "id BIGINT, v BIGINT DEFAULT 7"
 
@@ -26,15 +24,6 @@ def made(session: SparkSession, tmp_path: Path) -> str:
     path = make_table(session, tmp_path / "t", COLUMNS, **properties)
     session.range(1, 5).selectExpr("id", "id AS v").repartition(4, "id").write.format("delta").mode("append").save(path)
     return f"delta.`{path}`"
-
-
-def follow(session: SparkSession, ours: str, winner: str) -> Result:
-    """How a statement follows one that commits after it was computed."""
-    dml = statement(session, ours)
-    assert dml is not None
-    staged = publisher(session).stage(dml)
-    session.sql(winner)
-    return finish(staged)
 
 
 def rows(session: SparkSession, made: str) -> Counter[tuple[object, ...]]:
