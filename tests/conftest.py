@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from headgate.testing.aws_server import AwsServer
 
+pytest.register_assert_rewrite("headgate.testing.conformance")  # or a fault found there would not be shown
+
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -229,10 +230,21 @@ def test_a_deleted_file_is_a_new_coordinator(tmp_path: Path) -> None:
     assert SqliteTurnStore(path).coordinator_id() == store.coordinator_id()
 
 
+def test_jobs_that_begin_at_once_make_one_file(tmp_path: Path) -> None:
+    """Who comes while another makes it waits for that, although SQLite itself refuses a write-ahead log at once then."""
+    path = tmp_path / "turns.db"
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    made = threading.Timer(0.3, other.execute, ("COMMIT",))
+    made.start()
+    store = SqliteTurnStore(path)
+    made.join()
+    other.close()
+    assert store.read(LOCK).record is None
+
+
 def test_a_newer_record_is_refused_and_a_damaged_one_named(tmp_path: Path) -> None:
     """Neither is ever overwritten by an older version."""
-    import sqlite3
-
     path = tmp_path / "turns.db"
     store = SqliteTurnStore(path)
     store.compare_and_set(LOCK, begin_record(LOCK, Epoch(5)), 0)

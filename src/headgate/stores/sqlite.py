@@ -244,12 +244,27 @@ class SqliteTurnStore:
                     return db
             db.close()
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA journal_mode = WAL")
+        _write_ahead(db)
         db.execute("PRAGMA synchronous = FULL")  # an epoch that was handed out must survive a power cut
         db.executescript(_SCHEMA)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('coordinator_id', ?)", (str(uuid.uuid4()),))
         self._local.db, self._local.inode = db, os.stat(self._path).st_ino
         return db
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Has the file be one with a write-ahead log, as it stays once it is."""
+    deadline_s = time.monotonic() + BUSY_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            # While another job makes the file, SQLite refuses this at once, however long a connection would wait.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
+                raise
+            time.sleep(POLL_S)
+        else:
+            return
 
 
 def _facts(path: Path) -> dict[str, object]:
