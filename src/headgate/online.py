@@ -390,7 +390,9 @@ class Keeper:
     def _refuse_rows(self, progress: Progress) -> None:
         """A first load is for an empty table: what a snapshot lacks is not deleted by it."""
         source = self._spec.source
-        if not isinstance(source, TableSource) or source.start != "snapshot" or progress.last_batch:
+        if not isinstance(source, TableSource) or source.start != "snapshot":
+            return
+        if progress.last_batch or progress.pending is not None:  # the rows may be those of a batch that was begun
             return
         table = self._spec.table or source.table
         if table in self._target.tables([table]) and self._target.has_rows(table):

@@ -89,7 +89,7 @@ def test_a_number_arrives_with_all_its_digits(kind: str, request: pytest.Fixture
 
 
 def test_batches_end_where_transactions_end() -> None:
-    """Never inside one; an emptied table and a definition are alone; a place where to end goes before the size."""
+    """Never inside one; an emptied table, a definition and a load are alone; a place where to end goes before the size."""
     sizes = [1, 2, 5, 1, 1]
     changes = changes_of(*(c(tx, row(0, "")) for tx, size in enumerate(sizes) for _ in range(size)))
 
@@ -100,6 +100,11 @@ def test_batches_end_where_transactions_end() -> None:
     assert cut(3) == [3, 5, 2]
     assert cut(100) == [10]
     assert cut(1, through=7) == [8, 1, 1]
+    below = [replace(one, seq=-1, tx="-1") for one in changes[:6]]
+    load = [tuple(below[:3]), tuple(below[3:]), (below[0], replace(changes[6], seq=5))]
+    rest = list(transactions(changes[7:]))
+    assert [len(one.changes) for one in batches([*load, *rest], changes_max=6)] == [6, 2, 3]
+    assert [len(one.changes) for one in batches([*load, *rest], changes_max=100, through=8)] == [8, 2, 1]
     changes[8] = replace(changes[8], op="t", after=None)
     assert cut(100) == [8, 1, 1]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +19,7 @@ from headgate.errors import CheckpointMismatch, InvalidRequest
 from headgate.online import Keeper
 from headgate.targets import target as sql_target
 from headgate.testing.databases import Database, fresh_postgres, fresh_sqlite
+from tests.keys.commits import counted
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
 
@@ -108,6 +111,44 @@ def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, m
     lake.sql("UPDATE @ SET email = concat('n', id)")
     assert lake.carry()[-1] == 3
     assert lake.rows() == [(n, f"n{n}") for n in range(1, 7)]
+
+
+class Ended(BaseException):
+    """The process is over: nothing that comes after it is committed."""
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
+    whole: int, session: SparkSession, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With parts of its first batch or of its last in: it is of the version that it began with, and in batches again."""
+    monkeypatch.setattr("headgate.delta.feed.LOAD_ROWS", 2)
+    database = fresh_postgres(postgres)
+    database.execute("CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)")
+    lake = Lake(session, tmp_path, database, database.dsn)
+    lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
+    lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
+    is_over = []
+
+    def told(number: int, when: str) -> None:
+        parts = "SELECT 1 FROM headgate_slot JOIN headgate_stream USING (stream)"
+        if is_over or (when == "after" and number > 2 and database.query(f"{parts} WHERE last_batch = {whole}")):
+            is_over.append(number)
+            raise Ended
+
+    def carried() -> list[tuple[int, int]]:
+        with lake.keeper(", mode: parallel") as keeper:
+            keeper._settings = replace(keeper._settings, changes_max=4)
+            return [(one.changes, one.through) for one in next(keeper.passes())]
+
+    with counted(told), contextlib.suppress(Ended):
+        carried()
+    assert lake.rows()
+    lake.sql("DELETE FROM @ WHERE id IN (0, 6)")
+    lake.sql("UPDATE @ SET email = concat('m', 6 - id)")
+    assert carried()[:3] == [(4, -1), (3, 1), (2, 2)]
+    assert lake.rows() == [(n, f"m{6 - n}") for n in range(1, 6)]
 
 
 def test_where_a_sync_begins(lake: Lake) -> None:

@@ -56,7 +56,8 @@ class TableFeed:
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        facts = places.read(places.DELTA, after, place)
+        begun = until if after < 0 and place is None else place  # a first load goes on with the version that it began with
+        facts = places.read(places.DELTA, after, begun)
         log = DeltaTableLog(self.spark)
         if not facts and log.head(self.location) < 0:
             return  # a stream of the same file may be about to make it
@@ -74,8 +75,15 @@ class TableFeed:
             after = last if self.start == "latest" else self.start - 1
             yield (self._mark(after, here),)
         elif after < 0:
+            if begun is not None and "loading" not in facts:
+                raise CheckpointMismatch(
+                    "a first load was begun by an earlier version of Headgate, which did not note of what version; "
+                    "nothing was written",
+                    advice=RESYNC,
+                    table=self.location,
+                )
             after = facts.get("loading", last)
-            yield from self._load(after, now.id, here)
+            yield from self._load(after, now.id)
         yield from self._commits(after, last, here)
 
     def snapshot(self) -> Change:
@@ -100,8 +108,8 @@ class TableFeed:
         for row in self._rows(position):
             yield self.table, row
 
-    def _load(self, version: int, id: str, here: str) -> Iterator[tuple[Change, ...]]:
-        """A snapshot in groups; only with the last of them the position is its version."""
+    def _load(self, version: int, id: str) -> Iterator[tuple[Change, ...]]:
+        """A snapshot in groups; only with the end of the last of them the position is its version."""
         loading = places.written(places.DELTA, {"table": id, "loading": version})
         held: list[Change] = []
         for row in self._rows(version):
@@ -109,8 +117,7 @@ class TableFeed:
                 yield _placed(held, loading)
                 held = []
             held.append(self._row("c", row, -1))
-        held = [*held[:-1], self._row("c", held[-1].after, version)] if held else [self._mark(version, here)]
-        yield _placed(held, here)
+        yield (*held, self._mark(version, loading))
 
     def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
         """Commit by commit; the rows of a large one stay where they are."""

@@ -109,6 +109,11 @@ class Batch:
         return self.changes[0].many
 
     @property
+    def is_load(self) -> bool:
+        """Whether it is of the rows that a first load begins with."""
+        return self.changes[0].seq < 0
+
+    @property
     def size(self) -> int:
         """How many changes of rows it has."""
         if self.many is not None:
@@ -132,17 +137,20 @@ def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: 
     """Batches of at most `changes_max` changes, or of one transaction that is larger.
 
     A transaction that truncates a table, one of too many rows, and a statement that changes a definition are batches of their
-    own.
+    own. So are the rows of a first load, which come in groups that begin below place 0, the last of which ends at the load's.
+    However they are cut, they may be written again: they are all of one state.
 
     Args:
         groups: Whole transactions, in order.
         changes_max: At least 1.
-        through: Where the first batch ends, whatever its size: where a run before this one had begun to apply it.
+        through: Where the first batch behind a first load ends, whatever its size: where a run before this one had begun to
+            apply it.
     """
     held: list[Change] = []
     for group in groups:
         is_alone = any(change.op in ("t", "many", "ddl") for change in group)
-        is_pinned = through is not None and group[-1].seq <= through
+        is_load = group[0].seq < 0
+        is_pinned = through is not None and not is_load and group[-1].seq <= through
         if held and not is_pinned and (is_alone or len(held) + len(group) > changes_max):
             yield Batch(changes=tuple(held))
             held = []
@@ -151,7 +159,7 @@ def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: 
             if group[-1].seq == through:
                 yield Batch(changes=tuple(held))
                 held, through = [], None
-        elif is_alone or len(held) >= changes_max:
+        elif is_alone or len(held) >= changes_max or (is_load and group[-1].seq >= 0):
             yield Batch(changes=tuple(held))
             held = []
     if held:
