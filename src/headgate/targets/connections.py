@@ -104,7 +104,7 @@ class Connections:
         Args:
             work: Everything that the transaction does; it may be called several times.
             before: Called first.
-            is_trial: Rolled back in any case.
+            is_trial: Rolled back in any case; what a commit would check is checked before.
             is_done: After the connection was lost at a commit: whether that was made.
 
         Raises:
@@ -122,7 +122,7 @@ class Connections:
                     result = work(cursor)
                     committing = not is_trial
                     if is_trial:
-                        connection.rollback()
+                        self._dialect.end_trial(connection)
                     else:
                         connection.commit()
                     return result

@@ -78,6 +78,10 @@ class Dialect(Protocol):
         """Begins a transaction in which constraints that may be deferred are."""
         ...
 
+    def end_trial(self, connection: Connection) -> None:
+        """Rolls a transaction back, after what a commit of it would check: an error is the one that it would end with."""
+        ...
+
     def snapshot(self, connection: Connection) -> None:
         """Begins a transaction that sees one state of the target tables to its end, and writes to temporary tables only."""
         ...

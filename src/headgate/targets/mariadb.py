@@ -151,6 +151,9 @@ class MariadbDialect:
     def begin(self, connection: Any) -> None:
         connection.begin()
 
+    def end_trial(self, connection: Connection) -> None:
+        connection.rollback()  # each statement was checked as it was executed
+
     def snapshot(self, connection: Connection) -> None:
         connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.cursor().execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")

@@ -95,6 +95,10 @@ class PostgresDialect:
     def begin(self, connection: Connection) -> None:
         connection.cursor().execute("SET CONSTRAINTS ALL DEFERRED")
 
+    def end_trial(self, connection: Connection) -> None:
+        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+        connection.rollback()
+
     def snapshot(self, connection: Connection) -> None:
         connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
 

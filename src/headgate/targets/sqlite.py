@@ -81,6 +81,12 @@ class SqliteDialect:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("PRAGMA defer_foreign_keys = ON")
 
+    def end_trial(self, connection: Any) -> None:
+        broken = set(connection.execute("PRAGMA foreign_key_check"))
+        connection.rollback()
+        if broken and broken - set(connection.execute("PRAGMA foreign_key_check")):
+            raise sqlite3.IntegrityError("FOREIGN KEY constraint failed")
+
     def snapshot(self, connection: Any) -> None:
         connection.execute("BEGIN")
 
