@@ -74,9 +74,9 @@ def gone(id: int, uk: Any, b: Any = None) -> Row:
     return (False, id, uk, b)
 
 
-def apply(database: Database, rows: Rows, **settings: Any) -> AppliedBatch:
+def apply(database: Database, rows: Rows, *, key: Sequence[str] = (), **settings: Any) -> AppliedBatch:
     """As one batch, which is the target's first."""
-    target = database.target()
+    target = database.target(key=key)
     try:
         progress = target.open_stream("s")
         batch = Batch(changes=(Change(seq=7, tx="7", table="t", op="many", many=rows, place="p"),))
@@ -161,6 +161,23 @@ def test_what_fits_no_column_is_refused(kind: str, request: pytest.FixtureReques
         with pytest.raises(ConstraintViolated, match=r"a row of a transaction of 2 fits no column: .*table=t"):
             apply(database, Rows([put(5, "free"), put(6, "x" * 60)]))
     assert found(database) == []
+
+
+@every
+def test_a_row_without_its_key_is_refused_among_many(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: Any
+) -> None:
+    """Where `key` names a column that may be NULL; rows that the target has with NULL are nobody's."""
+    database = fresh(kind, request)
+    database.execute(T)
+    fill(database, "t", [{"id": 1, "uk": None, "b": "mine"}, {"id": 2, "uk": "x", "b": "theirs"}])
+    for spread in (1, 10**9):
+        monkeypatch.setattr(sql_target, "SPREAD_ROWS", spread)
+        with pytest.raises(InvalidRequest, match=r"a row has NULL in a column.*table=t key=uk position=7"):
+            apply(database, Rows([put(5, "free"), put(6, None)], is_whole=True), key=["uk"])
+    assert found(database) == [(1, None, "mine"), (2, "x", "theirs")]
+    apply(database, Rows([put(5, "free")], is_whole=True), key=["uk"])
+    assert [row[1] for row in found(database)] == [None, "free"]
 
 
 def test_columns_and_keys_that_are_not_there_are_told(request: pytest.FixtureRequest) -> None:

@@ -88,6 +88,22 @@ def test_a_number_arrives_with_all_its_digits(kind: str, request: pytest.Fixture
     assert {one["f"] for one in database.rows("t")} == {0.1}
 
 
+@every
+@pytest.mark.parametrize("step", ["insert", "update", "before", "delete"])
+def test_a_row_without_its_key_is_refused(kind: str, step: str, request: pytest.FixtureRequest) -> None:
+    """Where `key` names a column that may be NULL: written, such a row would be one more with each change of it."""
+    database = fresh(kind, request)
+    database.execute("CREATE TABLE t (n int, k varchar(50), b varchar(50))")
+    fill(database, "t", [{"n": 1, "k": "x", "b": "one"}, {"n": 2, "k": None, "b": "two"}])
+    was, now = {"n": 2, "k": None, "b": "two"}, {"n": 2, "k": "y", "b": "two"}
+    steps = {"insert": c(1, was), "update": u(1, now, k=None), "before": u(1, was, k="y"), "delete": d(1, was)}
+    target = database.target(key=["k"])
+    with pytest.raises(InvalidRequest, match=r"a row has NULL in a column.*table=t key=k position="):
+        list(run(Changes(changes_of(steps[step])), target, stream="s"))
+    target.close()
+    assert sorted(one["b"] for one in database.rows("t")) == ["one", "two"]
+
+
 def test_batches_end_where_transactions_end() -> None:
     """Never inside one; an emptied table, a definition and a load are alone; a place where to end goes before the size."""
     sizes = [1, 2, 5, 1, 1]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change, ManyRows
-from headgate.core.keys.fold import Key, Net, NetRow
+from headgate.core.keys.fold import Key, Net, NetRow, null_key
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
 from headgate.errors import ConstraintViolated, InvalidRequest, StagedRowsLost, Unavailable
@@ -78,7 +78,7 @@ class SqlTarget:
 
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
         if net.many is not None:
-            self._stage_many(*net.many, slots)
+            self._stage_many(*net.many, slots, net.through)
             return ()
         staged: dict[str, StagedTable] = {}
         names = dict.fromkeys([*(row.table for row in net.rows), *(row.table for row in net.copies), *net.truncated])
@@ -388,11 +388,12 @@ class SqlTarget:
             what = "MODIFY" if name in there else "ADD COLUMN"
             self._execute(f"ALTER TABLE headgate_stream {what} {name} {kind}", fenced=False)
 
-    def _stage_many(self, name: str, many: ManyRows, slots: int) -> None:
+    def _stage_many(self, name: str, many: ManyRows, slots: int, through: int) -> None:
         """Stages rows that this process does not hold.
 
         Raises:
             ConstraintViolated: One of them fits no column: which, nobody knows.
+            InvalidRequest: One of them has NULL in its key.
         """
         schema = self.tables([name])[name]
         table = StagedTable(schema, self._dialect.name(name), "")
@@ -412,6 +413,11 @@ class SqlTarget:
 
         def end(cursor: Any) -> int:
             others = 0
+            nulls = " OR ".join(f"{self._dialect.name(one)} IS NULL" for one in schema.nullable_key)
+            if nulls:
+                cursor.execute(f"SELECT 1 FROM {table.stage} WHERE {nulls} LIMIT 1")
+                if cursor.fetchone():
+                    raise null_key(schema, through)
             if many.is_whole:
                 cursor.execute(self._questions.others_gone(table))
                 others = int(cursor.rowcount)

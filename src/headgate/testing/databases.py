@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -183,9 +183,9 @@ class Database:
 
         return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None, check_same_thread=False)
 
-    def target(self, **settings: int) -> SqlTarget:
-        """The product's adapter; settings are those of its dialect."""
-        return SqlTarget(self._dialect(settings))
+    def target(self, *, key: Sequence[str] = (), **settings: int) -> SqlTarget:
+        """The product's adapter; rows told apart by `key`, if it is given; settings are those of its dialect."""
+        return SqlTarget(self._dialect(settings), key=key)
 
     def _dialect(self, settings: dict[str, int]) -> Dialect:
         if self.kind == "postgres":

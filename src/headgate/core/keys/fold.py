@@ -112,6 +112,7 @@ class _Table:
     schema: TableSchema
     known: frozenset[str]
     """Names of its columns."""
+    has_nullable_key: bool
     rows: dict[Key, _Row] = field(default_factory=dict)
     displaced: dict[Key, list[_Row]] = field(default_factory=dict)
     """Rows under whose key another was put while they were still there: deferred keys. Empty between transactions."""
@@ -201,7 +202,7 @@ def _opened(tables: Mapping[str, TableSchema], name: str, seq: int) -> _Table:
             table=name,
             position=seq,
         ) from None
-    return _Table(schema, frozenset(column.name for column in schema.columns))
+    return _Table(schema, frozenset(column.name for column in schema.columns), bool(schema.nullable_key))
 
 
 def _fold_row(table: _Table, change: Change) -> None:
@@ -216,6 +217,8 @@ def _fold_row(table: _Table, change: Change) -> None:
             key=",".join(table.schema.identity),
             position=change.seq,
         )
+    if table.has_nullable_key and (None in old or (new is not None and None in new)):
+        raise null_key(table.schema, change.seq)
     if new is None:
         new = old
         image = {**dict(zip(table.schema.identity, new, strict=True)), **(image or {})}
@@ -237,6 +240,17 @@ def _fold_row(table: _Table, change: Change) -> None:
     if is_here:
         table.rows[place] = _Row(old, None, None, change.seq)
     _put(table, _Row(new, whole, row.origin, change.seq, change.tx, is_partial))
+
+
+def null_key(schema: TableSchema, seq: int) -> InvalidRequest:
+    """The error of a row with NULL in its key: written, it would be one more each time that it changes."""
+    return InvalidRequest(
+        "a row has NULL in a column that tells rows apart; nothing was written",
+        advice="Name columns without NULL under `key`, or give the target table a primary key of such columns",
+        table=schema.name,
+        key=",".join(schema.identity),
+        position=seq,
+    )
 
 
 def _put(table: _Table, row: _Row) -> None:

@@ -72,7 +72,8 @@ class TableSchema:
     name: str
     columns: tuple[Column, ...]
     identity: tuple[str, ...]
-    """The columns that tell rows apart: the primary key, else a unique key without NULLs; empty if there is none."""
+    """The columns that tell rows apart: those that the sync names, else the primary key, else a unique key without NULLs; empty
+    if there is none."""
     unique_keys: tuple[UniqueKey, ...] = ()
     """All of them, with the primary key."""
     foreign_keys: tuple[ForeignKey, ...] = ()
@@ -84,6 +85,12 @@ class TableSchema:
     def stored(self) -> tuple[Column, ...]:
         """The columns that are written; generated ones are not."""
         return tuple(column for column in self.columns if column.generated is None)
+
+    @property
+    def nullable_key(self) -> tuple[str, ...]:
+        """Columns of the identity that may be NULL: such a row cannot be told from another, and must not be written."""
+        nullable = {column.name for column in self.columns if column.is_nullable}
+        return tuple(name for name in self.identity if name in nullable)
 
     def key_of(self, image: Image | None) -> tuple[object, ...] | None:
         """The row's key, or None if the image does not say it."""
