@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -240,6 +241,14 @@ def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -
     with pytest.raises(CheckpointMismatch, match=r"cannot be read any more.*headgate sync resync"):
         lake.carry()
     assert lake.rows() == [(1, "a"), (2, "b")]
+    with lake.keeper() as keeper:
+        keeper.resync()
+    lake.sql("ALTER TABLE @ SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
+    lake.sql("UPDATE @ SET email = concat(email, '?')")
+    time.sleep(1.1)  # a sync that was away for longer than that
+    with pytest.raises(CheckpointMismatch, match=r"older than the table keeps.*headgate sync resync"):
+        lake.carry()
+    assert lake.rows() == [(1, "a!"), (2, "b!"), (3, "c")]
 
 
 @pytest.mark.postgres

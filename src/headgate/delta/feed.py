@@ -31,8 +31,9 @@ RESYNC = "Make the target equal to the table again with: headgate sync resync"
 GONE = (
     "FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFound", "VERSION_NOT_FOUND", "VersionNotFound", "VERSIONS_NOT_CONTIGUOUS",
     "does not exist", "CANNOT_RECONSTRUCT", "INCOMPATIBLE_DATA_SCHEMA", "INCOMPATIBLE_SCHEMA_CHANGE",
+    "BEYOND_DELETED_FILE_RETENTION",
 )  # fmt: skip
-"""In what Spark says when files, commits or a definition that is needed is no longer there."""
+"""In what Spark says when files, commits or a definition that is needed is no longer there, or not for sure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,8 +198,8 @@ class TableFeed:
             )  # fmt: skip
         if any(word in said for word in GONE):
             return CheckpointMismatch(
-                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, or of another "
-                "definition); nothing more was written",
+                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, older than the "
+                "table keeps removed files, or of another definition); nothing more was written",
                 advice=RESYNC,
                 table=self.location, first=first, last=last,
             )  # fmt: skip
