@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -24,6 +26,7 @@ from headgate.pipelines import PipelineRun
 from headgate.sinks.ledger import read_ledger
 from headgate.spark.java import JavaSources
 from headgate.stores.sqlite import SqliteTurnStore
+from headgate.testing import contender
 from headgate.testing.proxy import Proxy
 from headgate.testing.servers import ZookeeperNode, zookeeper
 from tests.acceptance.engagement import drop
@@ -474,6 +477,41 @@ def test_a_block_of_code_takes_a_turn_of_its_own(written: Written) -> None:
     written.job.unlock()
     assert ids(written.spark, written.root) == [1, 2]
     assert turn.epoch == 1026
+
+
+JVM_GONE = """
+import os, signal, sys
+import headgate
+root, spark = sys.argv[1], headgate.session("gone")
+spark.range(1).write.format("delta").save(root + "/table")
+job = headgate.JobCoordinator(spark, name="Own", lock="L", storage=root + "/_headgate", tables=[root + "/table"])
+try:
+    with job.turn(0):
+        os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
+        spark.range(1).count()
+except Exception as error:
+    print("ended by", type(error).__name__, flush=True)
+sys.stdin.read()
+job.close()
+print("closed", flush=True)
+"""
+
+
+def test_a_turn_is_given_back_when_the_jvm_is_gone(tmp_path: Path) -> None:
+    """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", JVM_GONE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ended by")
+        other = contender.coordinator(SqliteTurnStore(tmp_path / "_headgate/turns.db"), "L", "Other", timeout_s=20)
+        contender.take(other).complete()
+        other.close()
+        assert process.communicate(timeout=60)[0] == "closed\n"
+    finally:
+        process.kill()
+        process.wait()
 
 
 def for_hours(spark: SparkSession) -> object:

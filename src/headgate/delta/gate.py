@@ -10,11 +10,12 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
@@ -167,8 +168,9 @@ class Gate:
         return bool(self._gate.grant(table, job, epoch, duration_ms))
 
     def revoke(self, table: TableLocation, epoch: int) -> None:
-        """Ends the turn of an epoch."""
-        self._gate.revoke(table, epoch)
+        """Ends the turn of an epoch. Where the JVM is gone there is nothing left to end."""
+        with suppress(Py4JNetworkError, ConnectionError):
+            self._gate.revoke(table, epoch)
 
     def is_awaited(self, table: TableLocation, job: str) -> bool:
         """Whether a commit of the job waits for its turn."""
