@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from headgate.core.keys.apply import Apply
 from headgate.core.keys.change import batches, transactions
 from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
 from headgate.online import open_target
 from headgate.sources.files import ChangeFiles
+from headgate.syncs.apply import AnyEffect
 from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
@@ -48,6 +50,36 @@ def test_a_key_that_somebody_adds_is_found_when_it_is_broken(
     assert done.complete is not None
     assert (done.complete.edges, done.complete.dead) == (2, ())
     assert sorted((one["id"], one["b"]) for one in database.rows("t")) == [(1, "two"), (2, "one"), (3, None)]
+
+
+@every
+def test_keys_that_somebody_adds_again_and_again_are_an_error_of_the_target(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """A batch is planned a second time, not without an end: the next run applies it."""
+    database = fresh(kind, request)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, a varchar(50), b varchar(50))")
+    rows = [{"id": i, "a": f"a{i}", "b": f"b{i}"} for i in range(4)]
+    fill(database, "t", rows)
+    changes = changes_of(u(1, rows[0], a="a1"), u(1, rows[1], a="a0"), u(1, rows[2], b="b3"), u(1, rows[3], b="b2"))
+    late = ["CREATE UNIQUE INDEX later ON t (b)", "CREATE UNIQUE INDEX late ON t (a)"]
+
+    def seen(effect: AnyEffect) -> None:
+        if isinstance(effect, Apply) and late:
+            database.execute(late.pop())
+
+    target = database.target()
+    with pytest.raises(Unavailable, match=r"changed again while.*tables=t"):
+        list(run(Changes(changes), target, stream="s", seen=seen))
+    target.close()
+    assert not late
+    sync(database, changes)
+    assert {(row["a"], row["b"]) for row in database.rows("t")} == {
+        ("a1", "b0"),
+        ("a0", "b1"),
+        ("a2", "b3"),
+        ("a3", "b2"),
+    }
 
 
 @every

@@ -132,6 +132,11 @@ def apply_one(
             complete = _apply(batch, target, how, seen, ready)
         except (DefinitionChanged, StagedRowsLost):
             complete = _apply(batch, target, how, seen, None)
+    except DefinitionChanged as error:
+        raise Unavailable(
+            "the target's tables were changed again while a batch was applied to them; it is applied from its beginning again",
+            tables=error,
+        ) from error
     except (Unavailable, UnsupportedTable) as error:
         names = dict.fromkeys(change.table for change in batch.changes if change.op != "mark")
         error.tell(tables=", ".join(names), position=batch.through)
