@@ -57,9 +57,8 @@ class TableFeed:
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        begun = (
-            until if after < 0 and place is None else place
-        )  # a first load goes on with the version that it began with
+        # A first load goes on with the version that it began with.
+        begun = until if after < 0 and place is None else place
         facts = places.read(places.DELTA, after, begun)
         log = DeltaTableLog(self.spark)
         if not facts and log.head(self.location) < 0:
