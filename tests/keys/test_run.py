@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headgate.core.keys.apply import Apply
-from headgate.core.keys.change import batches, transactions
+from headgate.core.keys.change import Change, batches, transactions
 from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
 from headgate.online import open_target
 from headgate.sources.files import ChangeFiles
@@ -69,7 +69,7 @@ def test_keys_that_somebody_adds_again_and_again_are_an_error_of_the_target(
             database.execute(late.pop())
 
     target = database.target()
-    with pytest.raises(Unavailable, match=r"changed again while.*tables=t"):
+    with pytest.raises(Unavailable, match=r"changed again while.*tables=t.*position=3"):
         list(run(Changes(changes), target, stream="s", seen=seen))
     target.close()
     assert not late
@@ -153,6 +153,9 @@ def test_batches_end_where_transactions_end() -> None:
     rest = list(transactions(changes[7:]))
     assert [len(one.changes) for one in batches([*load, *rest], changes_max=6)] == [6, 2, 3]
     assert [len(one.changes) for one in batches([*load, *rest], changes_max=100, through=8)] == [8, 2, 1]
+    begins = (Change(seq=-1, tx=None, table="t", op="mark"),)  # and loads nothing
+    behind = batches([begins, *rest], changes_max=100, through=8)
+    assert [(len(one.changes), one.is_load) for one in behind] == [(3, False), (1, False)]
     changes[8] = replace(changes[8], op="t", after=None)
     assert cut(100) == [8, 1, 1]
 

@@ -111,7 +111,7 @@ class Batch:
     @property
     def is_load(self) -> bool:
         """Whether it is of the rows that a first load begins with."""
-        return self.changes[0].seq < 0
+        return _is_load(self.changes)
 
     @property
     def size(self) -> int:
@@ -133,6 +133,11 @@ def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
         yield tuple(group)
 
 
+def _is_load(changes: Sequence[Change]) -> bool:
+    """Whether its rows are below place 0; a mark there says only that place 0 is the next."""
+    return changes[0].seq < 0 and changes[0].op != "mark"
+
+
 def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: int | None = None) -> Iterator[Batch]:
     """Batches of at most `changes_max` changes, or of one transaction that is larger.
 
@@ -149,7 +154,7 @@ def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: 
     held: list[Change] = []
     for group in groups:
         is_alone = any(change.op in ("t", "many", "ddl") for change in group)
-        is_load = group[0].seq < 0
+        is_load = _is_load(group)
         is_pinned = through is not None and not is_load and group[-1].seq <= through
         if held and not is_pinned and (is_alone or len(held) + len(group) > changes_max):
             yield Batch(changes=tuple(held))
