@@ -488,7 +488,9 @@ job = headgate.JobCoordinator(spark, name="Own", lock="L", storage=root + "/_hea
 try:
     with job.turn(0):
         os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
-        spark.range(1).count()
+        if sys.argv[2] == "Spark":
+            spark.range(1).count()
+        raise ValueError
 except Exception as error:
     print("ended by", type(error).__name__, flush=True)
 sys.stdin.read()
@@ -497,14 +499,18 @@ print("closed", flush=True)
 """
 
 
-def test_a_turn_is_given_back_when_the_jvm_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ended_by", "told"), [("Spark", ""), ("the code", "ValueError")])
+def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp_path: Path) -> None:
     """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""
     process = subprocess.Popen(
-        [sys.executable, "-c", JVM_GONE, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", JVM_GONE, str(tmp_path), ended_by],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("ended by")
+        assert process.stdout.readline().startswith(f"ended by {told}")
         other = contender.coordinator(SqliteTurnStore(tmp_path / "_headgate/turns.db"), "L", "Other", timeout_s=20)
         contender.take(other).complete()
         other.close()

@@ -10,18 +10,17 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from py4j.clientserver import ClientServer
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body, parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import JVM_ERRORS, OURS, Statics, first_line, is_caused_by
+from headgate.delta.jvm import JVM_ERRORS, OURS, Statics, first_line, is_caused_by, unless_gone
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -153,7 +152,7 @@ class Gate:
         try:
             yield
         finally:
-            self._gate.actAs(before)
+            unless_gone(lambda: self._gate.actAs(before))
 
     def govern(self, table: TableLocation) -> None:
         """From now on no commit of this JVM goes to the table without its job's turn, not only those of jobs."""
@@ -168,9 +167,8 @@ class Gate:
         return bool(self._gate.grant(table, job, epoch, duration_ms))
 
     def revoke(self, table: TableLocation, epoch: int) -> None:
-        """Ends the turn of an epoch. Where the JVM is gone there is nothing left to end."""
-        with suppress(Py4JNetworkError, ConnectionError):
-            self._gate.revoke(table, epoch)
+        """Ends the turn of an epoch."""
+        unless_gone(lambda: self._gate.revoke(table, epoch))
 
     def is_awaited(self, table: TableLocation, job: str) -> bool:
         """Whether a commit of the job waits for its turn."""

@@ -12,8 +12,9 @@ Rules for editors:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -77,6 +78,22 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
+
+
+def unless_gone(set_right: Callable[[], object]) -> None:
+    """Sets something right in the JVM, at the end of a block; not if that has ended, so that what ended the block is told.
+
+    Args:
+        set_right: May be called twice: a call that meets the end of the JVM, rather than finding it, fails like any other.
+    """
+    try:
+        set_right()
+    except ConnectionRefusedError:
+        return
+    except (Py4JError, ConnectionError):
+        time.sleep(0.1)  # the kernel closes its connections one after another
+        with suppress(ConnectionRefusedError):
+            set_right()
 
 
 def check_jvm(spark: SparkSession) -> None:

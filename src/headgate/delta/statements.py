@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation
-from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line, unless_gone
 from headgate.errors import InvalidRequest
 from headgate.ports import StatementConflict, WriteToken
 
@@ -180,16 +180,20 @@ def create_table(
 def confs(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     """Have a session these settings for the time of a block; what was set before is set again afterwards."""
     before = {key: session.conf.get(key, None) for key in values}
-    try:
-        for key, value in values.items():
-            session.conf.set(key, value)
-        yield
-    finally:
+
+    def restore() -> None:
         for key, was in before.items():
             if was is None:
                 session.conf.unset(key)
             else:
                 session.conf.set(key, was)
+
+    try:
+        for key, value in values.items():
+            session.conf.set(key, value)
+        yield
+    finally:
+        unless_gone(restore)
 
 
 def _told(error: BaseException) -> Iterator[str]:

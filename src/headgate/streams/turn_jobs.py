@@ -47,7 +47,7 @@ class TurnJobs:
             raise
         finally:
             self._ended.set()
-            with suppress(*JVM_ERRORS):  # Spark may be gone
+            with suppress(*JVM_ERRORS, ConnectionError):  # Spark may be gone, or its JVM
                 self._context.removeJobTag(self._tag)
         self._raise_if_lost(None)
 
