@@ -12,6 +12,10 @@ from headgate.targets.connections import Connections
 When = Literal["before", "after"]
 
 
+class Ended(BaseException):
+    """The process is over: nothing that comes after it is committed."""
+
+
 class _Counted:
     """A connection whose commits are told."""
 

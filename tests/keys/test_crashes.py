@@ -22,7 +22,7 @@ from headgate.syncs.run import SyncSettings, run
 from headgate.testing.changes import Changes, scenarios
 from headgate.testing.databases import Database, fresh_postgres
 from tests.conftest import ROOT, data_dir
-from tests.keys.commits import When, counted
+from tests.keys.commits import Ended, When, counted
 from tests.keys.rooms import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync
 
 PATH = data_dir() / "cdc" / "scenarios.json"
@@ -95,10 +95,6 @@ def test_case_40_killed_at_a_commit(kind: str, mode: str, request: pytest.Fixtur
 def test_case_40_killed_at_every_commit(kind: str, mode: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """The same, at each of the commits of the first three batches."""
     killed_at(kind, mode, list(range(1, 25)), request, tmp_path)
-
-
-class Ended(BaseException):
-    """The process is over: nothing that comes after it is committed."""
 
 
 def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pytest.FixtureRequest) -> bool:

@@ -20,7 +20,7 @@ from headgate.errors import CheckpointMismatch, InvalidRequest
 from headgate.online import Keeper
 from headgate.targets import target as sql_target
 from headgate.testing.databases import Database, fresh_postgres, fresh_sqlite
-from tests.keys.commits import counted
+from tests.keys.commits import Ended, counted
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
 
@@ -114,10 +114,6 @@ def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, m
     assert lake.rows() == [(n, f"n{n}") for n in range(1, 7)]
 
 
-class Ended(BaseException):
-    """The process is over: nothing that comes after it is committed."""
-
-
 @pytest.mark.postgres
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
@@ -150,6 +146,18 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     lake.sql("UPDATE @ SET email = concat('m', 6 - id)")
     assert carried()[:3] == [(4, -1), (3, 1), (2, 2)]
     assert lake.rows() == [(n, f"m{6 - n}") for n in range(1, 6)]
+
+
+def test_a_load_that_an_earlier_version_began_is_refused(lake: Lake) -> None:
+    """It did not note of what version the rows are that it left behind."""
+    lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
+    lake.sql("INSERT INTO @ VALUES (1, 'a')")
+    lake.carry(", start: latest")
+    begun = "position = -1, last_batch = 0, place = NULL, pending = 1, pending_place = place"
+    lake.database.execute(f"UPDATE headgate_stream SET {begun}")
+    with pytest.raises(CheckpointMismatch, match=r"begun by an earlier version.*headgate sync resync"):
+        lake.carry()
+    assert lake.rows() == []
 
 
 def test_where_a_sync_begins(lake: Lake) -> None:

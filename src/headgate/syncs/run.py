@@ -131,12 +131,7 @@ def apply_one(
         try:
             complete = _apply(batch, target, how, seen, ready)
         except (DefinitionChanged, StagedRowsLost):
-            complete = _apply(batch, target, how, seen, None)
-    except DefinitionChanged as error:
-        raise Unavailable(
-            "the target's tables were changed again while a batch was applied to them; it is applied from its beginning again",
-            tables=error,
-        ) from error
+            complete = _again(batch, target, how, seen)
     except (Unavailable, UnsupportedTable) as error:
         names = dict.fromkeys(change.table for change in batch.changes if change.op != "mark")
         error.tell(tables=", ".join(names), position=batch.through)
@@ -273,6 +268,16 @@ def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, 
             raise violated(end)
         case _:
             assert_never(end)
+
+
+def _again(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
+    """Applies a batch to tables that are not what they were when it was prepared."""
+    try:
+        return _apply(batch, target, how, seen, None)
+    except DefinitionChanged as error:
+        raise Unavailable(
+            "the target's tables were changed again while a batch was applied to them; it is applied from its beginning again"
+        ) from error
 
 
 def violated(stopped: Stopped) -> ConstraintViolated:
