@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from headgate.core.ids import JobName
 from headgate.core.spec import Pipeline
 from headgate.core.turns import moves
-from headgate.core.turns.record import Holder, LockRecord, Pause
+from headgate.core.turns.record import LockRecord, Pause
 from headgate.errors import InvalidRequest, Unavailable
 from headgate.events import Action, PersonActed
 from headgate.inspect import existing_store, stream_named
@@ -41,7 +41,7 @@ class Broken:
     pid: int
     batch: int | None
     token_ids: tuple[str, ...]
-    """In doubt until the next turn has entered the tables."""
+    """In doubt until the next turn has entered the tables; none of a turn without tables."""
     was_alive: bool
 
 
@@ -111,12 +111,9 @@ def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
             raise InvalidRequest(f"the turn of {held.job} on {lock} has ended meanwhile; nothing was changed")
         return moves.close(record)
 
+    doubted = tuple(map(str, held.token_ids)) if held.tables else ()  # a program of `headgate turn` writes with none
     act = _acted(lock, held.job, "break", text)
-    _act(pipeline, lock, replace(act, epoch=epoch, token_ids=tuple(map(str, held.token_ids))), change)
-    return _broken(lock, held, epoch, was_alive=was_alive)
-
-
-def _broken(lock: str, held: Holder, epoch: int, *, was_alive: bool) -> Broken:
+    _act(pipeline, lock, replace(act, epoch=epoch, token_ids=doubted), change)
     return Broken(
         lock=lock,
         job=held.job,
@@ -124,7 +121,7 @@ def _broken(lock: str, held: Holder, epoch: int, *, was_alive: bool) -> Broken:
         host=held.host,
         pid=held.pid,
         batch=held.batch,
-        token_ids=tuple(map(str, held.token_ids)),
+        token_ids=doubted,
         was_alive=was_alive,
     )
 

@@ -88,6 +88,18 @@ def test_breaking_a_lock_puts_the_holders_ids_in_doubt_as_a_dead_turn_does(lake:
     assert headgate("verify", "--spec", lake.root).code == 0
 
 
+def test_breaking_the_turn_of_a_program_leaves_no_doubt(lake: Lake, store: SqliteTurnStore) -> None:
+    """It has no tables, and so nothing to write with."""
+    held = now(store).holder
+    assert held is not None
+    program = replace(now(store), holder=replace(held, tables=()))
+    assert store.compare_and_set(LOCK, program, store.read(LOCK).version) == "done"
+    ran = headgate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
+    assert (ran.code, "is over" in ran.out, "in doubt" in ran.out) == (0, True, False), ran.err
+    assert now(store).in_doubt == ()
+    assert [act.token_ids for act in read_actions(lake.storage, LOCK)] == [()]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
