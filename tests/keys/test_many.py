@@ -15,7 +15,7 @@ from headgate.errors import ConstraintViolated, InvalidRequest
 from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one
 from headgate.targets import target as sql_target
 from headgate.testing.databases import Database, fresh_postgres
-from tests.keys.rooms import KINDS, crash_postgres, fill, fresh
+from tests.keys.rooms import KINDS, c, changes_of, crash_postgres, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
 Row = tuple[Any, ...]
@@ -178,6 +178,19 @@ def test_a_row_without_its_key_is_refused_among_many(
     assert found(database) == [(1, None, "mine"), (2, "x", "theirs")]
     apply(database, Rows([put(5, "free")], is_whole=True), key=["uk"])
     assert [row[1] for row in found(database)] == [None, "free"]
+
+
+@pytest.mark.parametrize("type", ["INTEGER", "int", "text"])
+def test_a_primary_key_of_sqlite_takes_no_null(type: str, request: pytest.FixtureRequest) -> None:
+    """SQLite itself does: as often as it comes, or with a number of its own in place of it."""
+    database = fresh("sqlite", request)
+    database.execute(T.replace("id int", f"id {type}"))
+    row = {"id": None, "uk": "a", "b": None}
+    with pytest.raises(InvalidRequest, match=r"a row has NULL in a column.*table=t key=id position=0"):
+        sync(database, changes_of(c(0, row)))
+    with pytest.raises(InvalidRequest, match=r"a row has NULL in a column.*table=t key=id position=7"):
+        apply(database, Rows([(True, None, "a", None)]))
+    assert found(database) == []
 
 
 def test_columns_and_keys_that_are_not_there_are_told(request: pytest.FixtureRequest) -> None:

@@ -68,7 +68,7 @@ def _table(cursor: Any, name: str, texts: Mapping[str, str]) -> TableSchema:
                 name=row[1],
                 type=row[2] + (f" COLLATE {collations[row[1]]}" if row[1] in collations else ""),
                 kind=row[2].lower(),
-                is_nullable=not row[3] and not row[5],
+                is_nullable=not row[3],  # a primary key, too: it takes NULLs, or numbers in their place
                 generated=made.get(row[1].lower()) if row[6] in (VIRTUAL, STORED) else None,
             )
             for row in rows
