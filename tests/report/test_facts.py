@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from headgate.report import Outcome, ReportData, TurnRow, facts, words
 from tests.report.sample import sample
 
+OVERLAPPED = "; 1 pair of them overlapped."
+
 
 def turn(
     job: str,
@@ -71,6 +73,35 @@ def test_a_turn_that_was_granted_while_another_held_the_lock_overlaps_it_even_if
     """Only its end is uncertain; that it began too early is not."""
     held = facts.holds([turn("A", 1, 0, 0, 50), turn("B", 2, 0, 20, 60, Outcome.LOST)])
     assert len(facts.overlapping(held)) == 1
+
+
+@pytest.mark.parametrize(
+    ("boots", "up", "said"),
+    [
+        (("x", "x"), ((100, 150), (120, 160)), OVERLAPPED),
+        (("x", "x"), ((100, 150), (150, 190)), "; no two overlapped."),  # the time of day was set back in between
+        (("x", "x"), ((150, 190), (100, 150)), "; no two overlapped."),
+        (("x", "x"), ((100, 150), (None, None)), OVERLAPPED),
+        (
+            ("x", "y"),
+            ((100, 150), (120, 160)),
+            "; no two on one machine overlapped (of turns on two, their clocks cannot tell).",
+        ),
+        ((None, "y"), ((None, None), (120, 160)), OVERLAPPED),
+    ],
+)
+def test_turns_are_compared_by_a_clock_that_both_had(
+    boots: tuple[str | None, str], up: tuple[tuple[int | None, int | None], ...], said: str
+) -> None:
+    """What the notes of two machines say is said as such: handed over in 10 ms, each turn would overlap the next by them."""
+    turns = [
+        replace(noted, boot_id=boot, granted_up_ms=granted, released_up_ms=released)
+        for noted, boot, (granted, released) in zip(
+            [turn("A", 1, 0, 0, 50), turn("B", 2, 0, 20, 60)], boots, up, strict=True
+        )
+    ]
+    assert len(facts.overlapping(facts.holds(turns))) == (said == OVERLAPPED)
+    assert said in facts.headline(of(*turns))
 
 
 def test_a_turn_without_a_noted_end_lasts_to_the_last_instant_known() -> None:

@@ -52,6 +52,10 @@ class TurnRow:
     """Table → the versions that this turn committed, ascending."""
     outcome: Outcome
     reason: str | None = None
+    boot_id: str | None = None
+    """Of the machine: turns of one boot have one clock that only runs, and the next two are by it."""
+    granted_up_ms: int | None = None
+    released_up_ms: int | None = None
 
     @property
     def waited_ms(self) -> int | None:
@@ -86,6 +90,9 @@ class TurnRow:
             versions=event.versions,
             outcome=Outcome(event.outcome),
             reason=event.reason,
+            boot_id=event.boot_id,
+            granted_up_ms=event.granted_up_ms,
+            released_up_ms=event.released_up_ms,
         )
 
 

@@ -98,8 +98,35 @@ def overlapping(held: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     """Pairs of holds that were on at the same time; ending in the millisecond in which the next begins is none.
 
     A hold that was cut off ends at the next grant, and so never overlaps what follows it: the table refused what its
-    holder wrote after that. It does overlap one before it that had not ended.
+    holder wrote after that. It does overlap one before it that had not ended. Holds of two machines are no pair: their
+    clocks differ.
     """
+    return [(first, then) for first, then in _overlapping_as_noted(held) if _did_overlap(first.turn, then.turn)]
+
+
+def is_untold(held: Sequence[Hold]) -> bool:
+    """Whether two overlap by the notes of two clocks, which tell nothing."""
+    return any(_had_two_clocks(first.turn, then.turn) for first, then in _overlapping_as_noted(held))
+
+
+def _had_two_clocks(one: TurnRow, other: TurnRow) -> bool:
+    return bool(one.boot_id and other.boot_id and one.boot_id != other.boot_id)
+
+
+def _did_overlap(one: TurnRow, other: TurnRow) -> bool:
+    """By the clock that both had; where one does not name its machine, by the time of day, as they do already."""
+    if _had_two_clocks(one, other):
+        return False
+    if not one.boot_id or not other.boot_id:
+        return True
+    if one.granted_up_ms is None or one.released_up_ms is None:
+        return True
+    if other.granted_up_ms is None or other.released_up_ms is None:
+        return True
+    return one.granted_up_ms < other.released_up_ms and other.granted_up_ms < one.released_up_ms
+
+
+def _overlapping_as_noted(held: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     pairs: list[tuple[Hold, Hold]] = []
     going_on: list[tuple[int, int, Hold]] = []
     for place, hold in enumerate(held):
@@ -194,8 +221,11 @@ def headline(data: ReportData) -> str:
     names = list(dict.fromkeys(turn.job for turn in data.turns))
     took = f"{words.counted(len(names), 'job')} took {words.counted(len(data.turns), 'turn')}"
     noted = instants(data.turns)
-    pairs = sum(len(overlapping(holds(turns))) for turns in by_lock(data.turns).values())
+    held = [holds(turns) for turns in by_lock(data.turns).values()]
+    pairs = sum(map(len, map(overlapping, held)))
     verdict = f"{words.counted(pairs, 'pair')} of them overlapped" if pairs else "no two overlapped"
+    if not pairs and any(map(is_untold, held)):
+        verdict = "no two on one machine overlapped (of turns on two, their clocks cannot tell)"
     said = [f"{took} in {words.span(max(noted) - min(noted))}"]
     if len(data.turns) > 1:
         said.append(verdict)
