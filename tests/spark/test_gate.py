@@ -12,17 +12,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import TableLocation
 from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.gate import JOB_CONF, Gate
-from headgate.delta.jvm import JVM_ERRORS
+from headgate.delta.jvm import JVM_ERRORS, unless_gone
 from headgate.delta.statements import confs
 from headgate.delta.upkeep import CHECK_CONF
 from headgate.errors import TurnNotGranted
@@ -390,3 +392,31 @@ def test_a_turn_ends_though_python_stands_still(tmp_path: Path) -> None:
         log.close()
     assert "the turn of A has run out" in out, (tmp_path / "log").read_text()[-2000:]
     assert len(commit_paths(TableLocation(str(table)))) == 1
+
+
+@pytest.mark.parametrize(
+    ("met", "calls", "raised"),
+    [
+        ([None], 1, None),
+        ([ConnectionRefusedError()], 1, None),
+        ([Py4JError("cut off"), ConnectionRefusedError()], 2, None),
+        ([ConnectionResetError(), ConnectionRefusedError()], 2, None),
+        ([Py4JError("cut off"), None], 2, None),
+        ([Py4JError("no"), Py4JError("again no")], 2, "again no"),
+        ([ValueError("ours")], 1, "ours"),
+    ],
+)
+def test_only_a_jvm_that_is_gone_needs_nothing_set_right(
+    met: list[Exception | None], calls: int, raised: str | None
+) -> None:
+    """An error that was not its end is not passed over: what was to end could go on."""
+    left = list(met)
+
+    def set_right() -> None:
+        error = left.pop(0)
+        if error is not None:
+            raise error
+
+    with pytest.raises(Exception, match=raised) if raised else nullcontext():
+        unless_gone(set_right)
+    assert len(met) - len(left) == calls

@@ -81,7 +81,7 @@ JVM_ERRORS = (Py4JError, PySparkException)
 
 
 def unless_gone(set_right: Callable[[], object]) -> None:
-    """Sets something right in the JVM, at the end of a block; not if that has ended, so that what ended the block is told.
+    """Sets something right at the end of a block; not if the JVM has ended, so that what ended the block is told.
 
     Args:
         set_right: May be called twice: a call that meets the end of the JVM, rather than finding it, fails like any other.
