@@ -16,14 +16,25 @@ PAGE = DOCS / "reference" / "what-can-conflict-now.md"
 @pytest.mark.parametrize(
     ("facts", "statement"),
     [
-        (Facts(operation=Operation.DELETE, has_vectors=True), Statement(reads=Reads.ROWS, marks_rows=True)),
-        (Facts(operation=Operation.DELETE, has_vectors=False), Statement(reads=Reads.ROWS)),
-        (Facts(operation=Operation.UPDATE, has_vectors=True), Statement(reads=Reads.ROWS)),
+        (
+            Facts(operation=Operation.DELETE, has_vectors=True),
+            Statement(reads=Reads.ROWS, marks_rows=True, is_divisible=True),
+        ),
+        (Facts(operation=Operation.DELETE, has_vectors=False), Statement(reads=Reads.ROWS, is_divisible=True)),
+        (Facts(operation=Operation.UPDATE, has_vectors=True), Statement(reads=Reads.ROWS, is_divisible=True)),
         (
             Facts(operation=Operation.UPDATE, has_vectors=True, differs_by_execution=True),
-            Statement(reads=Reads.ROWS, is_divisible=False),
+            Statement(reads=Reads.ROWS),
         ),
         (Facts(operation=Operation.MERGE, has_vectors=True), Statement(reads=Reads.KEYS)),
+        (
+            Facts(operation=Operation.MERGE, has_vectors=True, has_matched_only=True),
+            Statement(reads=Reads.KEYS, is_divisible=True),
+        ),
+        (
+            Facts(operation=Operation.MERGE, has_vectors=True, has_matched_only=True, differs_by_execution=True),
+            Statement(reads=Reads.KEYS),
+        ),
         (
             Facts(operation=Operation.MERGE, has_vectors=True, has_condition=True, writes_all_matched=True),
             Statement(reads=Reads.KEYS, has_condition=True, writes_all_matched=True),
@@ -51,10 +62,10 @@ def test_one_obstacle_is_enough(operation: Operation) -> None:
 # ------------------------------------------------------------------------------------------------- words and the page
 
 ON_THE_PAGE = {
-    "DELETE": Statement(reads=Reads.ROWS, marks_rows=True),
-    "UPDATE": Statement(reads=Reads.ROWS),
-    "MERGE, update": Statement(reads=Reads.KEYS, writes_all_matched=True),
-    "MERGE, delete": Statement(reads=Reads.KEYS, writes_all_matched=True),
+    "DELETE": Statement(reads=Reads.ROWS, marks_rows=True, is_divisible=True),
+    "UPDATE": Statement(reads=Reads.ROWS, is_divisible=True),
+    "MERGE, update": Statement(reads=Reads.KEYS, writes_all_matched=True, is_divisible=True),
+    "MERGE, delete": Statement(reads=Reads.KEYS, writes_all_matched=True, is_divisible=True),
     "MERGE, insert": Statement(reads=Reads.KEYS),
     "MERGE, not matched by source": Statement(reads=Reads.KEYS, has_condition=True),
     "INSERT … SELECT from itself": Statement(reads=Reads.TABLE),

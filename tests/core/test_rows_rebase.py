@@ -78,7 +78,7 @@ def test_an_update_whose_file_was_replaced_is_executed_on_files_that_concern_it(
     )
     lost = Captured(version=Version(4), actions=actions, info={})
     winner = [Action("remove", {"path": "moved"}), Action("add", {"path": "copy"}), Action("add", {"path": "other"})]
-    protocol = rebase(Statement(reads=Reads.ROWS), lost, changes(Version(4), [winner]))
+    protocol = rebase(Statement(reads=Reads.ROWS, is_divisible=True), lost, changes(Version(4), [winner]))
     asked = protocol.send(None)
     assert isinstance(asked, FindEntered)
     assert sorted(file.path for file in asked.files) == ["copy", "other"]

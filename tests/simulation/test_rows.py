@@ -27,6 +27,7 @@ from headgate.testing.row_statements import (
     insert_absent,
     merge,
     merge_by_source,
+    merge_some,
     optimize,
     restore,
     timed,
@@ -41,6 +42,7 @@ MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)
 ALL = (
     *(delete(0), delete(1), update(0, 1), update(1, 0), merge(1, 5), merge(4, 5), merge(2, None), append(4, 0)),
     *(copy(0), optimize(), restore((9, 0)), insert_absent((1, 4), 5), merge_by_source(1, 5, 0), timed(0, 5)),
+    *(merge(1, 5, inserts=False), merge(2, None, inserts=False), merge_some(1, 0, (2, 1)), merge_some(2, 1, (2, 0))),
 )
 FEW = (delete(0), update(0, 1), update(1, 0), merge(4, 0), append(4, 0), optimize())
 READ_MOVED_TAKEN = (insert_absent((1, 4), 5), optimize(), delete(0))

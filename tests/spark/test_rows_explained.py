@@ -15,7 +15,7 @@ from pyspark.sql.functions import udf
 
 import headgate
 from headgate.core.rows.beside import OTHERS
-from headgate.core.rows.statement import Reads
+from headgate.core.rows.statement import Reads, classify
 from headgate.delta.dml import Dml
 from headgate.errors import InvalidRequest
 from headgate.tables.explain import READS, Explanation, explain
@@ -425,6 +425,65 @@ def test_what_a_merge_writes_is_known(
     merge = clause(tables.target.alias("t").merge(tables.rows.alias("s"), "t.id = s.id"))
     found = merge._clauses.dml(lambda: None).facts(has_vectors=True, has_row_ids=False)
     assert (found.writes_all_matched, found.has_condition) == expected
+
+
+Said = Callable[["Tables"], Any]
+DIVIDED: dict[str, tuple[Said, bool]] = {
+    "update": (lambda its: merged(its, its.rows), True),
+    "update all": (lambda its: onto(its, its.rows).whenMatchedUpdateAll("s.v > t.v"), True),
+    "delete, then update": (lambda its: merged(its, its.rows).whenMatchedDelete("t.v = 1"), True),
+    "what the row says": (lambda its: onto(its, its.rows).whenMatchedUpdate(set={"v": "t.v + s.v"}), True),
+    "insert, too": (lambda its: merged(its, its.rows).whenNotMatchedInsertAll(), False),
+    "insert first": (lambda its: onto(its, its.rows).whenNotMatchedInsertAll().whenMatchedDelete(), False),
+    "without a source": (lambda its: merged(its, its.rows).whenNotMatchedBySourceDelete("t.v = 1"), False),
+    "new columns": (lambda its: merged(its, its.rows).withSchemaEvolution(), False),
+    "by the time": (lambda its: onto(its, its.rows).whenMatchedUpdate("t.at < now()", {"v": "s.v"}), False),
+    "to the time": (lambda its: onto(its, its.rows).whenMatchedUpdate(set={"at": "now()"}), False),
+    "by chance": (lambda its: onto(its, its.rows).whenMatchedDelete("rand() < 0.5"), False),
+    "to what the source has by chance": (lambda its: merged(its, its.rows.withColumn("v", F.rand())), False),
+    "to one of many": (lambda its: merged(its, its.rows.dropDuplicates(["id"])), False),
+    "to what rows come to": (
+        lambda its: merged(its, its.rows.groupBy("id").agg(F.max("v").alias("v"))),
+        True,
+    ),
+    "bound to a frame": (lambda its: onto(its, its.rows).whenMatchedDelete(its.target.toDF()["v"] == 1), False),
+}
+"""A MERGE → whether it may be executed on some files later than on others."""
+
+
+def onto(tables: Tables, source: DataFrame) -> Any:
+    return tables.target.alias("t").merge(source.alias("s"), "t.id = s.id")
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_merge_is_divided_where_each_row_says_what_becomes_of_it(tables: Tables, name: str) -> None:
+    """It has nothing but WHEN MATCHED, and what it asks and assigns is the same whenever it is executed."""
+    say, expected = DIVIDED[name]
+    dml = say(tables)._clauses.dml(lambda: None)
+    assert classify(dml.facts(has_vectors=True, has_row_ids=False)).is_divisible is expected
+
+
+@pytest.mark.parametrize(
+    ("clauses", "expected"),
+    [
+        ("WHEN MATCHED THEN UPDATE SET v = s.v", True),
+        ("WHEN MATCHED AND t.v = 1 THEN DELETE WHEN MATCHED THEN UPDATE SET *", True),
+        ("WHEN MATCHED THEN UPDATE SET at = now()", False),
+        ("WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)", False),
+        ("WHEN NOT MATCHED BY SOURCE THEN DELETE", False),
+    ],
+)
+@pytest.mark.parametrize("evolution", ["", "WITH SCHEMA EVOLUTION "])
+def test_a_merge_that_is_text_is_divided_as_well(
+    tables: Tables, clauses: str, evolution: str, *, expected: bool
+) -> None:
+    """Its clauses are taken from Spark's parser."""
+    source = "(SELECT * FROM VALUES (1L, 1L, DATE'2026-01-01') AS x(id, v, at))"
+    text = tables.text(f"MERGE {evolution}INTO {{t}} t USING {source} s ON t.id = s.id {clauses}")
+    dml = statement(tables.session, text)
+    assert dml is not None
+    found = classify(dml.facts(has_vectors=True, has_row_ids=False)).is_divisible
+    assert found is (expected and not evolution)
 
 
 # ----------------------------------------------------------------------------------------------------- the command

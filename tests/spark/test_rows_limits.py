@@ -46,7 +46,7 @@ def test_files_of_more_bytes_than_the_budget_are_not_looked_into(session: SparkS
     session.conf.set(BUDGET_CONF, "1")
     for ours, winner, level in (
         (f"UPDATE {made} SET v = v + 10 WHERE v + 0 = 11", f"INSERT INTO {made} VALUES (8, 8)", 3),
-        (f"MERGE INTO {made} t USING (SELECT 1L AS k) s ON {on}", f"INSERT INTO {made} VALUES (9, 9)", 4),
+        (f"MERGE INTO {made} t USING (SELECT 1L AS k) s ON {on}", f"INSERT INTO {made} VALUES (9, 9)", 3),
         (f"OPTIMIZE {made}", f"DELETE FROM {made} WHERE id = 2", 4),
     ):
         beyond = follow(session, ours, winner)

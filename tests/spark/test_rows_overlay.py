@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+import headgate
+from headgate.core.rows.rebase import KEYS_CAME
 from headgate.delta.jvm import Jvm
 from headgate.delta.overlay import ABANDONED_AFTER_S
 from headgate.delta.publish import Outcome
-from headgate.tables.running import publisher
+from headgate.delta.statements import confs
+from headgate.tables.running import collected, finish, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import make_table, rows
 
@@ -79,3 +84,68 @@ def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, 
     assert publisher(session).finish(staged).published.level == 3
     found = {row.id: row.v for row in session.read.format("delta").load(table).where("id > 2").collect()}
     assert found == dict.fromkeys([3, 4, 5, 7, 8], "a!")
+
+
+@pytest.mark.parametrize(("has_vectors", "feed"), [("true", "false"), ("false", "true")])
+def test_a_merge_is_executed_again_on_what_came_alone(
+    session: SparkSession, tmp_path: Path, has_vectors: str, feed: str
+) -> None:
+    """Said to a builder: what it did to rows that were there stays, its clauses are asked of those that came, in their order."""
+    properties = {"enableDeletionVectors": has_vectors, "enableChangeDataFeed": feed}
+    table = make_table(session, tmp_path / "t", **properties)
+    rows(session, *range(6)).coalesce(1).write.format("delta").mode("append").save(table)
+    source = session.createDataFrame([(id_, "m") for id_ in (0, 1, 10, 11, 12)], "id BIGINT, v STRING").alias("s")
+    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id")
+    merge = merge.whenMatchedDelete("t.id IN (1, 11)").whenMatchedUpdate("t.v <> 'kept'", {"v": "concat(t.v, s.v)"})
+    with collected(session) as collector:
+        merge.execute()
+    assert collector.staged is not None
+    session.sql(f"INSERT INTO delta.`{table}` VALUES (10, 'x'), (11, 'y'), (12, 'kept'), (13, 'z')")
+    before = {file.name for file in (tmp_path / "t").glob("*.parquet")}
+    result = finish(collector.staged)
+    assert (result.level, result.reasons) == (3, (KEYS_CAME,))
+    expected = {0: "am", 2: "a", 3: "a", 4: "a", 5: "a", 10: "xm", 12: "kept", 13: "z"}
+    assert {row.id: row.v for row in session.read.format("delta").load(table).collect()} == expected
+    # Files of the first execution stand beside those of the second one, which are in the overlay's folder.
+    assert {file.name for file in (tmp_path / "t").glob("*.parquet")} == before
+    if feed == "true":
+        feeds = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", result.version)
+        images = Counter((row._change_type, row.id) for row in feeds.load(table).collect())
+        kinds = ("update_preimage", "update_postimage")
+        assert images == Counter([(kind, id_) for kind in kinds for id_ in (0, 10)] + [("delete", 1), ("delete", 11)])
+
+
+def test_a_merge_whose_rows_were_changed_is_executed_again_where_they_are(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Rows of a file that another has changed are asked as they are now; so are those that came to hold for its clause."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    rows(session, *range(6)).coalesce(1).write.format("delta").mode("append").save(table)
+    text = (
+        f"MERGE INTO delta.`{table}` t USING (SELECT id FROM range(4)) s ON t.id = s.id "
+        "WHEN MATCHED AND t.v = 'a' THEN UPDATE SET v = concat(t.v, 'm') WHEN MATCHED AND t.v = 'gone' THEN DELETE"
+    )
+    dml = statement(session, text)
+    assert dml is not None
+    staged = publisher(session).stage(dml)
+    session.sql(f"UPDATE delta.`{table}` SET v = CASE id WHEN 2 THEN 'gone' ELSE 'other' END WHERE id IN (2, 3, 5)")
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 1")
+    assert publisher(session).finish(staged).published.level == 3
+    found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
+    assert found == {0: "am", 3: "other", 4: "a", 5: "other"}
+
+
+def test_a_merge_that_adds_a_column_is_not_divided(session: SparkSession, tmp_path: Path) -> None:
+    """By the session's setting, of which its clauses say nothing: its commit defines the table, and is computed as a whole."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    rows(session, *range(3)).coalesce(1).write.format("delta").mode("append").save(table)
+    source = session.createDataFrame([(1, "m", 7), (9, "m", 9)], "id BIGINT, v STRING, w BIGINT").alias("s")
+    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id").whenMatchedUpdateAll()
+    with confs(session, {"spark.databricks.delta.schema.autoMerge.enabled": "true"}):
+        with collected(session) as collector:
+            merge.execute()
+        assert collector.staged is not None
+        session.sql(f"INSERT INTO delta.`{table}` VALUES (9, 'x')")
+        assert finish(collector.staged).level == 4
+    found = {row.id: (row.v, row.w) for row in session.read.format("delta").load(table).collect()}
+    assert found == {0: ("a", None), 1: ("m", 7), 2: ("a", None), 9: ("m", 9)}

@@ -28,6 +28,7 @@ from headgate.delta.plans import (
     obstacles_of,
     obstacles_of_source,
     says_time,
+    takes_some,
 )
 from headgate.delta.statements import confs
 
@@ -70,6 +71,10 @@ class Dml:
     has_not_matched_by_source: bool = False
     writes_all_matched: bool = False
     """Of MERGE: there is a WHEN MATCHED without a condition."""
+    has_matched_only: bool = False
+    """Of MERGE: it has no other clauses than WHEN MATCHED, and adds no columns."""
+    conditions: Sequence[Column] = ()
+    """Of MERGE: those of its WHEN MATCHED."""
     obstacles: tuple[str, ...] = ()
     """What is known already to stand against asking it again."""
 
@@ -142,6 +147,7 @@ class Dml:
             obstacles=self.obstacles or tuple(self._obstacles()),
             has_condition=self.has_not_matched_by_source,
             writes_all_matched=self.writes_all_matched,
+            has_matched_only=self.has_matched_only,
             differs_by_execution=self._differs_by_execution(),
         )
 
@@ -186,10 +192,18 @@ class Dml:
 
     def _differs_by_execution(self) -> bool:
         """Whether one execution on some files and another one on the rest may assign what a single one would not."""
-        if not self.assigned or self.execute_on is None:
-            return self.operation is Operation.UPDATE and self.execute_on is None
+        if self.operation not in (Operation.UPDATE, Operation.MERGE):
+            return False
+        if self.execute_on is None:
+            return True
         try:
-            plan = analysed(self.named(self._empty).select(*self.assigned.values()))
+            if self.source is None:
+                plan = analysed(self.named(self._empty).select(*self.assigned.values()))
+            else:
+                if takes_some(self.jvm, self.source):
+                    return True
+                pairs = self.named(self._empty).join(self.source, self.on, "inner")
+                plan = analysed(pairs.select(*self.values, *self.conditions))
             # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
             return not plan.deterministic() or says_time(self.jvm, plan)
         except JVM_ERRORS:

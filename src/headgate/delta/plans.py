@@ -93,6 +93,14 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
     return found
 
 
+def takes_some(jvm: Jvm, source: DataFrame) -> bool:
+    """Whether a source that Spark calls deterministic may have other rows, or other values in them, when it is read again."""
+    plan, reading = analysed(source), _Reading(jvm)
+    if any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
+        reading.follow(plan, plan.outputSet())
+    return reading.takes_some
+
+
 class _Reading:
     """What is read of the nodes of a source's plan, if only some of its columns are.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -141,17 +141,33 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
             )
         case Operation.MERGE:
             by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
+            source, on = parts.frame(plan.sourceTable()), parts.column(plan.mergeCondition())
+            matched = parts.matched_only()
+
+            def merge_on(path: str) -> object:
+                merge: Any = target.at(spark, path).merge(source, on)
+                for say in matched or ():
+                    merge = say(merge)
+                return merge.execute()
+
             return Dml(
                 operation=operation,
+                execute_on=None if matched is None else merge_on,
                 condition=_any_of(by_source),
                 values=parts.assigned_by_merge(),
-                source=parts.frame(plan.sourceTable()),
+                source=source,
                 source_anew=lambda: parts.frame(plan.sourceTable()),
-                on=parts.column(plan.mergeCondition()),
+                on=on,
                 has_not_matched_by_source=bool(by_source),
                 writes_all_matched=any(
                     not each.condition().isDefined() for each in jvm.from_seq(plan.matchedActions())
                 ),
+                has_matched_only=matched is not None,
+                conditions=[
+                    parts.column(each.condition().get())
+                    for each in jvm.from_seq(plan.matchedActions())
+                    if each.condition().isDefined()
+                ],
                 **common,
             )
         case Operation.INSERT:
@@ -197,6 +213,29 @@ class _Parts:
             each for action in actions if kind(action) in ASSIGNING for each in self.jvm.from_seq(action.assignments())
         ]
         return [self.column(each.value()) for each in said]
+
+    def matched_only(self) -> list[Callable[[Any], Any]] | None:
+        """Each WHEN MATCHED of a MERGE, to be said to a builder of PySpark; None where it has others, or adds columns."""
+        plan = self.plan
+        if (
+            plan.withSchemaEvolution()
+            or plan.notMatchedActions().nonEmpty()
+            or plan.notMatchedBySourceActions().nonEmpty()
+        ):
+            return None
+        return [self._said(action) for action in self.jvm.from_seq(plan.matchedActions())]
+
+    def _said(self, action: Any) -> Callable[[Any], Any]:
+        condition = self.optional(action.condition())
+        match kind(action):
+            case "DeleteAction":
+                return lambda merge: merge.whenMatchedDelete(condition)
+            case "UpdateStarAction":
+                return lambda merge: merge.whenMatchedUpdateAll(condition)
+            case _:
+                said = self.jvm.from_seq(action.assignments())
+                assigned = {self.name(each.key()): self.column(each.value()) for each in said}
+                return lambda merge: merge.whenMatchedUpdate(condition, assigned)
 
     def inserted(self) -> DataFrame:
         """Rows of an INSERT: a DEFAULT among them is known of its table only."""

@@ -228,6 +228,10 @@ class _Clauses:
     values: Sequence[str | Column] = ()
     """What it assigns."""
     writes_all_matched: bool = False
+    conditions: Sequence[Column] = ()
+    """Of its WHEN MATCHED."""
+    matched: Sequence[Callable[[Any], Any]] | None = ()
+    """Each WHEN MATCHED, to be said of another table; None where there are other clauses."""
 
     def dml(self, execute: Callable[[], object]) -> Dml:
         conditions = [column for column in self.by_source if column is not None]
@@ -241,6 +245,7 @@ class _Clauses:
             table=self.table._location,
             operation=Operation.MERGE,
             execute=execute,
+            execute_on=None if self.matched is None else self._execute_on,
             alias=self.table._name,
             condition=every,
             values=[_required(value) for value in self.values],
@@ -248,7 +253,16 @@ class _Clauses:
             on=self.on,
             has_not_matched_by_source=bool(self.by_source),
             writes_all_matched=self.writes_all_matched,
+            has_matched_only=self.matched is not None,
+            conditions=self.conditions,
         )
+
+    def _execute_on(self, path: str) -> object:
+        assert self.on is not None, "the condition of a MERGE is not optional"
+        merge: Any = self.table._at(path).merge(self.source, self.on)
+        for said in self.matched or ():
+            merge = said(merge)
+        return merge.execute()
 
 
 class DeltaMergeBuilder(stock.DeltaMergeBuilder):
@@ -262,16 +276,15 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         self, condition: OptionalCondition = None, set: OptionalAssignments = None
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
-        grown: Any = super()
-        return self._with(grown.whenMatchedUpdate(condition, set), values=set, is_every_match=condition is None)
+        return self._matched(lambda merge: merge.whenMatchedUpdate(condition, set), super(), condition, set)
 
     def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
-        return self._with(super().whenMatchedUpdateAll(condition), is_every_match=condition is None)
+        return self._matched(lambda merge: merge.whenMatchedUpdateAll(condition), super(), condition)
 
     def whenMatchedDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`."""
-        return self._with(super().whenMatchedDelete(condition), is_every_match=condition is None)
+        return self._matched(lambda merge: merge.whenMatchedDelete(condition), super(), condition)
 
     def whenNotMatchedInsert(
         self, condition: OptionalCondition = None, values: OptionalAssignments = None
@@ -311,6 +324,23 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         """What it would depend on, and what becomes of it beside others; nothing is executed."""
         return explain(self._clauses.dml(super().execute))
 
+    def _matched(
+        self,
+        say: Callable[[Any], Any],
+        stocks: Any,
+        condition: OptionalCondition,
+        values: OptionalAssignments = None,
+    ) -> DeltaMergeBuilder:
+        before = self._clauses
+        clauses = replace(
+            before,
+            values=(*before.values, *(values or {}).values()),
+            conditions=before.conditions if condition is None else (*before.conditions, _required(condition)),
+            writes_all_matched=before.writes_all_matched or condition is None,
+            matched=None if before.matched is None else (*before.matched, say),
+        )
+        return DeltaMergeBuilder(self._spark, say(stocks)._jbuilder, clauses)
+
     def _with(
         self,
         grown: stock.DeltaMergeBuilder,
@@ -318,11 +348,8 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         *,
         values: OptionalAssignments = None,
         is_by_source: bool = False,
-        is_every_match: bool = False,
     ) -> DeltaMergeBuilder:
-        clauses = replace(self._clauses, values=(*self._clauses.values, *(values or {}).values()))
-        if is_every_match:
-            clauses = replace(clauses, writes_all_matched=True)
+        clauses = replace(self._clauses, values=(*self._clauses.values, *(values or {}).values()), matched=None)
         if is_by_source:
             clauses = replace(clauses, by_source=(*clauses.by_source, _column(condition)))
         return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)

@@ -51,13 +51,13 @@ class Change:
 
 def delete(value: int) -> Change:
     """DELETE WHERE v = value."""
-    kind = Statement(reads=Reads.ROWS, marks_rows=True)
+    kind = Statement(reads=Reads.ROWS, marks_rows=True, is_divisible=True)
     return Change(f"delete {value}", kind, lambda row: row[1] == value, lambda row: None)
 
 
 def update(value: int, to: int) -> Change:
     """UPDATE SET v = to WHERE v = value."""
-    kind = Statement(reads=Reads.ROWS)
+    kind = Statement(reads=Reads.ROWS, is_divisible=True)
     return Change(f"update {value} to {to}", kind, lambda row: row[1] == value, lambda row: (row[0], to))
 
 
@@ -72,13 +72,24 @@ def timed(value: int, to: int) -> Change:
 
 
 def merge(key: int, to: int | None, *, inserts: bool = True) -> Change:
-    """MERGE of one row: WHEN MATCHED UPDATE (or, without `to`, DELETE), WHEN NOT MATCHED INSERT."""
+    """MERGE of one row: WHEN MATCHED UPDATE (or, without `to`, DELETE), and, if it `inserts`, WHEN NOT MATCHED INSERT."""
     return Change(
-        f"merge {key}={to}",
-        Statement(reads=Reads.KEYS, writes_all_matched=True),
+        f"merge {key}={to}" + ("" if inserts else " if there"),
+        Statement(reads=Reads.KEYS, writes_all_matched=True, is_divisible=not inserts),
         lambda row: row[0] == key,
         lambda row: None if to is None else (key, to),
         lambda rows: [(key, to or 0)] if inserts and all(row[0] != key for row in rows) else [],
+        keys=frozenset({key}),
+    )
+
+
+def merge_some(key: int, value: int, to: Row) -> Change:
+    """MERGE of one row: WHEN MATCHED AND v = value UPDATE, which may give the row another key."""
+    return Change(
+        f"merge {key} of {value}={to}",
+        Statement(reads=Reads.KEYS, is_divisible=True),
+        lambda row: row == (key, value),
+        lambda row: to,
         keys=frozenset({key}),
     )
 

@@ -28,6 +28,7 @@ def outcome(statement: Statement, other: str, *, has_vectors: bool) -> str:
         has_vectors: The table marks rows in deletion vectors; else a changed row has its file written anew.
     """
     again = "executed again on the table as it then is (level 4)"
+    partly = "executed again on the files concerned (level 3)" if statement.is_divisible else again
     if other == "definition":
         return again
     match statement.reads:
@@ -42,15 +43,14 @@ def outcome(statement: Statement, other: str, *, has_vectors: bool) -> str:
                 ", or meets the condition of its WHEN NOT MATCHED BY SOURCE" if statement.has_condition else ""
             )
             return {
-                "append": f"committed as it is, if no appended row {concerns}; else {again}",
-                "other rows": f"committed as it is, or {BOTH.removeprefix('committed ')}" if has_vectors else again,
-            }.get(other, again)
+                "append": f"committed as it is, if no appended row {concerns}; else {partly}",
+                "other rows": f"committed as it is, or {BOTH.removeprefix('committed ')}" if has_vectors else partly,
+            }.get(other, partly)
         case Reads.ROWS:
-            return _of_rows(statement, other, again, has_vectors=has_vectors)
+            return _of_rows(statement, other, partly, has_vectors=has_vectors)
 
 
-def _of_rows(statement: Statement, other: str, again: str, *, has_vectors: bool) -> str:
-    partly = "executed again on the files concerned (level 3)" if statement.is_divisible else again
+def _of_rows(statement: Statement, other: str, partly: str, *, has_vectors: bool) -> str:
     if other == "other rows":
         return BOTH if has_vectors else partly
     if other == "append":

@@ -35,6 +35,7 @@ from headgate.core.rows.statement import Reads, Statement
 from headgate.errors import Corrupt
 
 ENTERED = "rows that its condition holds for came in"
+KEYS_CAME = "rows with keys of its source came in"
 ROW_TRACKING = "delta.rowTracking"
 
 
@@ -122,6 +123,8 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
             return Again("rows were restored")  # which are in no file that came
     # Its vectors may follow what winners did, unless it has copies after all: a change feed, or rows that it kept.
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
+    if kinds & {"metaData", "protocol"}:
+        statement = replace(statement, is_divisible=False)  # another execution would define the table anew, too
     may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
     if statement.reads is Reads.PLACES:
         return (yield from _moved(statement, lost, won))
@@ -130,14 +133,13 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
         return entered
     vectors = yield from _write_test(lost, won, {} if isinstance(entered, Came) else entered, may_mark=may_mark)
     if isinstance(vectors, Again):
-        is_divisible = statement.reads is Reads.ROWS and statement.is_divisible
-        return _on_what_both_concern(vectors.reason, lost, won, entered) if is_divisible else vectors
+        return _on_what_both_concern(vectors.reason, lost, won, entered) if statement.is_divisible else vectors
     if isinstance(entered, Came):
         if not statement.is_divisible:
-            return Again(ENTERED)
+            return Again(entered.reason)
         # The statement does to each row what the row alone says, so what it did to others stays.
         kept = yield from _rewritten(lost, won, vectors)
-        return Partly(reason=ENTERED, files=entered.files, version=won.version, kept=kept)
+        return Partly(reason=entered.reason, files=entered.files, version=won.version, kept=kept)
     actions = yield from _rewritten(lost, won, vectors)
     return Rebased(actions=actions, level=2 if vectors else 1)
 
@@ -166,8 +168,9 @@ def _are_rows_restored(won: Changes) -> Protocol[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """Files with rows that a condition holds for."""
+    """Files with rows that a statement concerns."""
 
+    reason: str
     files: tuple[Body, ...]
 
 
@@ -184,8 +187,10 @@ def _read_test(
         case Reads.TABLE:
             return Again("it reads the table, which was changed")
         case Reads.KEYS:
-            unseen = () if statement.writes_all_matched else gone
+            unseen = () if statement.writes_all_matched or statement.is_divisible else gone
             is_met = bool(came or unseen) and (yield from perform(MeetKeys(came, unseen)))
+            if is_met and statement.is_divisible:
+                return Came(KEYS_CAME, tuple(_live(won, change.path) for change in came))
             if is_met:
                 return Again("rows with keys of its source were changed")
             if not statement.has_condition:
@@ -202,7 +207,7 @@ def _read_test(
         return known
     if statement.reads is Reads.KEYS:
         return Again(ENTERED)
-    return Came(tuple(_live(won, path) for path in entered))
+    return Came(ENTERED, tuple(_live(won, path) for path in entered))
 
 
 def _on_what_both_concern(reason: str, lost: Captured, won: Changes, entered: Mapping[str, BitMap64] | Came) -> Partly:

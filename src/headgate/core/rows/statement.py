@@ -33,8 +33,9 @@ class Statement:
     """Of KEYS: there is a WHEN NOT MATCHED BY SOURCE, whose condition is tested like that of ROWS."""
     writes_all_matched: bool = False
     """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
-    is_divisible: bool = True
-    """Of ROWS: it may be executed on some files later than on others; not where what it assigns differs by execution."""
+    is_divisible: bool = False
+    """Of ROWS, and of KEYS with nothing but WHEN MATCHED: it may be executed on some files later than on others; not where
+    what it assigns differs by execution."""
 
 
 class Operation(StrEnum):
@@ -63,6 +64,8 @@ class Facts:
     """Of a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
     writes_all_matched: bool = False
     """Of a MERGE: there is a WHEN MATCHED without a condition."""
+    has_matched_only: bool = False
+    """Of a MERGE: it has no other clauses than WHEN MATCHED, so rows that are gone, or belong to none, are nothing to it."""
     differs_by_execution: bool = False
     """What it assigns is one execution's: it says what time it is, or is not a function of the row alone."""
 
@@ -83,8 +86,9 @@ def classify(facts: Facts) -> Statement:
                 reads=Reads.KEYS,
                 has_condition=facts.has_condition,
                 writes_all_matched=facts.writes_all_matched,
+                is_divisible=facts.has_matched_only and not facts.differs_by_execution,
             )
         case Operation.DELETE:
-            return Statement(reads=Reads.ROWS, marks_rows=facts.has_vectors)
+            return Statement(reads=Reads.ROWS, marks_rows=facts.has_vectors, is_divisible=True)
         case Operation.UPDATE:
             return Statement(reads=Reads.ROWS, is_divisible=not facts.differs_by_execution)
