@@ -26,17 +26,19 @@ PAGE = DOCS / "reference" / "what-can-conflict-now.md"
             Facts(operation=Operation.UPDATE, has_vectors=True, differs_by_execution=True),
             Statement(reads=Reads.ROWS),
         ),
-        (Facts(operation=Operation.MERGE, has_vectors=True), Statement(reads=Reads.KEYS)),
+        (Facts(operation=Operation.MERGE, has_vectors=True), Statement(reads=Reads.KEYS, is_divisible=True)),
         (
-            Facts(operation=Operation.MERGE, has_vectors=True, has_matched_only=True),
-            Statement(reads=Reads.KEYS, is_divisible=True),
-        ),
-        (
-            Facts(operation=Operation.MERGE, has_vectors=True, has_matched_only=True, differs_by_execution=True),
+            Facts(operation=Operation.MERGE, has_vectors=True, differs_by_execution=True),
             Statement(reads=Reads.KEYS),
         ),
         (
-            Facts(operation=Operation.MERGE, has_vectors=True, has_condition=True, writes_all_matched=True),
+            Facts(
+                operation=Operation.MERGE,
+                has_vectors=True,
+                has_condition=True,
+                writes_all_matched=True,
+                differs_by_execution=True,
+            ),
             Statement(reads=Reads.KEYS, has_condition=True, writes_all_matched=True),
         ),
         (Facts(operation=Operation.INSERT, has_vectors=True), Statement(reads=Reads.NOTHING)),

@@ -179,6 +179,19 @@ def always_divided(statement: Statement, lost: Captured, won: Changes) -> Protoc
     return (yield from real_rebase(replace(statement, is_divisible=True), lost, won))
 
 
+def inserts_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+    """A MERGE that inserts what is absent is executed on some files, which do not tell what is absent."""
+    is_keyed = statement.reads is rebase.Reads.KEYS and not statement.has_condition
+    return (yield from real_rebase(replace(statement, is_divisible=is_keyed or statement.is_divisible), lost, won))
+
+
+def keys_that_came_left_as_they_are(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
+    """A MERGE keeps what it did, and rows that came with keys of its source are left as they are."""
+    rebased = yield from real_rebase(statement, lost, won)
+    is_one = isinstance(rebased, rebase.Partly) and rebased.reason == rebase.KEYS_CAME
+    return rebase.Rebased(actions=rebased.kept, level=1) if is_one else rebased
+
+
 def stock_put_during_a_reservation(scenario: Scenario, state: Any, writer: int, step: Any) -> bool:
     """The gate keeps back what follows others, and lets the stock commit through."""
     return isinstance(step, Execute) or real_is_free(scenario, state, writer, step)
@@ -300,6 +313,8 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
     "condition forgotten": (rebase, "_read_test", condition_forgotten, lambda: explored(ALL, 2)),
     "always divided": (publish, "rebase", always_divided, lambda: explored(ALL, 2)),
+    "inserts divided": (publish, "rebase", inserts_divided, lambda: explored(ALL, 2)),
+    "keys that came left as they are": (publish, "rebase", keys_that_came_left_as_they_are, lambda: explored(ALL, 2)),
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),

@@ -96,7 +96,9 @@ def test_a_merge_is_executed_again_on_what_came_alone(
     rows(session, *range(6)).coalesce(1).write.format("delta").mode("append").save(table)
     source = session.createDataFrame([(id_, "m") for id_ in (0, 1, 10, 11, 12)], "id BIGINT, v STRING").alias("s")
     merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id")
-    merge = merge.whenMatchedDelete("t.id IN (1, 11)").whenMatchedUpdate("t.v <> 'kept'", {"v": "concat(t.v, s.v)"})
+    assigned = {"v": "concat(t.v, s.v)"}
+    merge = merge.whenMatchedDelete("t.id IN (1, 11)").whenMatchedUpdate("t.v <> 'kept'", assigned)
+    assigned["v"] = "'of the caller, for something else'"
     with collected(session) as collector:
         merge.execute()
     assert collector.staged is not None

@@ -71,8 +71,6 @@ class Dml:
     has_not_matched_by_source: bool = False
     writes_all_matched: bool = False
     """Of MERGE: there is a WHEN MATCHED without a condition."""
-    has_matched_only: bool = False
-    """Of MERGE: it has no other clauses than WHEN MATCHED, and adds no columns."""
     conditions: Sequence[Column] = ()
     """Of MERGE: those of its WHEN MATCHED."""
     obstacles: tuple[str, ...] = ()
@@ -147,7 +145,6 @@ class Dml:
             obstacles=self.obstacles or tuple(self._obstacles()),
             has_condition=self.has_not_matched_by_source,
             writes_all_matched=self.writes_all_matched,
-            has_matched_only=self.has_matched_only,
             differs_by_execution=self._differs_by_execution(),
         )
 

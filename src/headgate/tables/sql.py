@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import told
 from headgate.tables.running import location_of, run
-from headgate.tables.table import optimized
+from headgate.tables.table import Clause, merged, optimized
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
 MODES = "org.apache.spark.sql.execution.CommandExecutionMode$"
@@ -142,32 +142,20 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
         case Operation.MERGE:
             by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
             source, on = parts.frame(plan.sourceTable()), parts.column(plan.mergeCondition())
-            matched = parts.matched_only()
-
-            def merge_on(path: str) -> object:
-                merge: Any = target.at(spark, path).merge(source, on)
-                for say in matched or ():
-                    merge = say(merge)
-                return merge.execute()
-
+            matched, clauses = jvm.from_seq(plan.matchedActions()), parts.matched_only()
             return Dml(
                 operation=operation,
-                execute_on=None if matched is None else merge_on,
+                execute_on=None
+                if clauses is None
+                else lambda path: merged(target.at(spark, path), source, on, clauses),
                 condition=_any_of(by_source),
                 values=parts.assigned_by_merge(),
                 source=source,
                 source_anew=lambda: parts.frame(plan.sourceTable()),
                 on=on,
                 has_not_matched_by_source=bool(by_source),
-                writes_all_matched=any(
-                    not each.condition().isDefined() for each in jvm.from_seq(plan.matchedActions())
-                ),
-                has_matched_only=matched is not None,
-                conditions=[
-                    parts.column(each.condition().get())
-                    for each in jvm.from_seq(plan.matchedActions())
-                    if each.condition().isDefined()
-                ],
+                writes_all_matched=any(not each.condition().isDefined() for each in matched),
+                conditions=[parts.column(each.condition().get()) for each in matched if each.condition().isDefined()],
                 **common,
             )
         case Operation.INSERT:
@@ -214,8 +202,8 @@ class _Parts:
         ]
         return [self.column(each.value()) for each in said]
 
-    def matched_only(self) -> list[Callable[[Any], Any]] | None:
-        """Each WHEN MATCHED of a MERGE, to be said to a builder of PySpark; None where it has others, or adds columns."""
+    def matched_only(self) -> list[Clause] | None:
+        """Each WHEN MATCHED of a MERGE; None where it has others, or adds columns."""
         plan = self.plan
         if (
             plan.withSchemaEvolution()
@@ -225,7 +213,7 @@ class _Parts:
             return None
         return [self._said(action) for action in self.jvm.from_seq(plan.matchedActions())]
 
-    def _said(self, action: Any) -> Callable[[Any], Any]:
+    def _said(self, action: Any) -> Clause:
         condition = self.optional(action.condition())
         match kind(action):
             case "DeleteAction":

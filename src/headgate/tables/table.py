@@ -26,6 +26,8 @@ from headgate.tables.running import location_of, run
 
 OptionalCondition = str | Column | None
 OptionalAssignments = Mapping[str, str | Column] | None
+Clause = Callable[[Any], Any]
+"""Says a clause of a MERGE to a stock builder, and returns the builder with it."""
 
 
 class DeltaTable(stock.DeltaTable):
@@ -230,7 +232,7 @@ class _Clauses:
     writes_all_matched: bool = False
     conditions: Sequence[Column] = ()
     """Of its WHEN MATCHED."""
-    matched: Sequence[Callable[[Any], Any]] | None = ()
+    matched: Sequence[Clause] | None = ()
     """Each WHEN MATCHED, to be said of another table; None where there are other clauses."""
 
     def dml(self, execute: Callable[[], object]) -> Dml:
@@ -253,16 +255,13 @@ class _Clauses:
             on=self.on,
             has_not_matched_by_source=bool(self.by_source),
             writes_all_matched=self.writes_all_matched,
-            has_matched_only=self.matched is not None,
             conditions=self.conditions,
         )
 
     def _execute_on(self, path: str) -> object:
-        assert self.on is not None, "the condition of a MERGE is not optional"
-        merge: Any = self.table._at(path).merge(self.source, self.on)
-        for said in self.matched or ():
-            merge = said(merge)
-        return merge.execute()
+        assert self.on is not None, "a MERGE has a condition"
+        assert self.matched is not None, "one with other clauses is not divisible"
+        return merged(self.table._at(path), self.source, self.on, self.matched)
 
 
 class DeltaMergeBuilder(stock.DeltaMergeBuilder):
@@ -276,7 +275,9 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         self, condition: OptionalCondition = None, set: OptionalAssignments = None
     ) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
-        return self._matched(lambda merge: merge.whenMatchedUpdate(condition, set), super(), condition, set)
+        # What is said once may be said again later, whatever the caller does with its dictionary meanwhile.
+        values = dict(set) if isinstance(set, dict) else set
+        return self._matched(lambda merge: merge.whenMatchedUpdate(condition, values), super(), condition, values)
 
     def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
         """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
@@ -326,12 +327,12 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
 
     def _matched(
         self,
-        say: Callable[[Any], Any],
+        say: Clause,
         stocks: Any,
         condition: OptionalCondition,
         values: OptionalAssignments = None,
     ) -> DeltaMergeBuilder:
-        before = self._clauses
+        grown, before = say(stocks), self._clauses  # what stock Delta refuses, it refuses first
         clauses = replace(
             before,
             values=(*before.values, *(values or {}).values()),
@@ -339,7 +340,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
             writes_all_matched=before.writes_all_matched or condition is None,
             matched=None if before.matched is None else (*before.matched, say),
         )
-        return DeltaMergeBuilder(self._spark, say(stocks)._jbuilder, clauses)
+        return DeltaMergeBuilder(self._spark, grown._jbuilder, clauses)
 
     def _with(
         self,
@@ -440,6 +441,15 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
     def execute(self) -> DeltaTable:
         """Source: `delta.tables.DeltaTableBuilder.execute`."""
         return _ours(super().execute())
+
+
+def merged(table: stock.DeltaTable, source: DataFrame, on: Column, clauses: Sequence[Clause]) -> DataFrame:
+    """Executes a stock MERGE."""
+    merge: Any = table.merge(source, on)
+    for say in clauses:
+        merge = say(merge)
+    result: DataFrame = merge.execute()
+    return result
 
 
 def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:

@@ -34,8 +34,8 @@ class Statement:
     writes_all_matched: bool = False
     """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
     is_divisible: bool = False
-    """Of ROWS, and of KEYS with nothing but WHEN MATCHED: it may be executed on some files later than on others; not where
-    what it assigns differs by execution."""
+    """Of ROWS and KEYS: it may be executed on some files later than on others. So rows are nothing to each other, and one that
+    winners took, and that it did not write, is nothing to it."""
 
 
 class Operation(StrEnum):
@@ -64,10 +64,9 @@ class Facts:
     """Of a MERGE: there is a WHEN NOT MATCHED BY SOURCE."""
     writes_all_matched: bool = False
     """Of a MERGE: there is a WHEN MATCHED without a condition."""
-    has_matched_only: bool = False
-    """Of a MERGE: it has no other clauses than WHEN MATCHED, so rows that are gone, or belong to none, are nothing to it."""
     differs_by_execution: bool = False
-    """What it assigns is one execution's: it says what time it is, or is not a function of the row alone."""
+    """Executions on some files each do not come to one on all of them. What it assigns is one execution's: it says what time
+    it is, or is not a function of the row, and its source's row, alone. Or it is a MERGE with other clauses than WHEN MATCHED."""
 
 
 def classify(facts: Facts) -> Statement:
@@ -86,7 +85,7 @@ def classify(facts: Facts) -> Statement:
                 reads=Reads.KEYS,
                 has_condition=facts.has_condition,
                 writes_all_matched=facts.writes_all_matched,
-                is_divisible=facts.has_matched_only and not facts.differs_by_execution,
+                is_divisible=not facts.differs_by_execution,
             )
         case Operation.DELETE:
             return Statement(reads=Reads.ROWS, marks_rows=facts.has_vectors, is_divisible=True)
