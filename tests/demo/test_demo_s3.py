@@ -1,4 +1,4 @@
-"""The demo with its tables on S3: turns of three drivers there, and what Delta's own store makes of the same jobs."""
+"""The demo with its tables on S3: turns of three drivers there, and the same jobs without turns on Delta's own store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ import pytest
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_three_jobs_take_turns_on_a_table_on_s3(tmp_path: Path) -> None:
-    """One of them is killed, and the table is right; without turns, and with Delta's store, something is wrong."""
+    """One of them is killed, and the table is right.
+
+    What the jobs without turns come to is luck: nothing makes two of so few writes meet. That commits are lost in Delta's own
+    store where they do meet is shown in `tests/s3/test_many_drivers.py`.
+    """
     command = [sys.executable, "-m", "headgate", "demo", "--s3", "--tiny", "--seed", "3", "--output", "jsonl"]
     done = subprocess.run([*command, "--dir", str(tmp_path / "lake")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -24,5 +28,4 @@ def test_three_jobs_take_turns_on_a_table_on_s3(tmp_path: Path) -> None:
     assert (ours["column"]["conflicts"], ours["column"]["overlaps"], ours["column"]["killed"]) == ({}, 0, 1)
     assert report["database"]["differences"] == 0
     assert not list((tmp_path / "lake").rglob("engagement"))  # the tables are elsewhere
-    without = report["without_turns"]
-    assert without["column"]["conflicts"] or not without["is_right"]
+    assert report["without_turns"]["column"]["jobs"] == 3
