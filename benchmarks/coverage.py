@@ -1,9 +1,11 @@
 """The three streams on a mailing-list archive, with coverage `exclusive` and with `publish`, on fast and on slow storage.
 
-Each stream has several batches, and a turn for each, as streams have that run all day.
+Each stream has several batches, and a turn for each, as streams have that run all day; and so have all three until the end:
+records come oftener than requests.
 
 Slow storage is local disk whose every request takes as long as one to an object store. And there are streams of which each batch
-asks a service, which takes time and nothing of this machine. Each of these has a JVM of its own.
+asks a service, which takes time and nothing of this machine. Each of these has a JVM of its own. It has more task slots than the
+machine has cores, as a task that waits for storage needs none.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from headgate.core.spec.data import Coverage
 WORLDS = {"0 ms a request": (0, 0), "30 ms a request": (30, 0), "0 ms a request, each batch asks for 5 s": (0, 5)}
 """Name → milliseconds that a request to storage takes, and seconds that a batch asks a service."""
 ROUNDS = 2
-PARTS = {"ingest": 4, "mutation": 3, "delete": 3}
+PARTS = {"ingest": 7, "mutation": 5, "delete": 5}
+TASK_SLOTS = 6
 SLOW = Path(__file__).parent / "java" / "SlowFileSystem.java"
 COVERAGES: tuple[Coverage, ...] = ("exclusive", "publish")
 
@@ -59,12 +62,13 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
         (library,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
         subprocess.run(["javac", "--release", "17", "-d", folder / "java", "-cp", library, SLOW], check=True)
         conf = {
-            "spark.master": "local[2]",
+            "spark.master": f"local[{TASK_SLOTS}]",
+            "spark.driver.memory": "4g",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
             "spark.databricks.delta.snapshotPartitions": "2",
             "spark.driver.extraClassPath": str(folder / "java"),
-            "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m",
+            "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m -XX:+UseParallelGC",
             "spark.hadoop.fs.file.impl": "SlowFileSystem",
         }
         spark = headgate.session("bench", conf=conf)

@@ -345,6 +345,31 @@ def test_a_table_made_anew_has_none_of_the_old_tokens(
         foreign_commit(table, txn("x", 1))
     reading = log.read_tokens(table)
     assert (reading.version, dict(reading.tokens)) == (versions, {})
+    assert [dict(commit.tokens) for commit in log.commits(table, Version(0), reading.version)] == [{}] * versions
+
+
+def test_commits_that_came_with_the_head_are_not_read_again(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path
+) -> None:
+    """A turn asks for the same ones several times. Those before the head was first looked for, and long ones, are read."""
+    table = make_table(session, tmp_path / "t")
+    for batch in range(2):
+        append(rows(session, batch), table, write_token(1, batch))
+        log.head(table)
+    foreign_commit(table, txn("long", 1), *(txn(f"application-{n}", n) for n in range(2000)))
+    foreign_commit(table, txn("last", 1))
+    assert log.head(table) == 4
+    paths = commit_paths(table)
+    paths[2].unlink()
+    known = log.commits(table, Version(0), Version(4))
+    assert [(commit.version, commit.operation) for commit in known[:2]] == [(1, "WRITE"), (2, "WRITE")]
+    assert [dict(commit.tokens) for commit in known[:2]] == [{QUERY: number(1, 0)}, {QUERY: number(1, 1)}]
+    with pytest.raises(LogGone):
+        DeltaTableLog(session).commits(table, Version(0), Version(4))
+    assert paths[3].stat().st_size > 2**16
+    paths[3].unlink()
+    with pytest.raises(LogGone):
+        log.commits(table, Version(2), Version(4))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,9 @@ def scratch_log(folder: Path, *, age_s: float) -> Path:
 
 
 def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: SparkSession, tmp_path: Path) -> None:
-    """The next statement that needs one looks for those of a day ago; what they wrote is left to VACUUM.
+    """The first statement that needs one has those of a day ago looked for; what they wrote is left to VACUUM.
+
+    The next one does not: a request for each folder of overlays with files in the table would be ever more of them.
 
     Its own is gone when it ends, and neither Delta nor the gate remembers it: a driver that runs for weeks would keep them all.
     """
@@ -60,6 +62,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert outcome.published.level == 3
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
     assert found == {0: "a", 1: "a", 2: "a", 3: "acb", 4: "ab"}
+    publisher(session).afterwards.wait()
     assert [log.exists() for log in (abandoned, of_another, no_scratch)] == [False, True, True]
     assert (abandoned.parent / "part-0.parquet").exists()
     ((path, log),) = used.items()

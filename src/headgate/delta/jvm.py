@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
@@ -178,6 +178,16 @@ def _handles(root: Any) -> _Handles:
     )
 
 
+class Listed(NamedTuple):
+    """A commit of a log that was listed."""
+
+    modified_at_ms: int
+    text: str
+    """Of its actions those that were asked for."""
+    is_whole: bool
+    """Those are all."""
+
+
 class Jvm:
     """Handles and conversions for one Spark session. Cheap to make; safe to use from several threads."""
 
@@ -262,21 +272,19 @@ class Jvm:
         numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
-    def commits_from(self, store: Any, log_path: Any, version: int, known: int) -> dict[int, tuple[int, str]] | None:
-        """The commits from a version on: time of modification (ms), and, after `known`, `txn` and `protocol` actions.
+    def commits_from(self, store: Any, log_path: Any, version: int, known: int) -> dict[int, Listed] | None:
+        """The commits from a version on: after `known` with their actions; of a long one, only `txn` and `protocol`.
 
         Empty where there is no log, None where a commit was cleaned up between being listed and being read.
         """
         text = self._bulk.commits(store, log_path, version, known, self.hadoop_conf)
         if text is None:
             return None
-        found: dict[int, tuple[int, str]] = {}
-        for line in text.split("\n")[:-1]:
-            if line[0].isdigit():
-                number, modified_at_ms = map(int, line.split(" "))
-                found[number] = (modified_at_ms, "")
-            else:
-                found[number] = (modified_at_ms, f"{found[number][1]}{line}\n")
+        found: dict[int, Listed] = {}
+        for part in text.split("\x01")[1:]:
+            head, _, lines = part.partition("\n")
+            number, modified_at_ms, is_whole = map(int, head.split(" "))
+            found[number] = Listed(modified_at_ms, lines, bool(is_whole))
         return found
 
     def texts_from(self, log: Any, version: int) -> dict[int, str] | None:

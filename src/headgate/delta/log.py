@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ from headgate.delta.commits import (
     parse_commit,
     tokens_among,
 )
-from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, Listed, first_line
 from headgate.delta.line import Afterwards
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable, UnsupportedTable
 
@@ -48,6 +48,8 @@ WHOLE_LOG_MAX = 20
 """Up to this version a log is read from its first commit on, if it is still whole."""
 RECENT_MAX = 100
 """Up to so many commits are read to find files by path, before the table's whole state is."""
+KEPT_MAX = 50
+"""So many of the newest commits are kept as they were read, unless they are long: a turn asks for the same ones several times."""
 
 
 class LogGone(HeadgateError):
@@ -77,6 +79,14 @@ class _State:
     version: Version
     modified_at_ms: int
     transactions: Mapping[str, int]
+    texts: Mapping[Version, str] = field(default_factory=dict)
+    """Of the newest commits up to it. A commit never changes: what was read is true for as long as the state connects."""
+
+    def then(self, version: Version, listed: Listed) -> _State:
+        """After the commit that follows."""
+        texts = {**self.texts, version: listed.text} if listed.is_whole else dict(self.texts)
+        texts.pop(Version(version - KEPT_MAX), None)
+        return _State(version, listed.modified_at_ms, {**self.transactions, **commit_transactions(listed.text)}, texts)
 
 
 class DeltaTableLog:
@@ -211,13 +221,14 @@ class DeltaTableLog:
             tail = self._jvm.commits_from(*self._places[table], state.version, state.version)
             if tail is None:
                 continue
-            if tail.pop(state.version, (None, ""))[0] != state.modified_at_ms:
+            before = tail.pop(state.version, None)
+            if before is None or before.modified_at_ms != state.modified_at_ms:
                 self._states.pop(table, None)
                 continue
             while (following := Version(state.version + 1)) in tail:
-                modified_at_ms, text = tail[following]
-                refuse_catalog(table, actions(text, "protocol"))
-                state = _State(following, modified_at_ms, {**state.transactions, **commit_transactions(text)})
+                listed = tail[following]
+                refuse_catalog(table, actions(listed.text, "protocol"))
+                state = state.then(following, listed)
             self._states[table] = state
             return state
         raise Unavailable("the table's log changes faster than it can be read; nothing was written", table=table)
@@ -233,14 +244,17 @@ class DeltaTableLog:
         version = Version(snapshot.version())
         modified_at_ms = snapshot.logSegment().lastCommitFileModificationTimestamp()
         transactions: dict[str, int] | None = None
+        texts: dict[Version, str] = {}
         if version <= WHOLE_LOG_MAX:
             commits = self._jvm.commits_from(*self._places[table], 0, -1) or {}
-            if commits.get(version, (None, ""))[0] == modified_at_ms and set(range(version)) <= commits.keys():
-                texts = (commits[number][1] for number in range(version + 1))
-                transactions = {app_id: n for text in texts for app_id, n in commit_transactions(text).items()}
+            last = commits.get(version)
+            if last is not None and last.modified_at_ms == modified_at_ms and set(range(version)) <= commits.keys():
+                whole_log = (commits[number] for number in range(version + 1))
+                transactions = {app_id: n for one in whole_log for app_id, n in commit_transactions(one.text).items()}
+                texts = {Version(number): one.text for number, one in commits.items() if one.is_whole}
         if transactions is None:
             transactions = self._jvm.transactions(snapshot)
-        return _State(version, modified_at_ms, transactions)
+        return _State(version, modified_at_ms, transactions, texts)
 
     # ------------------------------------------------------------------------------------------------ commits and data
 
@@ -255,7 +269,7 @@ class DeltaTableLog:
         try:
             log = self._jvm.delta_log(table)
             for number in range(after + 1, upto + 1):
-                text = self._read(log, Version(number))
+                text = self._text(table, log, Version(number))
                 if text is None:
                     raise LogGone(table=table, version=number)
                 found.append(parse_commit(Version(number), text))
@@ -297,7 +311,7 @@ class DeltaTableLog:
                     known = jvm.root.scala.Option.apply(snapshot)
                     relation = log.createRelation(jvm.to_seq(()), known, jvm.none, True)
                     return jvm.frame(jvm.jsession.baseRelationToDataFrame(relation))
-            adds = self._recently_added(log, version, paths)
+            adds = self._recently_added(table, log, version, paths)
             if adds is None:
                 adds = self._live(snapshot, paths)
             absent = sorted(set(paths) - {add["path"] for add in adds})
@@ -340,13 +354,15 @@ class DeltaTableLog:
             features=_features(protocol),
         )
 
-    def _recently_added(self, log: Any, version: Version, paths: Collection[str]) -> list[dict[str, Any]] | None:
+    def _recently_added(
+        self, table: TableLocation, log: Any, version: Version, paths: Collection[str]
+    ) -> list[dict[str, Any]] | None:
         """The newest `add` action of each path from the commits up to `version`; None if one is not among the last."""
         wanted, found = set(paths), []
         for number in range(version, max(-1, version - RECENT_MAX), -1):
             if not wanted:
                 break
-            text = self._read(log, Version(number))
+            text = self._text(table, log, Version(number))
             if text is None:
                 return None
             removed = {remove["path"] for remove in actions(text, "remove")}
@@ -367,6 +383,12 @@ class DeltaTableLog:
         return [json.loads(row) for row in rows]
 
     # ------------------------------------------------------------------------------------------------------------ files
+
+    def _text(self, table: TableLocation, log: Any, version: Version) -> str | None:
+        """As `_read`, but of a commit that was read when the head was looked for: without a request."""
+        state = self._states.get(table)
+        kept = None if state is None else state.texts.get(version)
+        return self._read(log, version) if kept is None else kept
 
     def _read(self, log: Any, version: Version) -> str | None:
         """The text of a commit file; None where it does not exist."""

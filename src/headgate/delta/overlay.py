@@ -41,7 +41,6 @@ def staged_on(
         stage: Runs it on the table at a path, and keeps its commit.
     """
     root = log.dataPath()
-    sweep(jvm, root)
     name = PREFIX + uuid.uuid4().hex[:12]
     folder = jvm.path(root, name)
     prefix = str(root.toUri()).rstrip("/") + "/"
@@ -64,18 +63,19 @@ def staged_on(
     )
 
 
-def sweep(jvm: Jvm, root: Any) -> int:
-    """Removes the scratch logs that killed processes have left below a table; what they wrote is left to VACUUM."""
+def sweep(jvm: Jvm, root: Any) -> None:
+    """Removes the scratch logs that killed processes have left below a table; what they wrote is left to VACUUM.
+
+    It asks for each overlay that has files in the table, with a request or two to storage: not while somebody waits.
+    """
     disk = root.getFileSystem(jvm.hadoop_conf)
-    removed = 0
     for name in jvm.names(disk, root):
         if FOLDER.fullmatch(name):
             log_folder = jvm.path(jvm.path(root, name), "_delta_log")
             if disk.exists(log_folder):
                 age_s = time.time() - disk.getFileStatus(log_folder).getModificationTime() / 1000
                 if age_s > ABANDONED_AFTER_S:
-                    removed += bool(disk.delete(log_folder, True))
-    return removed
+                    disk.delete(log_folder, True)
 
 
 def _log(snapshot: Any, files: Sequence[Body], prefix: str) -> str:

@@ -112,6 +112,7 @@ class Publisher:
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
         self._lines: dict[str, Line] = {}
+        self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
 
     def publish(self, dml: Dml) -> Outcome:
@@ -174,6 +175,15 @@ class Publisher:
         """Of a table."""
         with self._guard:
             return self._lines.setdefault(table, Line())
+
+    def sweep(self, table: TableLocation, root: Any) -> None:
+        """Has what killed processes left below a table removed: by and by, and no sooner again than more can be old enough."""
+        with self._guard:
+            last_s, now_s = self._swept_at_s.get(table), time.monotonic()
+            if last_s is not None and now_s - last_s < overlay.ABANDONED_AFTER_S:
+                return
+            self._swept_at_s[table] = now_s
+        self.afterwards(lambda: overlay.sweep(self.jvm, root))
 
 
 @dataclass
@@ -344,6 +354,7 @@ class _Run:
         self._unlock()
         run_on = self.dml.execute_on
         assert run_on is not None, "a statement that cannot be executed elsewhere is not divisible"
+        self.publisher.sweep(self.dml.table, self.log.dataPath())
         self._set_number()
 
         def stage(path: str) -> Captured | Committed:

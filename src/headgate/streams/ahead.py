@@ -28,9 +28,11 @@ class Change:
     @staticmethod
     def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
         """Meets the rows and changes them, without a commit."""
-        met = rows.meet(decided.rules, version)
-        staged = rows.stage(decided.rules) if met.rows.num_rows > 0 else None
-        return Change(rules=decided.rules, met=met, staged=staged)
+        with beside(rows.session) as begin:
+            looked = begin(lambda: rows.meet(decided.rules, version))
+            staged = rows.stage(decided.rules)
+            met = looked.result()
+        return Change(rules=decided.rules, met=met, staged=staged if met.rows.num_rows > 0 else None)
 
     def put(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken) -> Met | None:
         """Puts it on top of what was committed meanwhile; what was met in the end.

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, Timesta
 from headgate.core.requests.fold import Admitted, Meaning, Orderable, Path, Request, admit, compose
 from headgate.core.spec import Erase, Mutate
 from headgate.delta.requests import RequestTable
+from headgate.streams.beside import beside
 from headgate.streams.erasures import Erasures
 from headgate.streams.intake import fields_of, moved_key
 from headgate.streams.steps import StreamContext
@@ -105,9 +106,11 @@ class RequestReader:
             has_kept: Whether anything may wait or stand.
         """
         keys = sorted({request.key for request in own.requests if request.key is not None})
-        waiting = self._waiting(keys, erasures) if has_kept else NOBODY
-        standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS
-        admitted = admit(own.requests, self._highest(keys), has_sequence=self._meaning.has_sequence)
+        with beside(self._context.session) as begin:
+            highest = begin(lambda: self._highest(keys))
+            waiting = self._waiting(keys, erasures) if has_kept else NOBODY
+            standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS
+        admitted = admit(own.requests, highest.result(), has_sequence=self._meaning.has_sequence)
         everything = _together(waiting, own)
         paths = compose([*waiting.requests, *admitted.in_order])
         return Decided(

@@ -12,12 +12,15 @@ from pyspark.sql import functions as F
 
 from headgate.core.requests.fold import Path, Settled
 from headgate.delta.requests import RequestTable
-from headgate.delta.statements import append, conflicts, tokened
+from headgate.delta.statements import append, conflicts, confs, tokened
 from headgate.ports import WriteToken
 from headgate.streams.held import Held
 from headgate.streams.steps import SETTLE, BatchTurn, StreamContext
 from headgate.streams.target import Met, noted
 from headgate.streams.tested import Tested
+
+ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
+"""Off: what is written in place of some rows need not be where they were."""
 
 
 class Settling:
@@ -70,14 +73,40 @@ class Settling:
             if effects:
                 source = source.join(self._effect_rows(held, effects), "request_id", "left")
                 values["effect"] = "coalesce(s.effect, t.effect)"
-            listed = ", ".join(f"'{state}'" for state in states)
-            table = DeltaTable.forPath(session, location).alias("t")
-            condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
             with tokened(session, token), conflicts():
+                if states == ["stored"]:
+                    self._rewrite_stored(source, values)
+                    return
+                listed = ", ".join(f"'{state}'" for state in states)
+                table = DeltaTable.forPath(session, location).alias("t")
+                condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
                 merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=cast("Any", values))
                 merge.execute()
 
         turn.write(location, step=SETTLE, name="settle", statement=statement)
+
+    def _rewrite_stored(self, source: DataFrame, values: Mapping[str, str]) -> None:
+        """Write all stored requests to where they belong now: one job, where MERGE looks for the rows of the batch first.
+
+        They are a partition of their own, which only this stream's batches write: small, and gone when they are settled.
+        """
+        stored = self._requests.rows(["stored"])
+        assert stored is not None
+        joined = stored.alias("t").join(
+            F.broadcast(source.alias("s")), F.col("t.request_id") == F.col("s.request_id"), "left"
+        )
+        is_settled = F.col("s.request_id").isNotNull()
+        rows = joined.select(
+            *[
+                F.when(is_settled, F.expr(values[name])).otherwise(F.col(f"t.{name}")).alias(name)
+                if name in values
+                else F.col(f"t.{name}")
+                for name in stored.columns
+            ]
+        )
+        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", "state = 'stored'")
+        with confs(self._context.session, {ANY_ROWS_CONF: "false"}):
+            writer.save(self._requests.location)
 
     def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
         """`request_id` and `effect`."""

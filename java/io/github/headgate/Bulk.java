@@ -19,13 +19,15 @@ import scala.collection.Iterator;
 public final class Bulk {
   private static final String COMMIT = "\\d{20}\\.json";
   private static final int KIND_WIDTH = 24; // an action's kind is the first key of its line
+  private static final long SHORT_MAX = 1 << 16; // bytes of a commit that is told whole
 
   private Bulk() {}
 
   /**
-   * The commits of a table's log from a version on: number and time of modification (ms) in one line, and below it, for
-   * versions after `known`, the actions of the kinds `txn` and `protocol`. Empty where there is no log, null where a
-   * commit was cleaned up between being listed and being read.
+   * The commits of a table's log from a version on: behind a character that JSON does not have, a line of number, time of
+   * modification (ms) and 1 or 0 for told whole or not; below it, for versions after `known`, the actions, of a long one
+   * those of the kinds `txn` and `protocol`. Empty where there is no log, null where a commit was cleaned up between being
+   * listed and being read.
    */
   public static String commits(LogStore store, Path log, long from, long known, Configuration conf) throws IOException {
     StringBuilder found = new StringBuilder();
@@ -40,21 +42,19 @@ public final class Bulk {
       String name = file.getPath().getName();
       if (!name.matches(COMMIT)) continue;
       long version = Long.parseLong(name.substring(0, 20));
-      StringBuilder actions = new StringBuilder();
-      if (version > known) {
-        Iterator<String> lines;
-        try {
-          lines = store.read(file.getPath(), conf).iterator();
-        } catch (FileNotFoundException | NoSuchFileException cleaned) {
-          return null;
-        }
+      boolean isWhole = version > known && file.getLen() <= SHORT_MAX;
+      found.append('\u0001').append(version).append(' ').append(file.getModificationTime()).append(isWhole ? " 1\n" : " 0\n");
+      if (version <= known) continue;
+      try {
+        Iterator<String> lines = store.read(file.getPath(), conf).iterator();
         while (lines.hasNext()) {
           String line = lines.next();
           String kind = line.substring(0, Math.min(KIND_WIDTH, line.length()));
-          if (kind.contains("\"txn\"") || kind.contains("\"protocol\"")) actions.append(line).append('\n');
+          if (isWhole || kind.contains("\"txn\"") || kind.contains("\"protocol\"")) found.append(line).append('\n');
         }
+      } catch (FileNotFoundException | NoSuchFileException cleaned) {
+        return null;
       }
-      found.append(version).append(' ').append(file.getModificationTime()).append('\n').append(actions);
     }
     return found.toString();
   }

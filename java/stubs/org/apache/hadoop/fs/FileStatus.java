@@ -5,6 +5,10 @@ public class FileStatus {
     return null;
   }
 
+  public long getLen() {
+    return 0;
+  }
+
   public long getModificationTime() {
     return 0;
   }
