@@ -100,6 +100,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("DELETE FROM {t} WHERE v < unix_timestamp()", Reads.TABLE, (TIME,)),
     ("DELETE FROM {t} WHERE at < 'now'", Reads.TABLE, (TIME,)),
     ("DELETE FROM {t} WHERE cast(at AS DATE) = 'Today'", Reads.TABLE, (TIME,)),
+    ("DELETE FROM {t} WHERE at < 'today UTC'", Reads.TABLE, (TIME,)),
     ("DELETE FROM {t} WHERE at < '2026-01-01' AND s = 'now'", Reads.ROWS, ()),
     ("DELETE FROM {t} WHERE rand() < 0.5", Reads.TABLE, (CHANCE,)),
     ("UPDATE {t} SET v = v + 1 WHERE id = 3", Reads.ROWS, ()),
@@ -247,7 +248,10 @@ def test_parameters_stand_in_no_row(tables: Tables) -> None:
     ("assigned", "then"),
     [
         ("v = v + length(s)", PARTLY),
+        ("s = 'no time', v = v + 1", PARTLY),
         ("at = current_timestamp()", AGAIN),
+        ("at = 'now'", AGAIN),
+        ("v = 1, at = ' Today UTC'", AGAIN),
         ("v = monotonically_increasing_id()", AGAIN),
         ("s = uuid()", AGAIN),
     ],
@@ -259,6 +263,14 @@ def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
     found = headgate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
     assert said(found) == (Reads.ROWS, ())
     assert then in found.outcomes[OTHERS["same rows"]]
+
+
+def test_a_merge_is_divided_only_if_it_says_no_time(tables: Tables) -> None:
+    """As an UPDATE: its text becomes a time only in the column that it is assigned to."""
+    merge = "MERGE INTO {t} t USING local_rows s ON t.id = s.id WHEN MATCHED THEN UPDATE SET "
+    for assigned, then in (("t.s = 'no time'", PARTLY), ("t.at = 'now'", AGAIN)):
+        found = headgate.explain(tables.session, tables.text(merge + assigned))
+        assert then in found.outcomes[OTHERS["same rows"]], assigned
 
 
 def test_words_depend_on_what_the_table_has(tables: Tables) -> None:

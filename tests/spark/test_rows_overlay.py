@@ -65,6 +65,10 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     publisher(session).afterwards.wait()
     assert [log.exists() for log in (abandoned, of_another, no_scratch)] == [False, True, True]
     assert (abandoned.parent / "part-0.parquet").exists()
+    later = scratch_log(tmp_path / "t" / "hg0000000000ff", age_s=ABANDONED_AFTER_S + 3600)
+    publisher(session).sweep(dml.table, jvm.delta_log(table).dataPath())
+    publisher(session).afterwards.wait()
+    assert later.exists()
     ((path, log),) = used.items()
     assert not (Path(path.removeprefix("file:")) / "_delta_log").exists()
     assert not jvm.delta_log(path).equals(log)

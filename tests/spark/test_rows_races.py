@@ -196,11 +196,12 @@ def test_a_merge_that_widens_the_table_is_followed_and_follows(
     audit(path)
 
 
-def test_the_time_that_an_update_says_is_one(session: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("now", ["current_timestamp()", "'now'"])
+def test_the_time_that_an_update_says_is_one(session: SparkSession, tmp_path: Path, now: str) -> None:
     """A row that comes in has the whole of it executed again: in parts it would say two times."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT, at TIMESTAMP", enableDeletionVectors="true")
     one_by_one(session, tmp_path / "t", ["INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, id % 2, NULL FROM range(6)"])
-    ours = "UPDATE {t} SET at = current_timestamp() WHERE v = 0"
+    ours = f"UPDATE {{t}} SET at = {now} WHERE v = 0"
     outcome = followed(session, tmp_path / "t", ours, ["INSERT INTO {t} VALUES (10, 0, NULL)"])
     found = {row.id: row.at for row in session.read.format("delta").load(table).collect()}
     assert {id_ for id_, at in found.items() if at is not None} == {0, 2, 4, 10}

@@ -25,6 +25,7 @@ from headgate.delta.plans import (
     analysed,
     kind,
     listed,
+    may_become_time,
     obstacles_of,
     obstacles_of_source,
     says_time,
@@ -202,7 +203,7 @@ class Dml:
                 pairs = self.named(self._empty).join(self.source, self.on, "inner")
                 plan = analysed(pairs.select(*self.values, *self.conditions))
             # Numbers of monotonically_increasing_id() are different ones within an execution, not between two.
-            return not plan.deterministic() or says_time(self.jvm, plan)
+            return not plan.deterministic() or says_time(self.jvm, plan) or may_become_time(self.jvm, plan)
         except JVM_ERRORS:
             return True
 

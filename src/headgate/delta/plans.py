@@ -23,8 +23,10 @@ TAKES_SOME = frozenset(
 """Nodes of plans that Spark calls deterministic, though which rows they give may depend on the order in which rows come."""
 MAY_DIFFER = TAKES_SOME | {"Aggregate", "Deduplicate", "Window"}
 """With nodes of which it depends on what is read of their rows."""
-SAYS_NOW = re.compile(r"\bcast\((now|today|yesterday|tomorrow) as (date|timestamp)", re.IGNORECASE)
+SAYS_NOW = re.compile(r"\bcast\(\s*(now|today|yesterday|tomorrow)\b[^#(]* as (date|timestamp)", re.IGNORECASE)
 """Texts that Spark takes for a time only as it plans each query."""
+IS_NOW = re.compile(r"\s*(now|today|yesterday|tomorrow)\b[^#(]* AS ", re.IGNORECASE)
+"""Such a text by itself, under a name: where it is assigned to a column of times, Spark casts it later than the plan says."""
 IN_ANY_ORDER = frozenset({"Count", "Max", "Min"})
 """Aggregate functions that are certain to say the same of rows in another order; not sums, which floats round on the way."""
 
@@ -57,6 +59,11 @@ def says_time(jvm: Jvm, plan: Any) -> bool:
     """Whether a plan or an expression asks what time it is, or who runs it."""
     patterns = scala_object(jvm.root, PATTERNS)
     return bool(plan.containsPattern(patterns.CURRENT_LIKE())) or SAYS_NOW.search(str(plan.toString())) is not None
+
+
+def may_become_time(jvm: Jvm, projection: Any) -> bool:
+    """Whether a column of a projection is a text that says what time it is, once it is assigned to a column of times."""
+    return any(IS_NOW.match(str(each.toString())) for each in jvm.from_seq(projection.projectList()))
 
 
 def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read: Sequence[Column] | None) -> list[str]:
