@@ -22,6 +22,7 @@ from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
 from headgate.delta.plans import (
     EXPRESSIONS,
     PATTERNS,
+    alone,
     analysed,
     kind,
     listed,
@@ -173,9 +174,11 @@ class Dml:
                     found.append("files of its source came or went while it was executed")
             if self.on is not None and self.source is not None:
                 joined = self.named(self._empty).join(self.source, self.on, "inner")
-                found += obstacles_of(jvm, [analysed(joined).condition().get()], "its condition")
+                found += obstacles_of(jvm, alone(jvm, analysed(joined).condition().get()), "its condition")
             if self.condition is not None:
-                found += obstacles_of(jvm, [analysed(self.concerned(self._empty)).condition()], "its condition")
+                found += obstacles_of(
+                    jvm, alone(jvm, analysed(self.concerned(self._empty)).condition()), "its condition"
+                )
             if self.assigned:
                 plan = analysed(self.named(self._empty).select(*self.assigned.values()))
                 if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):

@@ -184,7 +184,7 @@ class Gate:
 
     def unreserve(self, table: TableLocation, token: str) -> None:
         """Ends a reservation."""
-        unless_gone(lambda: self._gate.unreserve(table, token))
+        self._gate.unreserve(table, token)
 
 
 def is_after_commit(error: BaseException) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame
 from headgate.core.ids import TableLocation
 from headgate.delta.jvm import Jvm, scala_object
 
-PATTERNS = "org.apache.spark.sql.catalyst.trees.TreePattern$"
+CATALYST = "org.apache.spark.sql.catalyst"
+PATTERNS = f"{CATALYST}.trees.TreePattern$"
 EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
 TAKES_SOME = frozenset(
     {
@@ -23,8 +24,6 @@ TAKES_SOME = frozenset(
 """Nodes of plans that Spark calls deterministic, though which rows they give may depend on the order in which rows come."""
 MAY_DIFFER = TAKES_SOME | {"Aggregate", "Deduplicate", "Window"}
 """With nodes of which it depends on what is read of their rows."""
-SAYS_NOW = re.compile(r"\bcast\(\s*(now|today|yesterday|tomorrow)\b[^#(]* as (date|timestamp)", re.IGNORECASE)
-"""Texts that Spark takes for a time only as it plans each query."""
 IS_NOW = re.compile(r"\s*(now|today|yesterday|tomorrow)\b[^#(]* AS ", re.IGNORECASE)
 """Such a text by itself, under a name: where it is assigned to a column of times, Spark casts it later than the plan says."""
 IN_ANY_ORDER = frozenset({"Count", "Max", "Min"})
@@ -41,24 +40,34 @@ def analysed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
 
 
-def obstacles_of(jvm: Jvm, expressions: Iterable[Any], what: str) -> list[str]:
-    """Of expressions, or of whole plans."""
-    patterns = scala_object(jvm.root, PATTERNS)
-    asked = list(expressions)
+def obstacles_of(jvm: Jvm, plan: Any, what: str) -> list[str]:
+    """Of a whole plan, or of `alone`."""
     found = []
-    if not all(each.deterministic() for each in asked):
+    if not plan.deterministic():
         found.append(f"{what} is not deterministic")
-    if any(says_time(jvm, each) for each in asked):
+    if says_time(jvm, plan):
         found.append(f"{what} says what time it is")
-    if any(each.containsPattern(patterns.PLAN_EXPRESSION()) for each in asked):
+    if plan.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION()):
         found.append(f"{what} has a sub-query")
     return found
 
 
+def alone(jvm: Jvm, *expressions: Any) -> Any:
+    """A plan of these expressions, and of nothing that they are asked of; not to be executed."""
+    nodes = getattr(jvm.root, f"{CATALYST}.plans.logical")
+    together = getattr(jvm.root, f"{CATALYST}.expressions.Coalesce")(jvm.to_seq(expressions))
+    return nodes.Filter(together, nodes.OneRowRelation())
+
+
 def says_time(jvm: Jvm, plan: Any) -> bool:
-    """Whether a plan or an expression asks what time it is, or who runs it."""
-    patterns = scala_object(jvm.root, PATTERNS)
-    return bool(plan.containsPattern(patterns.CURRENT_LIKE())) or SAYS_NOW.search(str(plan.toString())) is not None
+    """Whether a plan asks what time it is, or who runs it; also by a text that Spark takes for a time as it plans each query."""
+    if plan.containsPattern(scala_object(jvm.root, PATTERNS).CURRENT_LIKE()):
+        return True
+    # By Spark's own rules: it shortens long lists where it is asked for a plan's words.
+    replaced = scala_object(jvm.root, f"{CATALYST}.optimizer.ReplaceExpressions$").apply(plan)
+    return (
+        not scala_object(jvm.root, f"{CATALYST}.optimizer.SpecialDatetimeValues$").apply(replaced).fastEquals(replaced)
+    )
 
 
 def may_become_time(jvm: Jvm, projection: Any) -> bool:
@@ -82,10 +91,10 @@ def obstacles_of_source(jvm: Jvm, source: DataFrame, table: TableLocation, read:
     else:
         reading = _Reading(jvm)
         # What Spark calls it itself is asked first: a wide source takes long to follow.
-        if obstacles_of(jvm, [plan], "its source") or any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
+        if obstacles_of(jvm, plan, "its source") or any(kind(node) in MAY_DIFFER for node in _nodes(jvm, plan)):
             asked = analysed(source.select(*read))
             reading.follow(asked, asked.outputSet())
-        found = obstacles_of(jvm, reading.expressions, "its source")
+        found = obstacles_of(jvm, alone(jvm, *reading.expressions), "its source")
         if reading.takes_some:
             found.append("its source takes some rows of many, which may be others later")
     own = str(jvm.delta_log(table).dataPath())
