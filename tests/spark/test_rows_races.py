@@ -19,7 +19,7 @@ from headgate.delta.statements import confs
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import KINDS, audit, make
-from tests.spark.delta_tables import commit_paths, make_table, rows
+from tests.spark.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.spark.test_delta_statements import wait_until
 
 
@@ -101,6 +101,36 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
     found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
     assert found == {**dict.fromkeys((*range(5), 10, 11), "ab"), 12: "a"}
     audit(tmp_path / "t")
+
+
+def test_a_statement_that_another_driver_outruns_says_so(
+    session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A reservation holds the commits of its driver alone: it goes on until it is not overtaken, and not in silence."""
+    table = make_table(session, tmp_path / "t")
+    rows(session, 1, 2).write.format("delta").mode("append").save(table)
+    dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")
+    assert dml is not None
+    ours = dml
+    executions = 0
+
+    def outrun() -> object:
+        nonlocal executions
+        executions += 1
+        try:
+            return ours.execute()
+        finally:  # it ends with an error where its commit is kept
+            if executions <= 4:
+                add = {**last_add(table), "path": f"came-{executions}.parquet"}
+                shutil.copy(Path(table, last_add(table)["path"]), Path(table, add["path"]))
+                foreign_commit(table, {"add": add})
+
+    with caplog.at_level("WARNING", "headgate"):
+        staged = publisher(session).stage(replace(dml, execute=outrun))
+        published = publisher(session).finish(staged, write_token(1, 0)).published
+    assert (executions, published.level, published.executions) == (5, 5, 5)
+    assert [record.args[2] for record in caplog.records if "another driver" in record.msg] == [2, 3]  # type: ignore[index]
+    assert all(row.id == 1 for row in session.read.format("delta").load(table).collect())
 
 
 # ------------------------------------------------------------------------------------------------------------- what wins

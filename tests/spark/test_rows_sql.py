@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 import headgate
 from headgate.delta.rows import LISTED_MAX
 from headgate.tables.result import Result
+from headgate.tables.running import publisher
+from headgate.tables.sql import statement
 from tests.spark.delta_tables import follow, make_table
 
 COLUMNS = "id BIGINT, v BIGINT DEFAULT 7"
@@ -127,3 +129,49 @@ def test_the_time_of_loading_is_what_it_was_when_the_merge_was_executed(session:
     found = sorted(rows(session, made))
     assert found[1:-1] == [(2, 2), (3, 3), (4, 4), (5, 5)]
     assert found[0] == (1, found[-1][1])
+
+
+def test_a_table_named_in_the_catalog_is_followed_on(session: SparkSession, made: str, tmp_path: Path) -> None:
+    by_path = statement(session, f"DELETE FROM {made}")
+    assert by_path is not None
+    session.sql("DROP TABLE IF EXISTS named")
+    session.sql(f"CREATE TABLE named USING delta LOCATION '{tmp_path}/t'")
+    try:
+        for name in ("named", "default.named", "spark_catalog.default.named"):
+            dml = statement(session, f"DELETE FROM {name} WHERE id = 1")
+            assert dml is not None
+            assert dml.table == by_path.table
+        staged = publisher(session).stage(dml)
+        session.sql("INSERT INTO named (id) VALUES (1)")
+        outcome = publisher(session).finish(staged)
+        assert (outcome.published.level, session.table("named").where("id = 1").count()) == (2, 0)
+    finally:
+        session.sql("DROP TABLE named")
+
+
+def test_a_name_is_looked_up_in_the_current_catalog(session: SparkSession, made: str, tmp_path: Path) -> None:
+    """Not in the session's, where a Delta table may have the same name."""
+    other = session.newSession()
+    for key, value in {
+        "": "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog",
+        ".url": f"jdbc:derby:{tmp_path}/db;create=true",
+        ".driver": "org.apache.derby.jdbc.EmbeddedDriver",
+    }.items():
+        other.conf.set(f"spark.sql.catalog.other{key}", value)
+    other.sql(f"CREATE TABLE named_twice USING delta LOCATION '{tmp_path}/t'")
+    try:
+        other.sql("CREATE NAMESPACE other.app")
+        other.sql("CREATE TABLE other.app.named_twice (id INT)")
+        other.sql("USE other.app")
+        assert statement(other, "INSERT INTO named_twice VALUES (2)") is None
+        kept = statement(other, "DELETE FROM spark_catalog.default.named_twice WHERE id = 1")
+        by_path = statement(session, f"DELETE FROM {made}")
+        assert kept is not None
+        assert by_path is not None
+        assert kept.table == by_path.table
+        version = session.sql(f"DESCRIBE HISTORY {made}").count()
+        headgate.sql(other, "INSERT INTO named_twice VALUES (2)")
+        assert [row.id for row in other.sql("SELECT * FROM named_twice").collect()] == [2]
+        assert session.sql(f"DESCRIBE HISTORY {made}").count() == version
+    finally:
+        session.sql("DROP TABLE spark_catalog.default.named_twice")

@@ -203,6 +203,7 @@ class _Run:
     publish_s: float = 0.0
     rows_read: int = 0
     is_reserved: bool = False
+    _executions_reserved: int = 0
     _computed_on: Version | None = None
     """The snapshot of the last execution whose commit was kept."""
     in_doubt: Version | None = None
@@ -312,6 +313,7 @@ class _Run:
         """What the protocol, or a rebase, asks."""
         match effect:
             case Execute():
+                self._warn_if_outrun()
                 return self._execute()
             case Describe():
                 return self._describe()
@@ -328,12 +330,25 @@ class _Run:
             case WriteVectors(vectors=vectors):
                 return self.rows.write_vectors(vectors)
             case ExecuteOn(files=files, version=version):
+                self._warn_if_outrun()
                 return self._execute_on(files, version)
             case Put(version=version, actions=actions, info=info):
                 return self._put(version, actions, info)
             case Reserve():
                 return self._reserve()
         raise AssertionError(f"not answered: {effect}")
+
+    def _warn_if_outrun(self) -> None:
+        """Says that an execution with the table reserved was overtaken: by another driver, which the reservation does not hold."""
+        self._executions_reserved += self.is_reserved
+        if self._executions_reserved > 1:
+            LOGGER.warning(
+                "%s of %s is executed again, for the %d. time since its driver holds the table for it: another driver commits "
+                "faster than it runs. It goes on until it is not overtaken; turns exclude this",
+                self.dml.operation.value,
+                self.dml.table,
+                self._executions_reserved,
+            )
 
     def _execute(self) -> Captured | Committed:
         self._unlock()

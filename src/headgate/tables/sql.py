@@ -262,11 +262,22 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
         if len(parts) == 2 and parts[0].lower() == "delta":
             table = stock.DeltaTable.forPath(spark, parts[1])
         else:
-            table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in parts))
+            named = _as_spark_finds_it(jvm, parts)
+            table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
             alias = alias or parts[-1]
     except JVM_ERRORS:
         return None
     return _Target(location_of(table._jdt), alias)
+
+
+def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
+    """A name with the current catalog, unless it is the session's: that is where Delta looks for a name of one part."""
+    state = jvm.jsession.sessionState()
+    manager = state.catalogManager()
+    catalog = str(manager.currentCatalog().name())
+    if len(parts) > 1 or catalog == "spark_catalog" or state.catalog().getTempView(parts[0]).isDefined():
+        return parts
+    return [catalog, *manager.currentNamespace(), *parts]
 
 
 def _any_of(conditions: Sequence[Column | None]) -> Column | None:
