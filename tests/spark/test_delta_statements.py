@@ -152,6 +152,14 @@ def waits_for(df: DataFrame, started: Path, released: Path) -> DataFrame:
     return df.withColumn("id", F.udf(wait, "bigint")("id"))
 
 
+def is_held(session: SparkSession) -> bool:
+    """Whether a commit waits in the gate."""
+    jvm = session._jvm
+    assert jvm is not None
+    threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
+    return any("headgate.Gate.pause" in str(thread.toString()) for thread in threads)
+
+
 def wait_until(is_so: Callable[[], bool]) -> None:
     """Polls, with a limit."""
     deadline = time.monotonic() + WAIT_S_MAX

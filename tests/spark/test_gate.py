@@ -29,7 +29,7 @@ from headgate.delta.statements import confs
 from headgate.delta.upkeep import CHECK_CONF
 from headgate.errors import TurnNotGranted
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
-from tests.spark.test_delta_statements import wait_until
+from tests.spark.test_delta_statements import is_held, wait_until
 
 VECTORS = {"enableDeletionVectors": "true"}
 
@@ -54,6 +54,26 @@ def governed(gate: Gate, table: TableLocation) -> Iterator[TableLocation]:
     gate.govern(table)
     yield table
     gate.release(table)
+
+
+HELD_MS = 600_000
+
+
+def note_of(table: TableLocation) -> Path:
+    """What tells other drivers of a reservation."""
+    return Path(table, "_headgate", "reserved")
+
+
+def tell(table: TableLocation, text: str) -> None:
+    """Another driver writes the note."""
+    note_of(table).parent.mkdir(exist_ok=True)
+    note_of(table).with_name(".reserved.crc").unlink(missing_ok=True)
+    note_of(table).write_text(text)
+
+
+def append(session: SparkSession, table: TableLocation, id_: int) -> None:
+    """By stock Delta."""
+    rows(session, id_).write.format("delta").mode("append").save(table)
 
 
 def run(gate: Gate, work: Callable[[], object], *, is_staged: bool = False) -> Captured | Committed:
@@ -303,44 +323,117 @@ def test_without_being_governed_a_table_refuses_jobs_alone(
 def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """A statement of ours is kept though its version is free; a stock one goes on when the reservation ends, or its patience."""
-    assert gate.reserve(table, "one")
+    """A statement of ours is kept though its version is free; a stock one goes on when the reservation ends."""
+    assert gate.reserve(table, "one", HELD_MS)
     try:
-        assert not gate.reserve(table, "another")
+        assert not gate.reserve(table, "another", HELD_MS)
         assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
-        rows(session, 20).write.format("delta").mode("append").save(table)
-        assert len(commit_paths(table)) == 3, "without patience it does not wait"
         with gate.history("one", {}):
-            rows(session, 21).write.format("delta").mode("append").save(table)
-        assert gate.reserve(table, "one"), "its commit has ended it"
-        with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
-            running = pool.submit(rows(session, 22).write.format("delta").mode("append").save, table)
-            time.sleep(2)
-            assert len(commit_paths(table)) == 4
+            append(session, table, 21)
+        assert gate.reserve(table, "one", HELD_MS), "its commit has ended it"
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(append, session, table, 22)
+            wait_until(lambda: is_held(session))
+            assert len(commit_paths(table)) == 3
             gate.unreserve(table, "one")
             running.result()
     finally:
         gate.unreserve(table, "one")
-    assert len(commit_paths(table)) == 5
-    assert run(gate, delete(session, table, "id = 1")) == Committed(5)
+    assert len(commit_paths(table)) == 4
+    assert not note_of(table).exists()
+    assert run(gate, delete(session, table, "id = 1")) == Committed(4)
+
+
+def test_a_reservation_runs_out_unless_it_is_taken_anew(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """Nobody waits for longer than was said; who has lost it to another has to wait for it."""
+    assert gate.reserve(table, "one", 1)
+    append(session, table, 20)
+    assert gate.reserve(table, "one", 1)
+    assert gate.reserve(table, "one", HELD_MS), "it is its own"
+    assert not gate.reserve(table, "another", HELD_MS)
+    assert gate.reserve(table, "one", 1)
+    wait_until(lambda: gate.reserve(table, "another", HELD_MS))
+    try:
+        assert not gate.reserve(table, "one", HELD_MS)
+        gate.unreserve(table, "one")
+        assert isinstance(run(gate, delete(session, table, "id = 1")), Captured), "that was not the other's end"
+    finally:
+        gate.unreserve(table, "another")
+    assert run(gate, delete(session, table, "id = 1")) == Committed(3)
 
 
 def test_a_reservation_ends_with_its_commit(session: SparkSession, gate: Gate, table: TableLocation) -> None:
     """A hook that commits in the statement's thread, as auto-compaction does, does not wait for the statement."""
-    assert gate.reserve(table, "one")
+    assert gate.reserve(table, "one", HELD_MS)
 
     def statement_and_hook() -> None:
         with gate.history("one", {}):
-            rows(session, 20).write.format("delta").mode("append").save(table)
-            rows(session, 21).write.format("delta").mode("append").save(table)
+            append(session, table, 20)
+            append(session, table, 21)
 
-    with confs(session, {"spark.headgate.holdMs": "60000"}), ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool:
         running = pool.submit(statement_and_hook)
         try:
             running.result(timeout=40)
         finally:
             gate.unreserve(table, "one")
     assert len(commit_paths(table)) == 4
+
+
+def test_a_reservation_of_another_driver_is_heeded(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """It is told by a note beside the table: ours are kept, stock ones wait, and nobody else takes it."""
+    tell(table, f"another {HELD_MS} 1")
+    assert not gate.reserve(table, "one", HELD_MS)
+    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(append, session, table, 20)
+        wait_until(lambda: is_held(session))
+        assert len(commit_paths(table)) == 2
+        note_of(table).unlink()
+        running.result()
+    assert gate.reserve(table, "one", HELD_MS)
+    assert note_of(table).read_text().startswith(f"one {HELD_MS} ")
+    gate.unreserve(table, "one")
+    assert not note_of(table).exists()
+
+
+def test_a_driver_that_died_holds_nobody_up_for_good(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """Its note is heeded once, for as long as it says, and then removed; also that of a driver that was slower than it thought."""
+    tell(table, "dead 200 1")
+    append(session, table, 20)
+    wait_until(lambda: gate.reserve(table, "one", HELD_MS))
+    assert note_of(table).read_text().startswith("one ")
+    tell(table, "dead 200 2")
+    gate.unreserve(table, "one")
+    assert note_of(table).read_text() == "dead 200 2", "it is another's"
+    wait_until(lambda: run(gate, delete(session, table, "id = 1")) == Committed(None) or not note_of(table).exists())
+    assert ids(session, table) == [0, *range(2, 10), 20]
+
+
+@pytest.mark.parametrize("text", ["", "half", "one two three", "one 99999999999999999999 1", "a b"])
+def test_a_note_that_is_half_written_says_nothing(
+    session: SparkSession, gate: Gate, table: TableLocation, text: str
+) -> None:
+    """Or one of something else: nobody waits for it."""
+    tell(table, text)
+    append(session, table, 20)
+    assert gate.reserve(table, "one", HELD_MS)
+    gate.unreserve(table, "one")
+
+
+def test_who_has_waited_does_not_wait_for_the_next_one(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """Statements that reserve the table one after another do not keep an append away for good."""
+    assert gate.reserve(table, "one", HELD_MS)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(append, session, table, 20)
+        wait_until(lambda: is_held(session))
+        tell(table, f"two {HELD_MS} 1")
+        gate.unreserve(table, "one")
+        running.result()
+    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured), "who comes now waits"
+    note_of(table).unlink()
 
 
 STOPPED = """

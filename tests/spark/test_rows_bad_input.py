@@ -61,6 +61,26 @@ def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table:
     assert bytes_of(table) == log
 
 
+def test_a_name_that_is_given_to_another_table_meanwhile(
+    session: SparkSession, table: TableLocation, tmp_path: Path
+) -> None:
+    """Between its look-up and its execution: the commit of the one is not put to the other."""
+    other = make_table(session, tmp_path / "other", **VECTORS)
+    rows(session, 3).write.format("delta").mode("append").save(other)
+    session.sql(f"CREATE TABLE moved USING delta LOCATION '{table}'")
+    try:
+        dml = statement(session, "DELETE FROM moved WHERE id = 3")
+        assert dml is not None
+        session.sql("DROP TABLE moved")
+        session.sql(f"CREATE TABLE moved USING delta LOCATION '{other}'")
+        logs = bytes_of(table), bytes_of(other)
+        with pytest.raises(InvalidRequest, match="was given to another one while it ran; nothing was written"):
+            publisher(session).stage(dml)
+        assert (bytes_of(table), bytes_of(other)) == logs
+    finally:
+        session.sql("DROP TABLE moved")
+
+
 def test_a_log_that_was_cleaned_past_the_base_is_said(session: SparkSession, table: TableLocation) -> None:
     """What was committed since can no longer be told."""
     before = staged(session, table, "DELETE FROM T WHERE id = 3")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +23,7 @@ from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import KINDS, audit, make
 from tests.spark.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
-from tests.spark.test_delta_statements import wait_until
+from tests.spark.test_delta_statements import is_held, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +63,6 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
 # -------------------------------------------------------------------------------------------------------- the table reserved
 
 
-def is_held(session: SparkSession) -> bool:
-    """Whether a commit waits in the gate."""
-    jvm = session._jvm
-    assert jvm is not None
-    threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
-    return any("headgate.Gate.pause" in str(thread.toString()) for thread in threads)
-
-
 def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: SparkSession, tmp_path: Path) -> None:
     """Whenever it is executed a row comes in that it concerns: the third time it is not overtaken, and an append waits."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
@@ -103,10 +98,10 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
     audit(tmp_path / "t")
 
 
-def test_a_statement_that_another_driver_outruns_says_so(
+def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reservation holds the commits of its driver alone: it goes on until it is not overtaken, and not in silence."""
+    """A reservation holds those who pass a gate: it goes on until it is not overtaken, and not in silence."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1, 2).write.format("delta").mode("append").save(table)
     dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")
@@ -129,9 +124,100 @@ def test_a_statement_that_another_driver_outruns_says_so(
         staged = publisher(session).stage(replace(dml, execute=outrun))
         published = publisher(session).finish(staged, write_token(1, 0)).published
     assert (executions, published.level, published.executions) == (5, 5, 5)
-    told = [message for message in caplog.messages if "another driver commits faster" in message]
+    told = [message for message in caplog.messages if "commits faster than it runs" in message]
     assert [number for message in told for number in (2, 3, 4) if f" {number}. time" in message] == [2, 3]
     assert all(row.id == 1 for row in session.read.format("delta").load(table).collect())
+
+
+APPENDING = """
+import sys, threading
+import headgate
+from headgate.testing.soak import CONF
+
+session = headgate.session("appender", conf=CONF)
+row = session.createDataFrame([(2, "a")], "id BIGINT, v STRING").coalesce(1)
+asked = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), asked.set()), daemon=True).start()
+while not asked.is_set():
+    row.write.format("delta").mode("append").save(sys.argv[1])
+    print("came", flush=True)
+"""
+
+
+def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Appends of a driver of its own, one after another, each of which concerns it: they wait, as those of its own do."""
+    table = make_table(session, tmp_path / "t")
+    rows(session, 1, 2).write.format("delta").mode("append").save(table)
+    note = Path(table, "_headgate", "reserved")
+    dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")
+    assert dml is not None
+    ours = dml
+    executions = 0
+
+    def overtaken() -> object:
+        nonlocal executions
+        executions += 1
+        assert executions <= 6, "it goes on and on"
+        there, held_since = len(commit_paths(table)), None
+        while len(commit_paths(table)) == there:
+            held_since = (held_since or time.monotonic()) if note.exists() else None
+            if held_since is not None and time.monotonic() - held_since > 3:  # longer than an append takes
+                break
+            time.sleep(0.05)
+        return ours.execute()
+
+    with subprocess.Popen(
+        [sys.executable, "-c", APPENDING, table], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "came\n"
+            published = publisher(session).publish(replace(dml, execute=overtaken)).published
+            assert published.level == 5
+            assert not note.exists()
+            assert other.stdout.readline() == "came\n", "it goes on"
+        finally:
+            other.communicate("")
+    assert other.returncode == 0
+    assert published.version is not None
+    left = session.read.format("delta").option("versionAsOf", published.version).load(table)
+    assert [row.id for row in left.collect()] == [1]
+    audit(tmp_path / "t")
+
+
+@pytest.mark.parametrize("when", ["before it is put", "while it is executed again"])
+def test_a_table_that_was_replaced_is_written_as_it_then_is(session: SparkSession, tmp_path: Path, when: str) -> None:
+    """Its log goes on: a serial run would have executed the statement on the new table."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    dml = statement(session, f"DELETE FROM delta.`{path}` WHERE id IN (3, 1000) AND now() > '2000-01-01'")
+    assert dml is not None
+    ours = dml
+    new = f"CREATE OR REPLACE TABLE delta.`{path}` USING delta AS SELECT * FROM delta.`{path}` WHERE id < 10"
+    executions = 0
+
+    def replaced() -> object:
+        nonlocal executions
+        executions += 1
+        try:
+            return ours.execute()
+        finally:  # it ends with an error where its commit is kept
+            if executions == (1 if when == "before it is put" else 2):
+                with ThreadPoolExecutor(1) as other:  # a thread of its own: this one's commits are the statement's
+                    other.submit(session.sql, new).result()
+
+    staged = publisher(session).stage(replace(dml, execute=replaced))
+    session.sql(f"INSERT INTO delta.`{path}` SELECT 1000, 0, 0, 1, 'x'")
+    published = publisher(session).finish(staged, write_token(1, 0)).published
+    assert published.level >= 2
+    assert published.version is not None
+    found = {row.id for row in session.read.format("delta").load(str(path)).collect()}
+    assert 3 not in found
+    assert 1000 not in found
+    assert max(found) < 10
+    audit(path)
 
 
 # ------------------------------------------------------------------------------------------------------------- what wins

@@ -121,7 +121,7 @@ def test_a_single_write_may_be_executed_again(
         executions.append(1)
         if len(executions) > 1:
             return dml.execute()
-        assert gate.reserve(table, "so that its commit is kept")
+        assert gate.reserve(table, "so that its commit is kept", 600_000)
         try:
             return dml.execute()
         finally:

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body, parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import JVM_ERRORS, OURS, Statics, first_line, is_caused_by, unless_gone
+from headgate.delta.jvm import JVM_ERRORS, OURS, Jvm, Statics, first_line, is_caused_by, unless_gone
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -57,17 +57,22 @@ class Gate:
             )
         root: Any = spark._jvm
         self._gate: Any = Statics(getattr(root, f"{OURS}.Gate"))
+        self._jvm = Jvm(spark)
         self._scopes = threading.local()
 
-    def run(self, work: Callable[[], object], *, token: str, is_staged: bool = False) -> Ran:
+    def run(
+        self, work: Callable[[], object], *, token: str, is_staged: bool = False, table: TableLocation | None = None
+    ) -> Ran:
         """Runs a stock statement in this thread, and keeps its commit if another has its version, or in any case.
 
         Args:
             work: The statement. Its first commit is meant; those after it, as of a hook that compacts, pass.
             token: Of the statement; one run at a time.
             is_staged: The commit is never put, only kept.
+            table: The one that a commit which is kept must be of.
 
         Raises:
+            InvalidRequest: It is another table's; nothing was written.
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
@@ -76,9 +81,9 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
-                kept, version = self._gate.take(token), int(self._gate.done(token))
+                kept, version = self._gate.take(token, table), int(self._gate.done(token))
                 if kept is not None:
-                    return Ran(_captured(kept), None)
+                    return Ran(_captured(kept, table), None)
                 raise_refusal(error)
                 if version >= 0:
                     error.add_note(f"{COMMITTED} {version}; what failed came after it")
@@ -101,7 +106,7 @@ class Gate:
         except Exception as error:
             raised = error
         # Also where the code itself has caught what ended its commit.
-        if self._gate.take(token) is not None:
+        if self._gate.take(token, None) is not None:
             raise InvalidRequest(
                 "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
                 "headgate.DeltaTable or headgate.sql wanted to commit; nothing was written",
@@ -178,13 +183,16 @@ class Gate:
         """How many commits of jobs this JVM has put to the table."""
         return int(self._gate.puts(table))
 
-    def reserve(self, table: TableLocation, token: str) -> bool:
-        """Keeps commits of others of this JVM away from a table; False if another has reserved it."""
-        return bool(self._gate.reserve(table, token))
+    def reserve(self, table: TableLocation, token: str, hold_ms: int) -> bool:
+        """Keeps commits of others away from a table, for so long at most: of this JVM, and of drivers that pass a gate.
+
+        Who has it may take it anew. False while another has it.
+        """
+        return bool(self._gate.reserve(table, token, hold_ms, self._jvm.hadoop_conf))
 
     def unreserve(self, table: TableLocation, token: str) -> None:
         """Ends a reservation."""
-        self._gate.unreserve(table, token)
+        self._gate.unreserve(table, token, self._jvm.hadoop_conf)
 
 
 def is_after_commit(error: BaseException) -> bool:
@@ -207,8 +215,15 @@ def _words(error: BaseException) -> str:
     return first_line(error)
 
 
-def _captured(kept: str) -> Captured:
+def _captured(kept: str, table: TableLocation | None) -> Captured:
     version, _, text = kept.partition("\n")
+    if not version:
+        raise InvalidRequest(
+            "the name of the statement's table was given to another one while it ran; nothing was written",
+            advice="Run the statement again",
+            table=table,
+            found=text,
+        )
     actions = parse(text)
     info = next((action.body for action in actions if action.kind == "commitInfo"), None)
     if info is None or info.get("readVersion") is None:

@@ -7,8 +7,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -66,6 +66,11 @@ RESERVE_POLL_S = 0.01
 LOOK_S = 0.05
 """So often who waits for the line looks at what others have committed meanwhile."""
 LOGGER = logging.getLogger("headgate")
+HOLD_CONF = "spark.headgate.holdMs"
+"""Of the session: so long, at least, others wait for a statement that has reserved the table."""
+HOLD_MS = 30_000
+HOLD_FOR_EXECUTIONS = 2
+"""Others wait for so many times what the last execution took, if that is longer: the next one may be slower."""
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
 VECTORS = "delta.enableDeletionVectors"
@@ -84,7 +89,7 @@ class Outcome:
     rows_read: int
     """Rows that were read again to see whether they concern it."""
     waited_ms: int
-    """For others of this driver that published to the table, or had reserved it."""
+    """For others of this driver that published to the table, or anybody who had reserved it."""
     publish_ms: float
     """From reading what others committed to the end of the put: so long others of this driver waited for it."""
 
@@ -96,9 +101,15 @@ class Staged:
     dml: Dml
     token: str
     commit: Captured | Committed
+    base: Base
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A table as it was before a statement was executed."""
+
     table_id: str
-    head: Version
-    """A version that the table had before."""
+    version: Version
 
 
 class Publisher:
@@ -126,7 +137,7 @@ class Publisher:
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        outcome = _Run(self, dml, uuid.uuid4().hex, self.table_id(dml), number=number).to_end(None)
+        outcome = _Run(self, dml, uuid.uuid4().hex, self.base(dml), number=number).to_end(None)
         if app_id is None or number is None or outcome.published.version is not None:
             return outcome
         # Delta leaves a statement out as silently as it does nothing where there is nothing to do.
@@ -141,10 +152,9 @@ class Publisher:
             UnsupportedTable: A catalog makes the table's commits.
             Exception: What the statement raises by itself.
         """
-        token, table_id = uuid.uuid4().hex, self.table_id(dml)
-        head = Version(self.jvm.delta_log(dml.table).unsafeVolatileSnapshot().version())
-        ran = self.gate.run(dml.execute, token=token, is_staged=True)
-        return Staged(dml=dml, token=token, commit=ran.commit, table_id=table_id, head=head)
+        token, base = uuid.uuid4().hex, self.base(dml)
+        ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
+        return Staged(dml=dml, token=token, commit=ran.commit, base=base)
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
@@ -153,23 +163,23 @@ class Publisher:
             staged: As `stage` returned it; once.
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
-        run = _Run(self, staged.dml, staged.token, staged.table_id, stamp=stamp)
+        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp)
         if isinstance(staged.commit, Committed):
             # It found nothing to do, and no commit says on which version: what came since has to be looked at.
-            has_moved = self.jvm.snapshot(run.log).version() != staged.head
+            has_moved = self.jvm.snapshot(run.log).version() != staged.base.version
             return run.to_end(None if has_moved else staged.commit)
         run.require_files(staged.commit)
         return run.to_end(run.stamped(staged.commit))
 
-    def table_id(self, dml: Dml) -> str:
-        """Of the table as this JVM knows it; another one means that the table was made anew.
+    def base(self, dml: Dml) -> Base:
+        """Its table as this JVM knows it.
 
         Raises:
             UnsupportedTable: A catalog makes its commits, which do not go through the gate.
         """
         snapshot = self.jvm.delta_log(dml.table).unsafeVolatileSnapshot()
         refuse_catalog(dml.table, [json.loads(snapshot.protocol().json())["protocol"]])
-        return str(snapshot.metadata().id())
+        return Base(str(snapshot.metadata().id()), Version(snapshot.version()))
 
     def line(self, table: TableLocation) -> Line:
         """Of a table."""
@@ -193,7 +203,7 @@ class _Run:
     publisher: Publisher
     dml: Dml
     token: str
-    table_id: str
+    base: Base
     stamp: WriteToken | None = None
     number: str | None = None
     """Of the token that the session's settings give each commit; an execution may take it out of them."""
@@ -204,10 +214,14 @@ class _Run:
     rows_read: int = 0
     is_reserved: bool = False
     _executions_reserved: int = 0
+    _execution_s: float = 0.0
+    """So long the last one took."""
     _computed_on: Version | None = None
     """The snapshot of the last execution whose commit was kept."""
     in_doubt: Version | None = None
     """A put of it may have arrived at this version, or arrive yet: no commit is known to be there."""
+    _left: list[Callable[[], None]] = field(default_factory=list)
+    """What Delta does after its commits: when nobody waits for the table any more."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
     _known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
@@ -339,12 +353,12 @@ class _Run:
         raise AssertionError(f"not answered: {effect}")
 
     def _warn_if_outrun(self) -> None:
-        """Says that an execution with the table reserved was overtaken: by another driver, which the reservation does not hold."""
+        """Says that an execution with the table reserved was overtaken: by a writer that does not pass a gate."""
         self._executions_reserved += self.is_reserved
         if self._executions_reserved > 1:
             LOGGER.warning(
-                "%s of %s is executed again, for the %d. time since its driver holds the table for it: another driver commits "
-                "faster than it runs. It goes on until it is not overtaken; turns exclude this",
+                "%s of %s is executed again, for the %d. time since the table is reserved for it: a session that was not made "
+                "by headgate.session commits faster than it runs. It goes on until it is not overtaken",
                 self.dml.operation.value,
                 self.dml.table,
                 self._executions_reserved,
@@ -358,8 +372,10 @@ class _Run:
             self.rows_read, self._rows = self.rows_read + self._rows.rows_read, None
         self._set_number()
         # The stock commit would not carry the stamp.
-        with self.jvm.holding(self.log):
-            ran = self.gate.run(self.dml.execute, token=self.token, is_staged=self.stamp is not None)
+        with self.jvm.holding(self.log), self._timed():
+            ran = self.gate.run(
+                self.dml.execute, token=self.token, is_staged=self.stamp is not None, table=self.dml.table
+            )
         self.returned = ran.returned
         if isinstance(ran.commit, Captured):
             self._computed_on = ran.commit.version
@@ -373,11 +389,18 @@ class _Run:
         self._set_number()
 
         def stage(path: str) -> Captured | Committed:
-            return self.gate.run(lambda: run_on(path), token=self.token, is_staged=True).commit
+            with self._timed():
+                return self.gate.run(lambda: run_on(path), token=self.token, is_staged=True).commit
 
         with self.jvm.active():
             snapshot = self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
         return self.stamped(overlay.staged_on(self.jvm, self.log, snapshot, files, stage))
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun = time.monotonic()
+        yield
+        self._execution_s = time.monotonic() - begun
 
     def _set_number(self) -> None:
         if self.number is not None:
@@ -484,7 +507,7 @@ class _Run:
             snapshot = self.log.unsafeVolatileSnapshot()
             if snapshot.version() != version - 1:
                 snapshot = jvm.snapshot(self.log)
-            if str(snapshot.metadata().id()) != self.table_id or snapshot.version() < version - 1:
+            if not self._is_the_same(snapshot) or snapshot.version() < version - 1:
                 raise InvalidRequest(
                     "the table was dropped, or made anew, while the statement ran; nothing was written",
                     advice="Run the statement again",
@@ -501,18 +524,33 @@ class _Run:
                     actions,
                     tags=info.get("tags") or {},
                     is_blind=bool(info.get("isBlindAppend")),
-                    later=self.publisher.afterwards,
+                    later=self._left.append,
                 )
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
             ) from error
 
+    def _is_the_same(self, snapshot: Any) -> bool:
+        """Whether it is of the table that the statement was executed on, be it with another definition and id, as after REPLACE."""
+        now = Base(str(snapshot.metadata().id()), Version(snapshot.version()))
+        if now.table_id != self.base.table_id:
+            try:
+                with self.publisher.jvm.active():
+                    before = self.log.getSnapshotAt(self.base.version, self.jvm.none, self.jvm.none, False)
+            except JVM_ERRORS:
+                return False  # another log, that has no such version
+            if str(before.metadata().id()) != self.base.table_id:
+                return False
+            self.base = now
+        return True
+
     def _reserve(self) -> None:
         self._unlock()
         begun = time.monotonic()
         self.is_reserved = True  # to be ended also by who is interrupted while it waits
-        while not self.gate.reserve(self.dml.table, self.token):
+        hold_ms = max(self.jvm.int_conf(HOLD_CONF, HOLD_MS), int(HOLD_FOR_EXECUTIONS * self._execution_s * 1000))
+        while not self.gate.reserve(self.dml.table, self.token, hold_ms):
             time.sleep(RESERVE_POLL_S)
         self.waited_s += time.monotonic() - begun
 
@@ -549,6 +587,8 @@ class _Run:
             self._is_locked = False
             self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
+        while self._left:
+            self.publisher.afterwards(self._left.pop(0))
 
 
 def _facts(winner: Winner | None) -> dict[str, Any]:

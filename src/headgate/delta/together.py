@@ -27,7 +27,7 @@ def lead(entries: Sequence[Entry]) -> None:
     """
     leader = entries[0].run
     # Who was executed before the table was made anew is told so by its own run.
-    entries = [entry for entry in entries if entry.run.table_id == leader.table_id]
+    entries = [entry for entry in entries if entry.run.base.table_id == leader.base.table_id]
     if len(entries) == 1:
         return
     waiting = [entry.waiting for entry in entries]

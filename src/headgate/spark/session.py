@@ -47,7 +47,7 @@ GATE_DEFAULTS = {
     "spark.databricks.delta.commitLock.enabled": "false",
     # The gate refuses commits. Delta makes one before a VACUUM deletes files, but on S3 only where it is told to.
     VACUUM_KEY: "true",
-    # So long a stock commit lets a statement go first that was executed three times already.
+    # So long, at least, others let a statement go first that has lost twice.
     "spark.headgate.holdMs": "30000",
 }
 ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")

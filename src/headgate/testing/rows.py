@@ -65,7 +65,7 @@ class Scenario:
     marked: tuple[tuple[int, ...], ...] = ()
     """Rows of each file that a vector marks from the beginning."""
     outside: frozenset[int] = frozenset()
-    """Writers of another driver, whom a reservation does not stop."""
+    """Writers that do not pass a gate, whom a reservation does not stop."""
     marks: bool = True
     """Whether stock statements mark rows in vectors; else they write files anew."""
     has_vectors: bool = True
@@ -73,7 +73,7 @@ class Scenario:
     has_feed: bool = False
     """Whether statements that take or change rows write what they did into the change feed."""
     faults: int = 0
-    """Lost requests, lost or late answers, and crashes, in all."""
+    """Lost requests, lost or late answers, crashes, and reservations that run out or are not heeded, in all."""
     executions_max: int = 99
 
 
@@ -145,6 +145,8 @@ def _nexts(scenario: Scenario, state: State, levels: set[tuple[int, int, int]]) 
         if state.faults < scenario.faults:
             released = None if state.reserved_by == writer else state.reserved_by
             yield replace(state, crashed=state.crashed | {writer}, faults=state.faults + 1, reserved_by=released)
+    if state.reserved_by is not None and state.faults < scenario.faults:
+        yield replace(state, reserved_by=None, faults=state.faults + 1)
     for at, (_, version, text) in enumerate(state.late):
         rest = state.late[:at] + state.late[at + 1 :]
         if len(state.log) == version:
@@ -193,7 +195,7 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
                     yield told(("lost", 0), log=(*state.log, text), faults=faults)
                 yield told(("lost", 0), faults=faults, late=(*state.late, (writer, version, text)))
         case Reserve():
-            if state.reserved_by is None:
+            if state.reserved_by in (None, writer):
                 yield told(("reserved", 0), reserved_by=writer)
         case _:
             raise AssertionError(f"not answered: {step}")

@@ -50,6 +50,14 @@ public final class Gate {
   /** What becomes of the commits that a thread makes: see {@link #enter}. */
   record Scope(String mode, String token, String history) {}
 
+  private record Commit(Path table, String text) {
+    boolean isOf(Path other) {
+      String asked = other.toUri().getPath(); // the scheme may be left to Hadoop's default
+      String own = table.toUri().getPath();
+      return own.equals(asked) || (!asked.startsWith("/") && own.endsWith("/" + asked));
+    }
+  }
+
   private record Turn(String job, long epoch, long deadlineNanos) {
     boolean isOf(String asking) {
       return job != null && job.equals(asking) && System.nanoTime() - deadlineNanos < 0;
@@ -65,7 +73,7 @@ public final class Gate {
   private static final Turn NOBODY = new Turn(null, -1, 0);
   private static final long POLL_MS = 5;
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
-  private static final Map<String, String> KEPT = new ConcurrentHashMap<>();
+  private static final Map<String, Commit> KEPT = new ConcurrentHashMap<>();
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final ThreadLocal<String> JOB = new ThreadLocal<>();
   private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table, by a commit that waits
@@ -78,13 +86,14 @@ public final class Gate {
   private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: none was given here
   private volatile boolean isGoverned;
   private final AtomicLong puts = new AtomicLong(); // of jobs
-  private final AtomicReference<String> reservedBy = new AtomicReference<>();
+  private final Reservation reservation;
 
   /** Held around each put. Heartbeats never wait for it: a put may be slow. */
   final Object putLock = new Object();
 
   private Gate(String table) {
     this.table = table;
+    this.reservation = new Reservation(table);
   }
 
   // ------------------------------------------------------------------------------------------------- called from Python
@@ -149,22 +158,31 @@ public final class Gate {
     return of(table).puts.get();
   }
 
-  /** Keeps all other commits of this JVM away from a table; false while another has it. A put under way ends first. */
-  public static boolean reserve(String table, String token) {
+  /**
+   * Keeps all other commits away from a table, of this JVM and of other drivers that pass a gate, for so long at most; false
+   * while another has it. Who has it may take it anew. A put under way in this JVM ends first.
+   */
+  public static boolean reserve(String table, String token, long holdMs, Configuration conf) {
     Gate gate = of(table);
     synchronized (gate.putLock) {
-      return gate.reservedBy.compareAndSet(null, token) || token.equals(gate.reservedBy.get());
+      return gate.reservation.take(token, holdMs, conf);
     }
   }
 
   /** Ends a reservation of this token. */
-  public static void unreserve(String table, String token) {
-    of(table).reservedBy.updateAndGet(holder -> token.equals(holder) ? null : holder);
+  public static void unreserve(String table, String token, Configuration conf) {
+    of(table).reservation.end(token, conf);
   }
 
-  /** The commit that was kept for a token, once: the version that it was for, and its lines below it; null if none was. */
-  public static String take(String token) {
-    return KEPT.remove(token);
+  /**
+   * The commit that was kept for a token, once: the version that it was for, and its lines below it; null if none was.
+   *
+   * @param table that it must be of, or null; of another one, the answer is an empty line and the path of that one
+   */
+  public static String take(String token, String table) {
+    Commit commit = KEPT.remove(token);
+    if (commit == null || table == null || commit.isOf(new Path(table))) return commit == null ? null : commit.text;
+    return "\n" + commit.table.toUri().getPath();
   }
 
   /** The version that a commit with this token was put at, once; -1 if none was. */
@@ -240,13 +258,19 @@ public final class Gate {
     return JOB.get() == null ? conf.get(GateLogStore.JOB) : JOB.get();
   }
 
-  boolean isReservedFrom(String token) {
-    String holder = reservedBy.get();
-    return holder != null && !holder.equals(token);
+  /** The token of another statement of this JVM that has reserved the table, or null. */
+  String reservedFrom(String token) {
+    return reservation.heldHere(token);
+  }
+
+  /** That of a statement of another driver; in its turn a job need not ask, as no other driver commits. */
+  String reservedElsewhere(String job, Configuration conf) {
+    Turn now = turn.get();
+    return now != null && now.isOf(job) ? null : reservation.heldElsewhere(conf);
   }
 
   static IOException keep(String token, Path table, long version, List<String> lines, String why) {
-    KEPT.put(token, version + "\n" + String.join("\n", lines));
+    KEPT.put(token, new Commit(table, version + "\n" + String.join("\n", lines)));
     return new KeptException("headgate: commit " + version + " of " + table + " " + why + "; this is no error");
   }
 
@@ -259,7 +283,7 @@ public final class Gate {
     DONE.put(scope.token, version);
     SCOPE.remove();
     // Or a hook that commits in this thread would wait for its own statement.
-    reservedBy.updateAndGet(holder -> scope.token.equals(holder) ? null : holder);
+    reservation.end(scope.token);
   }
 
   static void pause() throws InterruptedIOException {

@@ -30,9 +30,6 @@ public class GateLogStore extends LogStore {
   /** `pass`: commits of this session that are no job's go to tables that take turns, too; `refuse` by default. */
   public static final String OUTSIDE = "spark.headgate.outside";
 
-  /** How long (ms) a commit in mode pass lets the one go first that has reserved the table. */
-  public static final String HOLD_MS = "spark.headgate.holdMs";
-
   /** Followed by a scheme: the class of the store behind the gate. */
   public static final String BEHIND = "spark.headgate.logStore.";
 
@@ -62,15 +59,17 @@ public class GateLogStore extends LogStore {
     if (scope != null && scope.mode().equals("stage")) throw Gate.keep(token, table, version, lines.all(), "was staged");
     Gate gate = Gate.of(table);
     boolean isCaptured = scope != null && scope.mode().equals("capture");
-    long begun = System.nanoTime();
-    long holdNanos = conf.getLong(HOLD_MS, 0) * 1_000_000;
     String lock = gate.lockFor(job, conf);
     gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
+    String first = null; // whom this commit lets go first; who reserves the table after that one waits for it
     while (true) {
+      String elsewhere = gate.reservedElsewhere(job, conf); // it may take a request, for which nobody shall wait
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
         gate.awaitTurn(version, job, lock, 0);
-        if (!gate.isReservedFrom(token) || (!isCaptured && System.nanoTime() - begun >= holdNanos)) {
+        String here = gate.reservedFrom(token);
+        String holder = here == null ? elsewhere : here;
+        if (holder == null || (!isCaptured && first != null && !first.equals(holder))) {
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
@@ -81,6 +80,7 @@ public class GateLogStore extends LogStore {
           if (scope != null) gate.isDone(scope, version);
           return;
         }
+        first = holder;
       }
       if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lets the one go first that has reserved the table");
       Gate.pause();

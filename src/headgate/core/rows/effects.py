@@ -155,4 +155,4 @@ class Put(Effect[PutReply]):
 
 @dataclass(frozen=True, slots=True)
 class Reserve(Effect[None]):
-    """From now on, until the statement ends, no other commit of this driver goes to the table."""
+    """For a while, or until the statement ends, no other commit that passes a gate goes to the table. Who has it takes it anew."""

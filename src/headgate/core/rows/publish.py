@@ -94,10 +94,10 @@ def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
                 reasons=tuple(reasons),
                 is_superseded=isinstance(end, Superseded),
             )
-        if len(reasons) == LOSSES_FREE - 1 and not is_reserved:
-            yield from perform(Reserve())
-            is_reserved = True
-            if isinstance(end, Partly):
+        if len(reasons) >= LOSSES_FREE - 1:
+            yield from perform(Reserve())  # each time: it may have run out, or be another's now
+            was_reserved, is_reserved = is_reserved, True
+            if not was_reserved and isinstance(end, Partly):
                 # Others may have committed before the table was ours: what it has to be executed on is looked up again.
                 lost = executed if isinstance(executed, Captured) else None
                 continue
