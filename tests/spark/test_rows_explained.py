@@ -31,7 +31,7 @@ CHANCE = "its condition is not deterministic"
 LIVE = "its source may change: read a Delta table as of a version, or write the source down first"
 ITSELF = "its source reads the table itself"
 SOME = "its source takes some rows of many, which may be others later"
-TEXT = "its text holds parameters or a WITH clause"
+TEXT = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
 BOUND = "it is bound to rows that were read before"
 PARTLY, AGAIN = "on the files concerned (level 3)", "on the table as it then is (level 4)"
 
@@ -111,7 +111,9 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("UPDATE {t} SET v = 1 WHERE at < current_timestamp()", Reads.TABLE, (TIME,)),
     ("UPDATE {t} SET v = (SELECT max(v) FROM {o})", Reads.TABLE, (ASSIGNS,)),
     ("WITH x AS (SELECT 1) DELETE FROM {t} WHERE v = 1", Reads.TABLE, (TEXT,)),
-    ("WITH x AS (SELECT * FROM {t}) INSERT INTO {t} SELECT * FROM x", Reads.TABLE, (TEXT,)),
+    ("WITH x AS (SELECT * FROM {o}) MERGE INTO {t} t USING x s" + MERGE_ID, Reads.TABLE, (TEXT,)),
+    ("WITH x AS (SELECT * FROM {t}) INSERT INTO {t} SELECT * FROM x", Reads.TABLE, (ITSELF,)),
+    ("WITH x AS (SELECT * FROM {o}) INSERT INTO {t} SELECT * FROM x", Reads.NOTHING, ()),
     ("MERGE INTO {t} t USING (SELECT * FROM VALUES (1L, 2L) AS x(id, v)) s" + MERGE_ID, Reads.KEYS, ()),
     ("MERGE INTO {t} t USING (SELECT id, id AS v FROM range(5)) s" + MERGE_ID, Reads.KEYS, ()),
     ("MERGE INTO {t} t USING local_rows s" + MERGE_ID, Reads.KEYS, ()),
@@ -228,6 +230,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("INSERT INTO {t} REPLACE WHERE v = 1 VALUES (1, 1, NULL, 'x')", Reads.TABLE, ()),
     ("OPTIMIZE {t}", Reads.PLACES, ()),
     ("OPTIMIZE {t} ZORDER BY (id)", Reads.PLACES, ()),
+    ("REORG TABLE {t} APPLY (PURGE)", Reads.PLACES, ()),
 ]
 
 
@@ -251,6 +254,26 @@ def test_parameters_stand_in_no_row(tables: Tables) -> None:
         dml = statement(tables.session, tables.text(text), args)
         assert dml is not None
         assert said(explain(dml)) == (Reads.TABLE, (TEXT,))
+
+
+def test_data_frames_in_the_text_are_asked_of_while_they_have_names(tables: Tables) -> None:
+    """As the rows of an INSERT and the source of a MERGE; not in a condition, which is asked again later."""
+    session = tables.session
+    local = session.createDataFrame([(1, 2)], "id BIGINT, v BIGINT")
+    itself = session.sql(tables.text("SELECT id, v FROM {t}"))
+    for text, frame, expected in (
+        ("INSERT INTO {t} (id, v) SELECT * FROM {{s}}", local, (Reads.NOTHING, ())),
+        ("INSERT INTO {t} (id, v) SELECT * FROM {{s}}", itself, (Reads.TABLE, (ITSELF,))),
+        ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, local, (Reads.KEYS, ())),
+        ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, itself, (Reads.TABLE, (ITSELF,))),
+        ("DELETE FROM {t} WHERE id IN (SELECT id FROM {{s}})", local, (Reads.TABLE, (TEXT,))),
+    ):
+        dml = statement(session, tables.text(text), s=frame)
+        assert dml is not None
+        assert said(explain(dml)) == expected
+    one = statement(session, tables.text("DELETE FROM {t} WHERE v = {{n}}"), n=1)
+    assert one is not None
+    assert said(explain(one)) == (Reads.ROWS, ()), "a value is written into the text"
 
 
 @pytest.mark.parametrize(

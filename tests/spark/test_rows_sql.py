@@ -52,6 +52,37 @@ def test_frames_and_values_stand_in_the_text_by_name(session: SparkSession, made
     assert not [table for table in session.catalog.listTables() if table.name.startswith("_pyspark")]
 
 
+def test_an_insert_of_a_frame_by_name_follows_others_as_it_is(session: SparkSession, made: str) -> None:
+    """It reads nothing of the table, whatever its text names, and is not executed again."""
+    frame = session.createDataFrame([(8, 80)], "id BIGINT, v BIGINT")
+    for text in (
+        "INSERT INTO {t} SELECT * FROM {{frame}}",
+        "WITH x AS (SELECT * FROM {{frame}}) INSERT INTO {t} SELECT * FROM x",
+    ):
+        dml = statement(session, text.format(t=made), frame=frame)
+        assert dml is not None
+        staged = publisher(session).stage(dml)
+        session.sql(f"UPDATE {made} SET v = v + 1 WHERE id < 8")
+        published = publisher(session).finish(staged).published
+        assert (published.level, published.executions) == (1, 1)
+    assert rows(session, made) == Counter([(1, 3), (2, 4), (3, 5), (4, 6), (8, 80), (8, 80)])
+
+
+def test_a_purge_loses_no_race(session: SparkSession, made: str) -> None:
+    """Rows that others hide meanwhile are hidden in the files that it wrote; it is shown as what it is."""
+    session.sql(f"INSERT INTO {made} SELECT id + 10, id FROM range(10)").collect()
+    session.sql(f"DELETE FROM {made} WHERE id IN (11, 12)")
+    ended = follow(session, f"REORG TABLE {made} APPLY (PURGE)", f"DELETE FROM {made} WHERE id IN (2, 13)")
+    assert (ended.level, ended.attempts) == (2, 1)
+    kept = {(1, 1), (3, 3), (4, 4)} | {(n + 10, n) for n in (0, *range(4, 10))}
+    assert rows(session, made) == Counter(kept)
+    assert session.sql(f"DESCRIBE HISTORY {made} LIMIT 1").collect()[0].operation == "REORG"
+    assert follow(session, f"DELETE FROM {made} WHERE id = 14", f"REORG TABLE {made} APPLY (PURGE)").version
+    assert rows(session, made) == Counter(kept - {(14, 4)})
+    result = headgate.sql(session, f"REORG TABLE {made} APPLY (PURGE)")
+    assert isinstance(getattr(result, "headgate", None), Result)
+
+
 def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) -> None:
     """Delta's parser of this release binds none without it; with it, what has them is published."""
     text = f"DELETE FROM {made} WHERE id = :n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,16 +32,19 @@ OPERATIONS = {
     "InsertIntoStatement": Operation.INSERT,
     "OverwriteByExpression": Operation.OVERWRITE,
     "OptimizeTableCommand": Operation.OPTIMIZE,
+    "DeltaReorgTable": Operation.OPTIMIZE,
 }
 """Nodes of Spark's parsed plans."""
 ASSIGNING = ("UpdateAction", "InsertAction")
 """Clauses of a MERGE that say what they assign."""
-NO_ROW_OF_ITS_OWN = "its text holds parameters or a WITH clause"
+PURGE = "PURGE"
+"""Of the ways to reorganize a table the one that only moves rows."""
+NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
 
 
 @in_plain_words()
 def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> DataFrame:
-    """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table.
+    """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE).
 
     Args:
         spark: Any session of `headgate.session`.
@@ -86,7 +89,8 @@ def explain_sql(spark: SparkSession, text: str) -> Explanation:
         ) from error
     if dml is None:
         raise InvalidRequest(
-            "only DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table are explained; nothing was done",
+            "only DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) of a Delta table are explained; nothing "
+            "was done",
             advice="Name the table as in SQL, e.g. delta.`/data/t`",
         )
     return explain(dml)
@@ -101,25 +105,48 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
             plan = (
                 jvm.jsession.sessionState().sqlParser().parsePlan(formatter.format(text, **kwargs) if kwargs else text)
             )
+        # Data frames in the text have names for as long as the formatter is not cleared.
+        return _said(jvm, spark, plan, lambda: spark.sql(text, args, **kwargs), is_whole=not args, kwargs=kwargs)
     finally:
         formatter.clear()
-    obstacles = (NO_ROW_OF_ITS_OWN,) if args or kwargs else ()
-    if kind(plan) == "UnresolvedWith":
-        plan, obstacles = plan.child(), (NO_ROW_OF_ITS_OWN,)
-    operation = OPERATIONS.get(kind(plan))
-    if operation is None:
+
+
+def _said(
+    jvm: Jvm,
+    spark: SparkSession,
+    plan: Any,
+    execute: Callable[[], object],
+    *,
+    is_whole: bool,
+    kwargs: Mapping[str, Any],
+) -> Dml | None:
+    """What a parsed plan says.
+
+    Args:
+        jvm: Of the session.
+        spark: The session.
+        plan: As it was parsed.
+        execute: Runs the text.
+        is_whole: Whether the plan says all; a parameter's value is elsewhere.
+        kwargs: What was put into the text.
+    """
+    said = plan.child() if kind(plan) == "UnresolvedWith" else plan
+    operation = OPERATIONS.get(kind(said))
+    if operation is None or (kind(said) == "DeltaReorgTable" and str(said.reorgTableSpec().reorgTableMode()) != PURGE):
         return None
-    target = _target(jvm, spark, plan, operation)
+    target = _target(jvm, spark, said, operation)
     if target is None:
         return None
-    parts = _Parts(jvm, spark, plan)
-
-    def execute() -> object:
-        return spark.sql(text, args, **kwargs)
-
     common: dict[str, Any] = {"session": spark, "table": target.location, "execute": execute, "alias": target.alias}
-    if obstacles:
-        return Dml(operation=operation, obstacles=obstacles, **common)
+    if operation is Operation.INSERT and not said.overwrite() and is_whole:
+        # Analysed at once, with all that its text names; it is never asked again.
+        return Dml(operation=operation, source=_Parts(jvm, spark, plan).inserted(), **common)
+    # Others are asked of single rows later, when a WITH clause is not there, nor a data frame in a sub-query.
+    if said is not plan or (operation is not Operation.MERGE and _have_frames(kwargs)):
+        is_whole = False
+    if not is_whole:
+        return Dml(operation=operation, obstacles=(NO_ROW_OF_ITS_OWN,), **common)
+    parts = _Parts(jvm, spark, plan)
     match operation:
         case Operation.DELETE:
             condition = parts.column(plan.condition())
@@ -151,7 +178,8 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
                 condition=_any_of(by_source),
                 values=parts.assigned_by_merge(),
                 source=source,
-                source_anew=lambda: parts.frame(plan.sourceTable()),
+                # A data frame in the text is the same at each execution.
+                source_anew=None if _have_frames(kwargs) else lambda: parts.frame(plan.sourceTable()),
                 on=on,
                 has_not_matched_by_source=bool(by_source),
                 writes_all_matched=any(not each.condition().isDefined() for each in matched),
@@ -159,9 +187,7 @@ def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -
                 **common,
             )
         case Operation.INSERT:
-            if plan.overwrite():
-                return Dml(operation=Operation.OVERWRITE, **common)
-            return Dml(operation=operation, source=parts.inserted(), **common)
+            return Dml(operation=Operation.OVERWRITE, **common)
         case Operation.OPTIMIZE:
             return relocation(spark, target.location, execute)
         case _:
@@ -278,6 +304,10 @@ def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
     if len(parts) > 1 or catalog == "spark_catalog" or state.catalog().getTempView(parts[0]).isDefined():
         return parts
     return [catalog, *manager.currentNamespace(), *parts]
+
+
+def _have_frames(kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(each, DataFrame) for each in kwargs.values())
 
 
 def _any_of(conditions: Sequence[Column | None]) -> Column | None:
