@@ -19,9 +19,10 @@ from headgate.testing.soak import Run, soak
 from tests.conftest import data_dir
 
 RUNS = [
-    Run(kind="cdf", seed="7.cdf", threads=4, seconds=120, statements_max=5),
-    Run(kind="partitioned", seed="7.partitioned", drivers=2, threads=2, seconds=120, statements_max=4),
+    Run(kind="cdf", seed="7.cdf", threads=4, seconds=25),
+    Run(kind="partitioned", seed="7.partitioned", drivers=2, threads=3, seconds=35, is_disturbed=True),
 ]
+"""A minute in all. Of the second one's drivers one is stopped for a while, and killed at the end."""
 LONG_RUNS = [
     Run(kind="plain", seed="7.plain", threads=4, seconds=120, statements_max=5),
     *(Run(kind=kind, seed=f"7.{kind}", threads=6, seconds=60) for kind in ("tracked", "mapped", "copied", "all")),
