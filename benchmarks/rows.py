@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,12 @@ def dml(
     """A statement on rows of its own, in so many of the files."""
     keys = keys_of(number, files)
     target = kind.forPath(spark, path).alias("t")
+    said: Callable[[str], object] = spark.sql if kind is StockTable else partial(headgate.sql, spark)
     match operation:
+        case "UPDATE, SQL":
+            return lambda: said(f"UPDATE delta.`{path}` SET v = {number} WHERE k IN ({keys})")
+        case "INSERT, SQL":
+            return lambda: said(f"INSERT INTO delta.`{path}` VALUES ({ROWS + number}, 0, 'new')")
         case "DELETE":
             return lambda: target.delete(f"k IN ({keys})")
         case "UPDATE":
@@ -96,10 +102,10 @@ def dml(
 def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """Each statement alone: 30 interleaved pairs on two tables of the same content."""
     result: dict[str, Any] = {}
-    for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE"):
+    for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE", "UPDATE, SQL", "INSERT, SQL"):
         sides = {
-            "stock": (StockTable, table(spark, folder, f"{operation}-stock"), []),
-            "ours": (headgate.DeltaTable, table(spark, folder, f"{operation}-ours"), []),
+            "stock": (StockTable, table(spark, folder, f"{operation[:6]}-{len(result)}-stock"), []),
+            "ours": (headgate.DeltaTable, table(spark, folder, f"{operation[:6]}-{len(result)}-ours"), []),
         }
         for number in range(PAIRS + WARM_UP):
             order = list(sides.values())

@@ -218,6 +218,12 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ),
     ("INSERT INTO {t} VALUES (1, 1, NULL, 'x')", Reads.NOTHING, ()),
     ("INSERT INTO {t} VALUES (1, DEFAULT, NULL, 'x')", Reads.NOTHING, ()),
+    ("INSERT INTO {t} SELECT 1, 2, NULL, 'x'", Reads.NOTHING, ()),
+    (
+        "INSERT INTO {t} SELECT (SELECT max(id) FROM {t}), 1, NULL, 'x'",
+        Reads.TABLE,
+        ("its source has a sub-query", ITSELF),
+    ),
     ("INSERT INTO {t} SELECT id, rand(), now(), 'x' FROM {o}", Reads.NOTHING, ()),
     ("INSERT INTO {t} SELECT * FROM {t} WHERE v = 1", Reads.TABLE, (ITSELF,)),
     ("INSERT INTO {t} WITH x AS (SELECT * FROM {t}) SELECT * FROM x", Reads.TABLE, (ITSELF,)),
@@ -546,5 +552,5 @@ def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytes
     )
     refused = command("explain", "SELECT 1")
     assert (refused.code, refused.out) == (2, "")
-    assert "only DELETE, UPDATE, MERGE, INSERT and OPTIMIZE of a Delta table are explained" in refused.err
+    assert "only DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) of a Delta" in refused.err
     assert len(commit_paths(str(tables.folder / "t"))) == 1

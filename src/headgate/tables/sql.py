@@ -14,7 +14,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
 from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
-from headgate.delta.plans import EXPRESSIONS, kind
+from headgate.delta.plans import EXPRESSIONS, PATTERNS, kind
 from headgate.delta.s3_errors import in_plain_words
 from headgate.delta.winners import telling_conflicts
 from headgate.errors import InvalidRequest
@@ -37,6 +37,8 @@ OPERATIONS = {
 """Nodes of Spark's parsed plans."""
 ASSIGNING = ("UpdateAction", "InsertAction")
 """Clauses of a MERGE that say what they assign."""
+IN_THE_TEXT = frozenset({"UnresolvedInlineTable", "LocalRelation", "OneRowRelation"})
+"""Leaves of a parsed plan that name no table."""
 PURGE = "PURGE"
 """Of the ways to reorganize a table the one that only moves rows."""
 NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
@@ -140,7 +142,8 @@ def _said(
     common: dict[str, Any] = {"session": spark, "table": target.location, "execute": execute, "alias": target.alias}
     if operation is Operation.INSERT and not said.overwrite() and is_whole:
         # Analysed at once, with all that its text names; it is never asked again.
-        return Dml(operation=operation, source=_Parts(jvm, spark, plan).inserted(), **common)
+        source = None if _names_nothing(jvm, said.query()) else _Parts(jvm, spark, plan).inserted()
+        return Dml(operation=operation, source=source, **common)
     # Others are asked of single rows later, when a WITH clause is not there, nor a data frame in a sub-query.
     if said is not plan or (operation is not Operation.MERGE and _have_frames(kwargs)):
         is_whole = False
@@ -286,14 +289,15 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
         return None
     try:
         if len(parts) == 2 and parts[0].lower() == "delta":
-            table = stock.DeltaTable.forPath(spark, parts[1])
-        else:
-            named = _as_spark_finds_it(jvm, parts)
-            table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
-            alias = alias or parts[-1]
+            # Not by `forPath`, which analyses a query of the table.
+            log = jvm.delta_log(parts[1])
+            is_there = log.unsafeVolatileSnapshot().version() >= 0 or jvm.snapshot(log).version() >= 0
+            return _Target(TableLocation(str(log.dataPath())), alias) if is_there else None
+        named = _as_spark_finds_it(jvm, parts)
+        table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
     except JVM_ERRORS:
         return None
-    return _Target(location_of(table._jdt), alias)
+    return _Target(location_of(table._jdt), alias or parts[-1])
 
 
 def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
@@ -304,6 +308,13 @@ def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
     if len(parts) > 1 or catalog == "spark_catalog" or state.catalog().getTempView(parts[0]).isDefined():
         return parts
     return [catalog, *manager.currentNamespace(), *parts]
+
+
+def _names_nothing(jvm: Jvm, query: Any) -> bool:
+    """Whether the rows of an INSERT stand in its text."""
+    leaves = {kind(leaf) for leaf in jvm.from_seq(query.collectLeaves())}
+    has_query = query.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION())
+    return leaves <= IN_THE_TEXT and not has_query
 
 
 def _have_frames(kwargs: Mapping[str, Any]) -> bool:
