@@ -423,17 +423,80 @@ def test_a_note_that_is_half_written_says_nothing(
     gate.unreserve(table, "one")
 
 
-def test_who_has_waited_does_not_wait_for_the_next_one(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """Statements that reserve the table one after another do not keep an append away for good."""
+@pytest.mark.parametrize("is_taken", [False, True], ids=["the version is free", "the version is taken"])
+def test_who_has_waited_does_not_wait_for_the_next_one(
+    session: SparkSession, gate: Gate, table: TableLocation, *, is_taken: bool
+) -> None:
+    """Statements that reserve the table one after another keep no append away for good, also where each takes its version."""
     assert gate.reserve(table, "one", HELD_MS)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(append, session, table, 20)
         wait_until(lambda: is_held(session))
         tell(table, f"two {HELD_MS} 1")
+        time.sleep(0.5)  # it is looked at ten times a second
+        if is_taken:
+            foreign_commit(table, txn("one", 1))
         gate.unreserve(table, "one")
-        running.result()
+        running.result(timeout=60)
     assert isinstance(run(gate, delete(session, table, "id = 1")), Captured), "who comes now waits"
     note_of(table).unlink()
+
+
+def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """Though the statement takes its reservation anew, as one that a writer without a gate outruns."""
+    assert gate.reserve(table, "one", 1500)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(append, session, table, 20)
+        wait_until(lambda: is_held(session))
+        assert gate.reserve(table, "one", HELD_MS)
+        running.result(timeout=60)
+    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
+    gate.unreserve(table, "one")
+
+
+def test_an_own_note_that_could_not_be_removed_holds_up_nobody_here(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """As where the store lets nobody delete."""
+    assert gate.reserve(table, "one", HELD_MS)
+    note = note_of(table).read_text()
+    gate.unreserve(table, "one")
+    tell(table, note)
+    assert run(gate, delete(session, table, "id = 1")) == Committed(2)
+    wait_until(lambda: gate.reserve(table, "another", HELD_MS))
+    gate.unreserve(table, "another")
+    assert not note_of(table).exists()
+
+
+def test_a_note_that_cannot_be_read_for_once_is_heeded_on(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """As where a request fails; one that is long past is not waited for."""
+    tell(table, f"another {HELD_MS} 1")
+    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
+    damaged = note_of(table).with_name(".reserved.crc")
+    damaged.write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
+    time.sleep(0.5)
+    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
+    tell(table, f"another {HELD_MS} 2")
+    long_ago = time.time() - 86_400
+    os.utime(note_of(table), (long_ago, long_ago))
+    wait_until(lambda: gate.reserve(table, "one", HELD_MS))
+    gate.unreserve(table, "one")
+
+
+def test_in_its_turn_a_job_asks_no_other_driver(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+    """Nobody else commits then; what a dead driver has left does not hold up its successor, and no note is written."""
+    tell(table, f"dead {HELD_MS} 1")
+    assert not gate.reserve(table, "one", HELD_MS, "A")
+    assert gate.grant(table, "A", 1, HELD_MS)
+    assert gate.reserve(table, "one", HELD_MS, "A")
+    assert note_of(table).read_text() == f"dead {HELD_MS} 1"
+    gate.unreserve(table, "one")
+    gate.revoke(table, 1)
+    gate.release(table)
 
 
 STOPPED = """

@@ -272,6 +272,12 @@ def test_data_frames_in_the_text_are_asked_of_while_they_have_names(tables: Tabl
         ("INSERT INTO {t} (id, v) SELECT * FROM {{s}}", itself, (Reads.TABLE, (ITSELF,))),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, local, (Reads.KEYS, ())),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, itself, (Reads.TABLE, (ITSELF,))),
+        # Files are listed anew by each execution.
+        (
+            "MERGE INTO {t} t USING (SELECT p.* FROM {{s}} JOIN {p} p USING (id)) s" + MERGE_ID,
+            local,
+            (Reads.TABLE, (TEXT,)),
+        ),
         ("DELETE FROM {t} WHERE id IN (SELECT id FROM {{s}})", local, (Reads.TABLE, (TEXT,))),
     ):
         dml = statement(session, tables.text(text), s=frame)
@@ -280,6 +286,19 @@ def test_data_frames_in_the_text_are_asked_of_while_they_have_names(tables: Tabl
     one = statement(session, tables.text("DELETE FROM {t} WHERE v = {{n}}"), n=1)
     assert one is not None
     assert said(explain(one)) == (Reads.ROWS, ()), "a value is written into the text"
+
+
+def test_a_function_of_sql_may_read_the_table(tables: Tables) -> None:
+    """What its body says is seen when the statement is analysed, not in its text."""
+    session = tables.session
+    session.sql(
+        tables.text(
+            "CREATE OR REPLACE TEMPORARY FUNCTION next_id() RETURNS BIGINT RETURN (SELECT max(id) + 1 FROM {t})"
+        )
+    )
+    dml = statement(session, tables.text("INSERT INTO {t} (id, v) SELECT next_id(), 1"))
+    assert dml is not None
+    assert said(explain(dml)) == (Reads.TABLE, ("its source has a sub-query", ITSELF))
 
 
 @pytest.mark.parametrize(

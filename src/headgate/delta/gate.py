@@ -183,12 +183,12 @@ class Gate:
         """How many commits of jobs this JVM has put to the table."""
         return int(self._gate.puts(table))
 
-    def reserve(self, table: TableLocation, token: str, hold_ms: int) -> bool:
+    def reserve(self, table: TableLocation, token: str, hold_ms: int, job: str | None = None) -> bool:
         """Keeps commits of others away from a table, for so long at most: of this JVM, and of drivers that pass a gate.
 
-        Who has it may take it anew. False while another has it.
+        Who has it may take it anew. False while another has it. In the turn of its job no other driver is asked or told.
         """
-        return bool(self._gate.reserve(table, token, hold_ms, self._jvm.hadoop_conf))
+        return bool(self._gate.reserve(table, token, hold_ms, job, self._jvm.hadoop_conf))
 
     def unreserve(self, table: TableLocation, token: str) -> None:
         """Ends a reservation."""

@@ -67,7 +67,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
     f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "readRange/4", "texts/3", "write/3", "missing/3"),
     f"{OURS}.Gate": (
-        *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/4", "unreserve/3", "take/2", "done/1"),
+        *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
     f"{OURS}.LastingSnapshot": ("hold/1", "release/0"),

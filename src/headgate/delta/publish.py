@@ -265,7 +265,8 @@ class _Run:
         finally:
             self._unlock()
             if self.is_reserved:
-                self.gate.unreserve(self.dml.table, self.token)
+                with suppress(*JVM_ERRORS):  # how the statement ended is what matters
+                    self.gate.unreserve(self.dml.table, self.token)
         return Outcome(
             published=published,
             returned=self.returned,
@@ -353,15 +354,18 @@ class _Run:
         raise AssertionError(f"not answered: {effect}")
 
     def _warn_if_outrun(self) -> None:
-        """Says that an execution with the table reserved was overtaken: by a writer that does not pass a gate."""
+        """Says that an execution with the table reserved was overtaken: as by a writer that does not pass a gate."""
         self._executions_reserved += self.is_reserved
         if self._executions_reserved > 1:
+            winner = self._winner()
             LOGGER.warning(
-                "%s of %s is executed again, for the %d. time since the table is reserved for it: a session that was not made "
-                "by headgate.session commits faster than it runs. It goes on until it is not overtaken",
+                "%s of %s is executed again, for the %d. time since the table is reserved for it: it was overtaken by version %s "
+                "(%s), whose writer does not wait for it. It goes on until it is not overtaken",
                 self.dml.operation.value,
                 self.dml.table,
                 self._executions_reserved,
+                "?" if winner is None else winner.version,
+                "?" if winner is None else winner.operation,
             )
 
     def _execute(self) -> Captured | Committed:
@@ -550,7 +554,8 @@ class _Run:
         begun = time.monotonic()
         self.is_reserved = True  # to be ended also by who is interrupted while it waits
         hold_ms = max(self.jvm.int_conf(HOLD_CONF, HOLD_MS), int(HOLD_FOR_EXECUTIONS * self._execution_s * 1000))
-        while not self.gate.reserve(self.dml.table, self.token, hold_ms):
+        job = self.dml.session.conf.get(JOB_CONF, None)
+        while not self.gate.reserve(self.dml.table, self.token, hold_ms, job):
             time.sleep(RESERVE_POLL_S)
         self.waited_s += time.monotonic() - begun
 

@@ -39,6 +39,8 @@ ASSIGNING = ("UpdateAction", "InsertAction")
 """Clauses of a MERGE that say what they assign."""
 IN_THE_TEXT = frozenset({"UnresolvedInlineTable", "LocalRelation", "OneRowRelation"})
 """Leaves of a parsed plan that name no table."""
+VIEW_OF_FRAME = "_pyspark_"
+"""So begin the names that PySpark gives to data frames in SQL text."""
 PURGE = "PURGE"
 """Of the ways to reorganize a table the one that only moves rows."""
 NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
@@ -145,7 +147,10 @@ def _said(
         source = None if _names_nothing(jvm, said.query()) else _Parts(jvm, spark, plan).inserted()
         return Dml(operation=operation, source=source, **common)
     # Others are asked of single rows later, when a WITH clause is not there, nor a data frame in a sub-query.
-    if said is not plan or (operation is not Operation.MERGE and _have_frames(kwargs)):
+    has_frames = _have_frames(kwargs)
+    if said is not plan or (
+        has_frames and not (operation is Operation.MERGE and _is_of_frames(jvm, plan.sourceTable()))
+    ):
         is_whole = False
     if not is_whole:
         return Dml(operation=operation, obstacles=(NO_ROW_OF_ITS_OWN,), **common)
@@ -182,7 +187,7 @@ def _said(
                 values=parts.assigned_by_merge(),
                 source=source,
                 # A data frame in the text is the same at each execution.
-                source_anew=None if _have_frames(kwargs) else lambda: parts.frame(plan.sourceTable()),
+                source_anew=None if has_frames else lambda: parts.frame(plan.sourceTable()),
                 on=on,
                 has_not_matched_by_source=bool(by_source),
                 writes_all_matched=any(not each.condition().isDefined() for each in matched),
@@ -291,7 +296,7 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
         if len(parts) == 2 and parts[0].lower() == "delta":
             # Not by `forPath`, which analyses a query of the table.
             log = jvm.delta_log(parts[1])
-            is_there = log.unsafeVolatileSnapshot().version() >= 0 or jvm.snapshot(log).version() >= 0
+            is_there = jvm.snapshot(log).version() >= 0
             return _Target(TableLocation(str(log.dataPath())), alias) if is_there else None
         named = _as_spark_finds_it(jvm, parts)
         table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
@@ -312,9 +317,20 @@ def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
 
 def _names_nothing(jvm: Jvm, query: Any) -> bool:
     """Whether the rows of an INSERT stand in its text."""
+    patterns = scala_object(jvm.root, PATTERNS)
+    # A function of SQL may have a query in its body.
+    may_read = (patterns.PLAN_EXPRESSION(), patterns.UNRESOLVED_FUNCTION(), patterns.UNRESOLVED_IDENTIFIER())
     leaves = {kind(leaf) for leaf in jvm.from_seq(query.collectLeaves())}
-    has_query = query.containsPattern(scala_object(jvm.root, PATTERNS).PLAN_EXPRESSION())
-    return leaves <= IN_THE_TEXT and not has_query
+    return leaves <= IN_THE_TEXT and not any(query.containsPattern(each) for each in may_read)
+
+
+def _is_of_frames(jvm: Jvm, source: Any) -> bool:
+    """Whether a MERGE's source, as it was parsed, reads data frames in the text and nothing that is looked up."""
+    return all(
+        kind(leaf) in IN_THE_TEXT
+        or (kind(leaf) == "UnresolvedRelation" and str(leaf.multipartIdentifier().head()).startswith(VIEW_OF_FRAME))
+        for leaf in jvm.from_seq(source.collectLeaves())
+    )
 
 
 def _have_frames(kwargs: Mapping[str, Any]) -> bool:

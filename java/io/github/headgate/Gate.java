@@ -9,6 +9,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
@@ -52,9 +53,14 @@ public final class Gate {
 
   private record Commit(Path table, String text) {
     boolean isOf(Path other) {
-      String asked = other.toUri().getPath(); // the scheme may be left to Hadoop's default
-      String own = table.toUri().getPath();
-      return own.equals(asked) || (!asked.startsWith("/") && own.endsWith("/" + asked));
+      URI asked = other.toUri();
+      URI own = table.toUri();
+      if (asked.getScheme() == null) { // as Hadoop's default, or below the working directory
+        return own.getPath().equals(asked.getPath()) || own.getPath().endsWith("/" + asked.getPath());
+      }
+      return asked.getPath().equals(own.getPath())
+          && asked.getScheme().equalsIgnoreCase(own.getScheme() == null ? "file" : own.getScheme())
+          && Objects.equals(asked.getAuthority(), own.getAuthority());
     }
   }
 
@@ -161,11 +167,14 @@ public final class Gate {
   /**
    * Keeps all other commits away from a table, of this JVM and of other drivers that pass a gate, for so long at most; false
    * while another has it. Who has it may take it anew. A put under way in this JVM ends first.
+   *
+   * @param job as which the statement commits, or null: in its turn no other driver is asked or told
    */
-  public static boolean reserve(String table, String token, long holdMs, Configuration conf) {
+  public static boolean reserve(String table, String token, long holdMs, String job, Configuration conf) {
     Gate gate = of(table);
+    Turn now = gate.turn.get();
     synchronized (gate.putLock) {
-      return gate.reservation.take(token, holdMs, conf);
+      return gate.reservation.take(token, holdMs, now != null && now.isOf(job), conf);
     }
   }
 
@@ -258,13 +267,13 @@ public final class Gate {
     return JOB.get() == null ? conf.get(GateLogStore.JOB) : JOB.get();
   }
 
-  /** The token of another statement of this JVM that has reserved the table, or null. */
-  String reservedFrom(String token) {
+  /** Another statement of this JVM that has reserved the table, or null. */
+  Reservation.Held reservedFrom(String token) {
     return reservation.heldHere(token);
   }
 
-  /** That of a statement of another driver; in its turn a job need not ask, as no other driver commits. */
-  String reservedElsewhere(String job, Configuration conf) {
+  /** A statement of another driver that has, or null; a job in its turn does not ask. */
+  Reservation.Held reservedElsewhere(String job, Configuration conf) {
     Turn now = turn.get();
     return now != null && now.isOf(job) ? null : reservation.heldElsewhere(conf);
   }

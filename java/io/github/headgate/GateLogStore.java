@@ -35,6 +35,18 @@ public class GateLogStore extends LogStore {
 
   private static final ObjectMapper JSON = new ObjectMapper();
 
+  /** For whom a commit has waited: it waits for no other one, nor longer than was said when it began to. */
+  private record Waited(Path table, long version, Reservation.Held holder) {
+    boolean isBefore(Path later, long laterVersion) {
+      return table.equals(later) && version < laterVersion;
+    }
+
+    boolean isEnoughFor(Reservation.Held now) {
+      return !holder.token().equals(now.token()) || !holder.isRunning();
+    }
+  }
+
+  private static final ThreadLocal<Waited> WAITED = new ThreadLocal<>();
   private final Map<String, LogStore> stores = new ConcurrentHashMap<>();
 
   public GateLogStore(Configuration conf) {
@@ -61,26 +73,30 @@ public class GateLogStore extends LogStore {
     boolean isCaptured = scope != null && scope.mode().equals("capture");
     String lock = gate.lockFor(job, conf);
     gate.awaitTurn(version, job, lock, conf.getLong(WAIT_MS, 0));
-    String first = null; // whom this commit lets go first; who reserves the table after that one waits for it
+    Waited waited = WAITED.get();
+    WAITED.remove();
+    // Delta tries a commit again at a later version, in the same thread: it has waited already.
+    if (waited != null && !waited.isBefore(table, version)) waited = null;
     while (true) {
-      String elsewhere = gate.reservedElsewhere(job, conf); // it may take a request, for which nobody shall wait
+      Reservation.Held elsewhere = gate.reservedElsewhere(job, conf); // it may take a request
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
         gate.awaitTurn(version, job, lock, 0);
-        String here = gate.reservedFrom(token);
-        String holder = here == null ? elsewhere : here;
-        if (holder == null || (!isCaptured && first != null && !first.equals(holder))) {
+        Reservation.Held here = gate.reservedFrom(token);
+        Reservation.Held holder = here == null ? elsewhere : here;
+        if (holder == null || (!isCaptured && waited != null && waited.isEnoughFor(holder))) {
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
             if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lost the race for its version");
+            if (waited != null) WAITED.set(waited);
             throw taken;
           }
           gate.isPut(job);
           if (scope != null) gate.isDone(scope, version);
           return;
         }
-        first = holder;
+        if (waited == null) waited = new Waited(table, version, holder);
       }
       if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lets the one go first that has reserved the table");
       Gate.pause();

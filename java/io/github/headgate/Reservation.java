@@ -2,6 +2,7 @@ package io.github.headgate;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.UUID;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -14,46 +15,52 @@ import org.apache.hadoop.fs.Path;
  * <p>Nothing is wrong where somebody does not see it, or does not heed it: the statement loses again, and is executed again.
  */
 final class Reservation {
-  private record Held(String token, long untilNanos) {
+  /** Whose statement it is, and until when others wait. */
+  record Held(String token, long untilNanos) {
     boolean isRunning() {
       return System.nanoTime() - untilNanos < 0;
     }
   }
 
   private static final long LOOK_NANOS = 100_000_000; // between two looks at the note: each may be a request
+  private static final long YIELD_NANOS = 2 * LOOK_NANOS; // so that a driver that looks finds no note for once
+  private static final long HOLD_MAX_MS = 86_400_000;
+  private static final long CLOCKS_MS = 600_000; // machines' clocks may be so far apart
+  private static final String JVM = UUID.randomUUID().toString();
 
   private final Path note;
   private final AtomicReference<Held> here = new AtomicReference<>();
 
   // Guarded by this.
-  private String written; // the note as this JVM wrote it
-  private String seen; // as another one wrote it
+  private String seen; // the note as another driver wrote it
   private Held elsewhere;
   private long lookedNanos = System.nanoTime() - LOOK_NANOS;
+  private long yieldedNanos = System.nanoTime() - YIELD_NANOS;
 
   Reservation(String table) {
     note = new Path(new Path(table), "_headgate/reserved");
   }
 
-  /** Takes it, or takes it anew for so long from now on; false while another has it. */
-  boolean take(String token, long holdMs, Configuration conf) {
-    long holdNanos = holdMs * 1_000_000;
-    Held taken = new Held(token, System.nanoTime() + holdNanos);
+  /**
+   * Takes it, or takes it anew for so long from now on; false while another has it.
+   *
+   * @param isAlone no other driver commits now, as in a turn: none is asked, and none is told
+   */
+  boolean take(String token, long holdMs, boolean isAlone, Configuration conf) {
+    long held = Math.min(Math.max(holdMs, 0), HOLD_MAX_MS);
+    Held taken = new Held(token, System.nanoTime() + held * 1_000_000);
     if (here.updateAndGet(was -> was == null || was.token.equals(token) || !was.isRunning() ? taken : was) != taken) return false;
+    if (isAlone) return true;
     synchronized (this) {
       if (heldElsewhere(conf) == null) look(conf); // what was seen a moment ago is not enough to go by
-      if (elsewhere != null) {
+      if (elsewhere != null || System.nanoTime() - yieldedNanos < YIELD_NANOS) {
         end(token);
         return false;
       }
-      try {
-        FileSystem files = note.getFileSystem(conf);
-        written = token + " " + holdMs + " " + System.nanoTime(); // no two are the same
-        try (var out = files.create(note, true)) {
-          out.write(written.getBytes(StandardCharsets.UTF_8));
-        }
-      } catch (IOException notWritten) {
-        written = null; // other drivers are not told
+      try (var out = note.getFileSystem(conf).create(note, true)) {
+        out.write((token + " " + held + " " + JVM + "/" + System.nanoTime()).getBytes(StandardCharsets.UTF_8));
+      } catch (IOException | RuntimeException notWritten) {
+        return true; // other drivers are not told
       }
       return true;
     }
@@ -68,58 +75,63 @@ final class Reservation {
   void end(String token, Configuration conf) {
     end(token);
     synchronized (this) {
-      if (written != null && written.startsWith(token + " ")) {
-        remove(written, conf);
-        written = null;
+      try {
+        String text = read(conf);
+        if (text == null || !isOurs(text) || !text.startsWith(token + " ")) return;
+        yieldedNanos = System.nanoTime();
+        note.getFileSystem(conf).delete(note, false);
+      } catch (IOException | RuntimeException stays) {
+        // It is heeded for as long as it says.
       }
     }
   }
 
-  /** The token of another statement of this JVM that has it, or null. */
-  String heldHere(String token) {
+  /** Another statement of this JVM that has it, or null. */
+  Held heldHere(String token) {
     Held now = here.get();
-    return now == null || now.token.equals(token) || !now.isRunning() ? null : now.token;
+    return now == null || now.token.equals(token) || !now.isRunning() ? null : now;
   }
 
-  /** The token of a statement of another driver that has it, or null. May be a request to the store. */
-  synchronized String heldElsewhere(Configuration conf) {
+  /** A statement of another driver that has it, or null. May be a request to the store. */
+  synchronized Held heldElsewhere(Configuration conf) {
     if (System.nanoTime() - lookedNanos >= LOOK_NANOS) look(conf);
-    return elsewhere == null || !elsewhere.isRunning() ? null : elsewhere.token;
+    return elsewhere == null || !elsewhere.isRunning() ? null : elsewhere;
   }
 
   private void look(Configuration conf) {
-    String text = read(conf);
-    lookedNanos = System.nanoTime();
-    String[] words = text == null ? new String[0] : text.split(" ");
-    if (words.length != 3 || !words[1].matches("\\d{1,15}") || text.equals(written)) {
-      elsewhere = null; // none, or one that is being written
-      return;
-    }
-    if (!text.equals(seen)) {
-      seen = text;
-      elsewhere = new Held(words[0], lookedNanos + Long.parseLong(words[1]) * 1_000_000);
-    } else if (elsewhere != null && !elsewhere.isRunning()) {
-      // Whoever wrote it is gone, or slower than it thought. Nobody else need wait for it.
-      elsewhere = null;
-      remove(text, conf);
+    try {
+      String text = read(conf);
+      String[] words = text == null ? new String[0] : text.split(" ");
+      if (words.length != 3 || !words[1].matches("\\d{1,8}") || isOurs(text)) {
+        seen = null;
+        elsewhere = null; // none, or one that is being written
+      } else if (!text.equals(seen)) {
+        long heldMs = Math.min(Long.parseLong(words[1]), HOLD_MAX_MS);
+        FileSystem files = note.getFileSystem(conf);
+        long ageMs = System.currentTimeMillis() - files.getFileStatus(note).getModificationTime();
+        // One that is long past is of a driver that died, and nobody has waited since for as long as it says.
+        long leftMs = ageMs > heldMs + CLOCKS_MS ? 0 : heldMs;
+        elsewhere = new Held(words[0], System.nanoTime() + leftMs * 1_000_000);
+        seen = text;
+      }
+      if (elsewhere != null && !elsewhere.isRunning()) {
+        // Whoever wrote it is gone, or slower than it thought. Nobody else need wait for it.
+        elsewhere = null;
+        if (text.equals(read(conf))) note.getFileSystem(conf).delete(note, false);
+      }
+    } catch (IOException | RuntimeException unknown) {
+      // What was seen before stands.
+    } finally {
+      lookedNanos = System.nanoTime();
     }
   }
 
-  private String read(Configuration conf) {
-    try {
-      byte[] text = Bulk.read(note, conf);
-      return text == null ? null : new String(text, StandardCharsets.UTF_8);
-    } catch (IOException unknown) {
-      return null;
-    }
+  private static boolean isOurs(String text) {
+    return text.contains(" " + JVM + "/");
   }
 
-  private void remove(String text, Configuration conf) {
-    if (!text.equals(read(conf))) return;
-    try {
-      note.getFileSystem(conf).delete(note, false);
-    } catch (IOException stays) {
-      // It is heeded once by each driver that sees it.
-    }
+  private String read(Configuration conf) throws IOException {
+    byte[] text = Bulk.read(note, conf);
+    return text == null ? null : new String(text, StandardCharsets.UTF_8);
   }
 }

@@ -28,6 +28,10 @@ public abstract class FileSystem {
     return null;
   }
 
+  public FileStatus getFileStatus(Path path) throws IOException {
+    return null;
+  }
+
   public boolean exists(Path path) throws IOException {
     return false;
   }
