@@ -437,9 +437,11 @@ def test_who_has_waited_does_not_wait_for_the_next_one(
         if is_taken:
             foreign_commit(table, txn("one", 1))
         gate.unreserve(table, "one")
-        running.result(timeout=60)
-    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured), "who comes now waits"
-    note_of(table).unlink()
+        try:
+            running.result(timeout=60)
+            assert isinstance(run(gate, delete(session, table, "id = 1")), Captured), "who comes now waits"
+        finally:
+            note_of(table).unlink()
 
 
 def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
@@ -451,9 +453,11 @@ def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
         running = pool.submit(append, session, table, 20)
         wait_until(lambda: is_held(session))
         assert gate.reserve(table, "one", HELD_MS)
-        running.result(timeout=60)
-    assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
-    gate.unreserve(table, "one")
+        try:
+            running.result(timeout=60)
+            assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
+        finally:
+            gate.unreserve(table, "one")
 
 
 def test_an_own_note_that_could_not_be_removed_holds_up_nobody_here(
