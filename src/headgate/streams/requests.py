@@ -173,7 +173,9 @@ class RequestStream:
         taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
         try:
             with refusals(self._spec):
-                taken = replace(taken, rows=self._context.session.createDataFrame(taken.rows.toArrow()))
+                rows_taken = self._context.session.createDataFrame(taken.rows.toArrow())
+                # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
+                taken = replace(taken, rows=rows_taken.coalesce(1))
             erasures = self._erasures()
             own = self._reader.read(taken.rows, erasures)
             if not own.requests:
