@@ -66,7 +66,9 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
             "spark.driver.memory": "4g",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
-            "spark.databricks.delta.snapshotPartitions": "2",
+            "spark.databricks.delta.snapshotPartitions": "1",
+            # The tasks that read logs are so small that making code for them takes longer than what it does.
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.driver.extraClassPath": str(folder / "java"),
             "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m -XX:+UseParallelGC",
             "spark.hadoop.fs.file.impl": "SlowFileSystem",

@@ -148,6 +148,10 @@ class DeltaTableLog:
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
 
+    def known(self, table: TableLocation) -> Version:
+        """The newest version of a table that this JVM knows of; storage is not asked."""
+        return Version(self._jvm.delta_log(table).unsafeVolatileSnapshot().version())
+
     def head(self, table: TableLocation) -> Version:
         """The table's newest version, as fresh as `read_tokens`; -1 where there is no table."""
         return self.read_tokens(table).version

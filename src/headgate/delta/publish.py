@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,7 +37,7 @@ from headgate.core.rows.effects import (
     Waiting,
     WriteVectors,
 )
-from headgate.core.rows.publish import Published, publish
+from headgate.core.rows.publish import Followed, Published, follow, publish
 from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Reads, Statement, classify
 from headgate.core.rows.vectors import identity, location
@@ -102,6 +102,14 @@ class Staged:
     token: str
     commit: Captured | Committed
     base: Base
+    since: Version | None = None
+    """The snapshot that it was first computed on, if it has followed others since."""
+    level: int = 0
+    """At which it followed them."""
+    reasons: tuple[str, ...] = ()
+    """Why it was executed again for that, each time."""
+    passed: Mapping[Version, tuple[Action, ...]] = field(default_factory=dict)
+    """The commits that it has followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +164,26 @@ class Publisher:
         ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
         return Staged(dml=dml, token=token, commit=ran.commit, base=base)
 
+    def follow(self, staged: Staged) -> Staged:
+        """What was staged, on top of what was committed meanwhile, so that `finish` has less to do; nothing is put.
+
+        Nobody waits for it. As it was where there is nothing to follow, or where only `finish` can tell what becomes of it.
+        """
+        if isinstance(staged.commit, Committed):
+            return staged
+        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True)
+        followed = run.followed(staged.commit)
+        if followed is None:
+            return staged
+        return replace(
+            staged,
+            commit=followed.commit,
+            since=staged.commit.version if staged.since is None else staged.since,
+            level=max(staged.level, followed.level),
+            reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
+            passed={**staged.passed, **run.commits_read()},
+        )
+
     def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
 
@@ -163,13 +191,17 @@ class Publisher:
             staged: As `stage` returned it; once.
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
-        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp)
+        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, _known=dict(staged.passed))
         if isinstance(staged.commit, Committed):
             # It found nothing to do, and no commit says on which version: what came since has to be looked at.
             has_moved = self.jvm.snapshot(run.log).version() != staged.base.version
             return run.to_end(None if has_moved else staged.commit)
         run.require_files(staged.commit)
-        return run.to_end(run.stamped(staged.commit))
+        outcome = run.to_end(run.stamped(staged.commit), staged.since)
+        published = outcome.published
+        reasons = (*staged.reasons, *published.reasons)
+        level = max(staged.level, published.level)
+        return replace(outcome, published=replace(published, level=level, executions=len(reasons) + 1, reasons=reasons))
 
     def base(self, dml: Dml) -> Base:
         """Its table as this JVM knows it.
@@ -207,6 +239,8 @@ class _Run:
     stamp: WriteToken | None = None
     number: str | None = None
     """Of the token that the session's settings give each commit; an execution may take it out of them."""
+    is_ahead: bool = False
+    """Nothing is put, so that nobody has to wait."""
     returned: Any = None
     info: Body | None = None
     waited_s: float = 0.0
@@ -236,9 +270,20 @@ class _Run:
         self.line = self.publisher.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
-    def to_end(self, staged: Captured | Committed | None) -> Outcome:
+    def followed(self, staged: Captured) -> Followed | None:
+        """See `Publisher.follow`."""
+        protocol, answer = follow(staged), None
+        while True:
+            try:
+                effect = protocol.send(answer)
+            except StopIteration as end:
+                followed: Followed | None = end.value
+                return followed
+            answer = self.answer(effect)
+
+    def to_end(self, staged: Captured | Committed | None, since: Version | None = None) -> Outcome:
         """Drive the protocol."""
-        protocol = publish(staged)
+        protocol = publish(staged, since)
         answer: Any = None
         self._computed_on = staged.version if isinstance(staged, Captured) else None
         try:
@@ -452,6 +497,10 @@ class _Run:
             return entry.reply
         return changes(after, list(self.commits(after).values()))
 
+    def commits_read(self) -> Mapping[Version, tuple[Action, ...]]:
+        """Those that were looked at."""
+        return dict(self._known)
+
     def commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
         """Those after a version, up to the head; what was read before is not read again."""
         first = after + 1
@@ -561,7 +610,7 @@ class _Run:
 
     def _lock(self, waiting: Waiting | None = None) -> None:
         # Who has reserved the table needs no lock, and one who has it may be waiting at the gate for the reservation's end.
-        if not self._is_locked and not self.is_reserved:
+        if not self._is_locked and not self.is_reserved and not self.is_ahead:
             begun = time.monotonic()
             while not self.line.lock.acquire(timeout=-1 if waiting is None else LOOK_S):
                 assert waiting is not None, "without a timeout it is acquired"

@@ -79,6 +79,8 @@ class TableRows:
         self._unmet: set[_State] = set()
         """Changes with no row that belongs to one of the source."""
         self._vectors: dict[str, BitMap64] = {}
+        self._vector_files: dict[str, bytes] = {}
+        """A commit has its vectors in few files."""
 
     # ------------------------------------------------------------------------------------------------------- questions
 
@@ -181,6 +183,8 @@ class TableRows:
         return self._vectors[name]
 
     def _read_vector(self, descriptor: vectors.Descriptor, where: str) -> BitMap64:
+        if where in self._vector_files:
+            return vectors.read(descriptor, self._vector_files[where])
         path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
         try:
             content = self._jvm.read_bytes(path)
@@ -190,6 +194,7 @@ class TableRows:
             ) from error
         if content is None:
             raise Corrupt("the file of a deletion vector is gone; nothing was written", file=str(path))
+        self._vector_files[where] = content
         return vectors.read(descriptor, content)
 
     def write_vectors(self, positions: Sequence[BitMap64]) -> tuple[vectors.Descriptor, ...]:

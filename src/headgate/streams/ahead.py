@@ -13,7 +13,7 @@ from headgate.ports import WriteToken
 from headgate.streams.beside import beside
 from headgate.streams.held import Decided
 from headgate.streams.target import Met, TargetRows
-from headgate.tables.running import finish
+from headgate.tables.running import finish, follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,19 @@ class Change:
             staged = rows.stage(decided.rules)
             met = looked.result()
         return Change(rules=decided.rules, met=met, staged=staged if met.rows.num_rows > 0 else None)
+
+    def kept_up(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
+        """The same on the table as it is now: what is left for the turn is what comes after."""
+        head = log.head(target)
+        if head == self.met.version:
+            return self
+        with beside(rows.session) as begin:
+            looked = begin(lambda: self._met_at(log, target, rows, head))
+            staged = None if self.staged is None else follow(self.staged)
+            met = looked.result()
+        if staged is None and met.rows.num_rows > 0:
+            staged = rows.stage(self.rules)
+        return replace(self, met=met, staged=staged)
 
     def put(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken) -> Met | None:
         """Puts it on top of what was committed meanwhile; what was met in the end.

@@ -28,6 +28,7 @@ from headgate.logs import working
 from headgate.spark.checkpoint import Checkpoint, location_of, option_of
 from headgate.spark.sources import records_gone
 from headgate.streams.job import Job
+from headgate.streams.keeping_up import keeping_up
 from headgate.streams.supervisor import RunReport, failed, leave_failures_to_us
 
 LOOK_S, LOOK_MAX_S = 0.005, 0.2
@@ -170,11 +171,13 @@ class RunningQuery:
         if self._job.is_computed_ahead:
             self._coordinator.find_work()
         self._job.stage(batch, batch_id)
-        turn = self._turn = self._take(self._query_id, batch_id)
-        turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
-        with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
-            self._job.run_batch(turn, batch, batch_id)
-        turn.check()
+        with keeping_up(self._job, self._gate, self._coordinator.job, batch.sparkSession) as has_come:
+            turn = self._turn = self._take(self._query_id, batch_id)
+            has_come()
+            turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
+            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
+                self._job.run_batch(turn, batch, batch_id)
+            turn.check()
         self.report.batches += 1
 
     def _take(self, query_id: str, batch_id: int) -> HeldTurn:

@@ -109,6 +109,13 @@ class AppendStream:
             raise
         self._staged = _Staged(batch_id=batch_id, seen=seen, unsettled=unsettled, read=read, insert=staged)
 
+    def known(self) -> object:
+        """Nothing, as it does not keep up."""
+        return None
+
+    def keep_up(self) -> None:
+        """Nothing: what came before the turn is mostly the requests of the turn just before."""
+
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
 

@@ -6,9 +6,10 @@ session, a second write without a step is refused by Delta, and the fence is rea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -27,7 +28,7 @@ from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
 from headgate.streams.turn_jobs import TurnJobs
-from headgate.tables.running import collected, finish
+from headgate.tables.running import collected, finish, follow, known
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]
@@ -172,6 +173,7 @@ class Job:
         self._on_batch: OnBatch | None = None
         self._function: Coordinated | None = None
         self._computed: _Computed | None = None
+        self._keeping = threading.Lock()
         """Number of the batch that was computed before its turn, and its statement, if it has one."""
 
     @property
@@ -335,8 +337,10 @@ class Job:
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
         assert self._function is not None
-        if self.is_computed_ahead and not self._holds(batch_id):
-            self.stage(batch, batch_id)
+        if self.is_computed_ahead:
+            with self._keeping:
+                if not self._holds(batch_id):
+                    self.stage(batch, batch_id)
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
@@ -346,6 +350,18 @@ class Job:
                 self._batch_turn.put(self._computed.statement)
         finally:
             self._batch_turn = self._computed = None
+
+    def known(self) -> Version | None:
+        """Of the table that what was computed goes to, as far as this driver knows."""
+        computed = self._computed
+        return None if computed is None or computed.statement is None else known(computed.statement)
+
+    def keep_up(self) -> None:
+        """Has what was computed follow what others have committed to its table since."""
+        with self._keeping:
+            computed = self._computed
+            if computed is not None and computed.statement is not None:
+                self._computed = replace(computed, statement=follow(computed.statement))
 
     def _holds(self, batch_id: int) -> bool:
         """Whether this batch was computed, and on tables as they are; its statement follows what came to its own."""
@@ -411,6 +427,12 @@ class QueryWork:
 
     def stage(self, batch: DataFrame, batch_id: int) -> None:
         self._job.stage(batch, batch_id)
+
+    def known(self) -> object:
+        return self._job.known()
+
+    def keep_up(self) -> None:
+        self._job.keep_up()
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         self._job.run_batch(turn, batch, batch_id)

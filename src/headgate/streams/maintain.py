@@ -44,6 +44,13 @@ class MaintainStream:
         """Never asked for: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
+    def known(self) -> object:
+        """Nothing, as it does not keep up."""
+        return None
+
+    def keep_up(self) -> None:
+        """Nothing was computed."""
+
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Never asked for: there is no source."""
         raise AssertionError("a stream that maintains has no batches")

@@ -7,6 +7,7 @@ holds the requests of one batch and the kept ones of their keys as Arrow tables,
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,6 +127,8 @@ class RequestStream:
             self._erasures,
         )
         self._ahead: _Ahead | None = None
+        self._keeping = threading.Lock()
+        """While what was computed before the turn is made to follow what others have committed."""
 
     # ------------------------------------------------------------------------------------------------------- the kind
 
@@ -201,11 +204,48 @@ class RequestStream:
             change=change,
         )
 
+    def known(self) -> object:
+        """See `StreamKind.known`."""
+        return [self._context.log.known(table) for table in (self._context.target, *self._deciding())]
+
+    def keep_up(self) -> None:
+        """See `StreamKind.keep_up`."""
+        ahead = self._ahead
+        computed = None if ahead is None else ahead.computed
+        if ahead is None or computed is None:
+            return
+        with self._keeping:
+            if not self._is_own_unchanged(computed):
+                return
+            if not self._still_holds(computed):
+                computed = self._decided_anew(computed)
+            if computed.change is not None:
+                rows = TargetRows(self._context, self._kind, computed.erasures)
+                change = computed.change.kept_up(self._context.log, self._context.target, rows)
+                computed = replace(computed, change=change)
+            ahead.computed = computed
+
+    def _decided_anew(self, computed: _Computed) -> _Computed:
+        """What a batch comes to with the erasures that are there now."""
+        log = self._context.log
+        seen, version = {table: log.head(table) for table in self._deciding()}, log.head(self._context.target)
+        erasures = self._erasures()
+        own = self._reader.read(computed.taken.rows, erasures)
+        decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
+        change, rows = computed.change, TargetRows(self._context, self._kind, erasures)
+        if not rows.is_decided_by_key or not decided.paths:
+            change = None
+        elif change is None or change.rules != decided.rules:
+            change = Change.compute(rows, decided, version)
+        return replace(computed, seen=seen, erasures=erasures, decided=decided, change=change)
+
+    def _is_own_unchanged(self, computed: _Computed) -> bool:
+        own = self._requests.location
+        return self._context.log.is_unchanged(own, computed.seen[own])
+
     def _still_holds(self, computed: _Computed) -> bool:
-        """Whether what was decided before the turn is what would be decided now, with the same erasures."""
-        log, own, erasures = self._context.log, self._requests.location, computed.erasures
-        if not log.is_unchanged(own, computed.seen[own]):
-            return False
+        """Whether what was decided before the turn is what would be decided with the erasures that are there now."""
+        erasures = computed.erasures
         if erasures is None:
             return True
         assert isinstance(self._kind, Mutate)
@@ -242,11 +282,14 @@ class RequestStream:
             self._make_table(Intake(self._spec, schema).prepared(records))
         for table in self.tables():
             turn.enter(table)
-        is_decided = computed is not None and self._still_holds(computed)
+        is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
         letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
+        if ahead is not None and computed is not None:
+            with self._keeping:  # what was begun before the turn is needed now
+                computed = ahead.computed
         change = None if computed is None else computed.change
-        if computed is not None and is_decided and is_new:
+        if computed is not None and is_own_unchanged and is_new and self._still_holds(computed):
             decided, erasures = computed.decided, computed.erasures
         else:
             erasures = self._erasures()

@@ -108,6 +108,15 @@ class StreamKind(Protocol):
         """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds."""
         ...
 
+    def known(self) -> object:
+        """The versions of what `stage` has read that this driver knows of; storage is not asked."""
+        ...
+
+    def keep_up(self) -> None:
+        """Has what `stage` did follow what others have committed since, if that is worth while before the turn; nothing is
+        committed."""
+        ...
+
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Writes one micro-batch; idempotent under the turn's tokens."""
         ...

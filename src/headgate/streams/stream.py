@@ -130,6 +130,12 @@ class StreamWork:
             with self._computing():
                 self._kind.stage(self._placed(batch), batch_id)
 
+    def known(self) -> object:
+        return self._kind.known()
+
+    def keep_up(self) -> None:
+        self._kind.keep_up()
+
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         with self._computing():
             result = self._kind.run_batch(turn, self._placed(batch), batch_id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +33,7 @@ from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
 from headgate.spark.sources import records_gone
+from headgate.streams.keeping_up import keeping_up
 from headgate.streams.turn_jobs import TurnJobs
 from headgate.streams.work import Work
 
@@ -365,23 +367,28 @@ class Supervisor:
             assert self._query_id is not None, "a query that runs a batch has written its metadata"
             if self._turn is not None and self._turn.batches_done >= self._work.turn_limit_batches:
                 raise _TurnLimit
-            if self._turn is None:
-                if self.is_stopping:
-                    raise _TurnLimit
-                if self._work.is_computed_ahead:
-                    self._coordinator.find_work()
-                self._work.stage(batch, batch_id)
-                self._turn = self._coordinator.take(
-                    token_id=query_token(self._query_id),
-                    query_id=self._query_id,
-                    batch=batch_id,
-                    tables=self._work.tables(),
-                )
-            turn = self._turn
-            turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
-            with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
-                rows = self._work.run_batch(turn, batch, batch_id)
-            turn.check()
+            with ExitStack() as keeping:
+                if self._turn is None:
+                    if self.is_stopping:
+                        raise _TurnLimit
+                    if self._work.is_computed_ahead:
+                        self._coordinator.find_work()
+                    self._work.stage(batch, batch_id)
+                    has_come = keeping.enter_context(
+                        keeping_up(self._work, self._gate, self._coordinator.job, batch.sparkSession)
+                    )
+                    self._turn = self._coordinator.take(
+                        token_id=query_token(self._query_id),
+                        query_id=self._query_id,
+                        batch=batch_id,
+                        tables=self._work.tables(),
+                    )
+                    has_come()
+                turn = self._turn
+                turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)
+                with working(lock=self._coordinator.lock, job=self._coordinator.job, epoch=turn.epoch, batch=batch_id):
+                    rows = self._work.run_batch(turn, batch, batch_id)
+                turn.check()
             self.report.batches += 1
             self.report.rows += rows
         except BaseException as error:

@@ -46,6 +46,14 @@ class Work(Protocol):
         """Does what can be done of a micro-batch before its turn is asked for."""
         ...
 
+    def known(self) -> object:
+        """The versions of what `stage` has read that this driver knows of; storage is not asked."""
+        ...
+
+    def keep_up(self) -> None:
+        """Has what `stage` did follow what others have committed since; called now and then while the job waits for its turn."""
+        ...
+
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         """Writes one micro-batch in the turn; idempotent under its tokens. The rows taken from the source."""
         ...

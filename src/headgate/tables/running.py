@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.ids import TableLocation
+from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.publish import Published
 from headgate.core.rows.statement import Operation
 from headgate.delta.commits import commit_info
@@ -113,6 +113,16 @@ def run(dml: Dml) -> Result:
 def finish(staged: Staged, stamp: WriteToken | None = None) -> Result:
     """Put a statement that was computed before."""
     return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp))
+
+
+def known(staged: Staged) -> Version:
+    """The version of its table that this driver knows of."""
+    return publisher(staged.dml.session).base(staged.dml).version
+
+
+def follow(staged: Staged) -> Staged:
+    """Have what was computed follow what was committed meanwhile, without a commit: `finish` then has less to do."""
+    return publisher(staged.dml.session).follow(staged)
 
 
 def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:

@@ -60,17 +60,46 @@ class _Followed:
     lost_puts: int
 
 
-def publish(staged: Captured | Committed | None = None) -> Protocol[Published]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What was staged, made to follow what was committed since, and not put."""
+
+    commit: Captured
+    level: int
+    reason: str | None
+    """Why it was executed again on some files, if it was."""
+
+
+def follow(staged: Captured) -> Protocol[Followed | None]:
+    """What `publish` would put now, without the put: whoever waits with what was staged has less to do when it is put.
+
+    None where there is nothing to follow, or where only `publish` can tell what becomes of it.
+    """
+    statement = yield from perform(Describe())
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    if won.version == staged.version:
+        return None
+    rebased = yield from rebase(statement, staged, won)
+    if isinstance(rebased, Partly):
+        return Followed(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
+    if not isinstance(rebased, Rebased) or rebased.is_empty:
+        return None
+    commit = Captured(version=won.version, actions=rebased.actions, info=info_of(statement, staged.info, rebased))
+    return Followed(commit=commit, level=rebased.level, reason=None)
+
+
+def publish(staged: Captured | Committed | None = None, since: Version | None = None) -> Protocol[Published]:
     """Executes a statement and gets its commit into the table.
 
     Args:
         staged: How it ended when it was executed before, without a put.
+        since: The snapshot of that execution, if what was staged has followed others since.
     """
     statement: Statement | None = None
     reasons: list[str] = []
     level = lost_puts = 0
     lost: Captured | Committed | None = staged
-    since: Version | None = None
     is_reserved = False
     while True:
         executed = lost

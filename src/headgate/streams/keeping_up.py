@@ -1,0 +1,77 @@
+"""While a job waits for its turn, what it has computed follows what others commit: then the turn has less to do."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pyspark import inheritable_thread_target
+from pyspark.sql import SparkSession
+
+from headgate.delta.gate import Gate
+
+LOOK_S = 0.1
+"""So often it is looked whether this driver knows of a new commit, which asks nothing of storage."""
+ASK_S = 2.0
+"""So often storage is asked what other drivers have committed, with a listing or two a table."""
+LOGGER = logging.getLogger("headgate")
+
+
+class Ahead(Protocol):
+    """What computes batches before their turn; a `Work` is one."""
+
+    @property
+    def is_computed_ahead(self) -> bool:
+        """Whether it does so now."""
+        ...
+
+    def known(self) -> object:
+        """The versions of what it was computed from that this driver knows of; storage is not asked."""
+        ...
+
+    def keep_up(self) -> None:
+        """Has what was computed follow what others have committed since."""
+        ...
+
+
+@contextmanager
+def keeping_up(work: Ahead, gate: Gate, job: str, session: SparkSession) -> Iterator[Callable[[], None]]:
+    """In a thread of its own, from before the turn is asked for until what is yielded is called, which is when it has come.
+
+    What has been begun then goes on in the turn, which would have to do it, too, and is waited for at the end of the block.
+    An error ends it: what is wrong is found out again in the turn, and said there.
+    """
+    if not work.is_computed_ahead:
+        yield lambda: None
+        return
+    is_over = threading.Event()
+
+    def keep_up() -> None:
+        seen, asked_s = None, 0.0
+        with gate.acting(job):
+            while not is_over.wait(LOOK_S):
+                known = work.known()
+                if known == seen and time.monotonic() < asked_s + ASK_S:
+                    continue
+                seen, asked_s = known, time.monotonic()
+                work.keep_up()
+
+    def quietly() -> None:
+        try:
+            keep_up()
+        except Exception:
+            LOGGER.debug("%s does not keep up before its turn", job, exc_info=True)
+
+    keeper = threading.Thread(
+        target=inheritable_thread_target(session)(quietly), name=f"headgate-{job}-ahead", daemon=True
+    )
+    keeper.start()
+    try:
+        yield is_over.set
+    finally:
+        is_over.set()
+        keeper.join()
