@@ -60,6 +60,7 @@ def explored(
     has_vectors: bool = True,
     has_feed: bool = False,
     executions_max: int = 99,
+    follows: int = 0,
 ) -> Found:
     """All choices of so many statements, on both tables; the first violation ends it."""
     whole = Found()
@@ -76,6 +77,7 @@ def explored(
                     has_feed=has_feed,
                     faults=faults,
                     executions_max=executions_max,
+                    follows=follows,
                 )
             )
             whole.states += found.states
@@ -111,6 +113,29 @@ def test_three_at_once_are_serial_and_come_to_an_end() -> None:
 def test_a_row_that_was_moved_and_then_taken_is_missed_where_it_was_read(*, marks: bool) -> None:
     """It is in no file that the table had, nor in one that it has: all three of them, in every order, and twice each."""
     assert explored(READ_MOVED_TAKEN, 3, faults=int(marks), marks=marks).violation == ""
+
+
+@pytest.mark.parametrize(
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+)
+def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
+    """Any two statements that are computed ahead, follow the other once before they are put, and again as they are; or one
+    of three twice."""
+    assert explored(ALL, 2, follows=1, marks=marks, has_vectors=has_vectors).violation == ""
+    assert explored((update(0, 1), delete(0), append(4, 0)), 3, follows=2, marks=marks).violation == ""
+
+
+def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
+    """Its token is looked for from the first execution on, not only since it has last followed."""
+    token = Action("txn", {"appId": "stream", "version": 7})
+    staged = Captured(version=Version(3), actions=(Action("add", file_of("f", [(1, 1)])), token), info={})
+    protocol = publish.publish(staged, Version(1))
+    assert isinstance(protocol.send(None), Describe)
+    asked = protocol.send(Statement(reads=rebase.Reads.NOTHING))
+    assert asked == ReadChanges(Version(1))
+    with pytest.raises(StopIteration) as end:
+        protocol.send(changes(Version(1), [(token,), (Action("add", file_of("g", [(2, 2)])),)]))
+    assert end.value.value.is_superseded
 
 
 def test_a_planted_bug_leaves_nothing_behind() -> None:
@@ -320,6 +345,13 @@ def stock_first_then_nothing() -> Protocol[Any]:
     return publish.Published(version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
 
 
+def followed_as_it_was(staged: Captured) -> Protocol[Any]:
+    """Before its turn a commit is taken to follow what came, whatever it was."""
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes)
+    return publish.Followed(commit=replace(staged, version=won.version), level=1, reason=None)
+
+
 BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "no image test": (rebase, "_read_test", no_image_test, lambda: explored(ALL, 2)),
     "no key test": (rebase, "_read_test", no_key_test, lambda: explored(ALL, 2)),
@@ -352,6 +384,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies not marked": (rebase, "_moved", copies_not_marked, lambda: explored(ALL, 2)),
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
+    "followed as it was": (publish, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
     "a stock put during a reservation": (
         rows,
         "_is_free",

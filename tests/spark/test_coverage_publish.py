@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,18 @@ import headgate
 from headgate.core.ids import TokenId
 from headgate.core.spec import Append, Erase
 from headgate.delta.commits import commit_info, commit_tokens
+from headgate.delta.gate import Gate
+from headgate.delta.publish import Staged, _Run
 from headgate.errors import InvalidRequest
+from headgate.events import StatementPublished
+from headgate.streams import job
 from headgate.streams.held import RequestReader
-from headgate.tables.running import finish, publisher
+from headgate.streams.keeping_up import LOOK_S, keeping_up
+from headgate.streams.target import TargetRows
+from headgate.tables.running import finish, follow, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, make_table, write_token
+from tests.spark.test_delta_statements import wait_until
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, Crash, stream, table
 
@@ -149,21 +157,33 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
 # ------------------------------------------------------------------------------------------------------------ requests
 
 
-def ahead(b: Bench, name: str, batch: int, *said: str) -> Callable[..., Any]:
-    """A batch of Mut or TTL that is computed now, and put when it is called."""
+def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -> Callable[..., Any]:
+    """A batch of Mut or TTL that is computed now, and put when it is called; it may follow others just before."""
     rows, schema = (requests(*said), REQUEST) if name == "Mut" else ([(one, "erase") for one in said], ERASURE)
     kind, frame = b.stream(name), b.batch(rows, schema, batch)
     kind.stage(frame, batch)
-    return lambda **more: kind.run_batch(b.turn(name, batch, **more), frame, batch)
+
+    def put(**more: Any) -> object:
+        if keeps_up:
+            kind.keep_up()
+        return kind.run_batch(b.turn(name, batch, **more), frame, batch)
+
+    return put
 
 
-def test_requests_meet_what_came_after_they_were_computed(session: SparkSession, tmp_path: Path) -> None:
+KEEPS_UP = pytest.mark.parametrize("keeps_up", [False, True], ids=["in its turn", "before its turn"])
+
+
+@KEEPS_UP
+def test_requests_meet_what_came_after_they_were_computed(
+    session: SparkSession, tmp_path: Path, *, keeps_up: bool
+) -> None:
     """What was computed is put, not thrown away; it concerns the new rows, too, and what it met is counted with them."""
     b = bench(session, tmp_path)
     b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
     b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
-    put = ahead(b, "Mut", 1, "a>p", "c>q", "y>w")  # nobody is y yet
+    put = ahead(b, "Mut", 1, "a>p", "c>q", "y>w", keeps_up=keeps_up)  # nobody is y yet
     computed = files_of(b)
     foreign(b, ("9", "a", "a"), ("8", "y", "y"), ("7", "u", "u"))
     result = put()
@@ -178,45 +198,56 @@ def test_requests_meet_what_came_after_they_were_computed(session: SparkSession,
     assert named & computed, "files that were written before the turn are part of its commit"
 
 
-def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_path: Path) -> None:
+@KEEPS_UP
+def test_requests_that_met_nothing_meet_what_came(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
     """Nothing was to be changed when they were computed."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
-    nothing = ahead(b, "Mut", 1, "y>y")
+    nothing = ahead(b, "Mut", 1, "y>y", keeps_up=keeps_up)
     assert nothing().requests_matched == 0
-    put = ahead(b, "Mut", 2, "c>q")
+    put = ahead(b, "Mut", 2, "c>q", keeps_up=keeps_up)
     foreign(b, ("9", "c", "c"))
     assert put().requests_matched == 1
     assert persons(b) == {"1": "a", "9": "q"}
 
 
+@KEEPS_UP
 @pytest.mark.parametrize(
     ("before", "meanwhile", "left"),
     [(("nobody", "erase"), ("p", "erase"), {"2": "q"}), (("p", "erase"), ("p", "lift"), {"1": "p", "2": "q"})],
     ids=["erased", "lifted"],
 )
 def test_a_person_who_was_erased_or_lifted_meanwhile_is_so_for_the_batch(
-    session: SparkSession, tmp_path: Path, before: tuple[str, str], meanwhile: tuple[str, str], left: dict[str, str]
+    session: SparkSession,
+    tmp_path: Path,
+    before: tuple[str, str],
+    meanwhile: tuple[str, str],
+    left: dict[str, str],
+    *,
+    keeps_up: bool,
 ) -> None:
     """A request that leads to the person moves its row or deletes it, by what stands at the time of its turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [before], ERASURE, 0)
-    put = ahead(b, "Mut", 1, "a>p", "b>q")
+    put = ahead(b, "Mut", 1, "a>p", "b>q", keeps_up=keeps_up)
     b.run("TTL", [meanwhile], ERASURE, 1)
     put()
     assert persons(b) == left
 
 
-def test_persons_are_erased_from_rows_that_changed_meanwhile(session: SparkSession, tmp_path: Path) -> None:
+@KEEPS_UP
+def test_persons_are_erased_from_rows_that_changed_meanwhile(
+    session: SparkSession, tmp_path: Path, *, keeps_up: bool
+) -> None:
     """A row became the person's, and another was the person's no more."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:p", "3:c"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
-    put = ahead(b, "TTL", 1, "p")
+    put = ahead(b, "TTL", 1, "p", keeps_up=keeps_up)
     b.run("Mut", requests("a>p", "p>q"), REQUEST, 1)
     assert put().rows_written == 1
     assert persons(b) == {"2": "q", "3": "c"}
@@ -243,16 +274,59 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
 
 
-def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path) -> None:
+@KEEPS_UP
+def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
     """What becomes of a row hangs on another of its columns now, which nobody knew when it was computed."""
     b = bench(session, tmp_path)
     b.streams = (*b.streams[:2], stream("TTL", Erase(match={"person": "person", "id": "id"}, lift_when=None)))
     b.run("In", records("1:a", "2:a"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
-    put = ahead(b, "Mut", 1, "a>p")
+    put = ahead(b, "Mut", 1, "a>p", keeps_up=keeps_up)
     b.run("TTL", [("p", "1")], "person string, id string", 0)
     put()
     assert persons(b) == {"2": "p"}
+
+
+def noting(done: list[str], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that says each time that it is called."""
+
+    def noted(*given: Any) -> Any:
+        done.append(real.__name__)
+        return real(*given)
+
+    return noted
+
+
+def test_what_was_followed_before_the_turn_is_only_put_in_it(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person was erased, and rows came that it concerns: nothing is executed, decided or looked for in the turn."""
+    b = bench(session, tmp_path)
+    b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    kind, frame = b.stream("Mut"), b.batch(requests("a>p", "b>q"), REQUEST, 1)
+    kind.stage(frame, 1)
+    known = kind.known()
+    b.run("TTL", [("q", "erase")], ERASURE, 1)
+    assert kind.known() != known
+    foreign(b, ("9", "a", "a"))
+    kind.keep_up()
+    foreign(b, ("8", "b", "b"))
+    head = len(commit_paths(b.target))
+    kind.keep_up()
+    assert len(commit_paths(b.target)) == head
+    done: list[str] = []
+    for owner, name in ((_Run, "_execute"), (_Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+        monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
+    told: list[StatementPublished] = []
+    end = headgate.on_statement(told.append)
+    result = kind.run_batch(b.turn("Mut", 1), frame, 1)
+    end()
+    assert done == []
+    assert (result.rows_written, persons(b)) == (4, {"1": "p", "3": "c", "9": "p"})
+    assert [(event.level, event.attempts) for event in told if event.operation == "MERGE"] == [(3, 2)]
 
 
 @pytest.mark.parametrize(
@@ -309,6 +383,11 @@ class Written:
         merge = target.merge(batch.alias("s"), "t.id = s.id")
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
+    def update(self, batch: DataFrame, batch_id: int) -> None:
+        """Of rows that are there."""
+        target = headgate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
+        target.merge(batch.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
+
     def run(self, function: Callable[[DataFrame, int], None]) -> headgate.RunReport:
         """One turn."""
 
@@ -353,6 +432,63 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
         for path in commit_paths(written.path)
         if commit_info(path.read_text()).get("operation") == "MERGE"
     )
+
+
+def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes while it waits is followed then, and its turn has nothing left to execute."""
+    written.run(written.merge)
+    written.drop(1, "b", 3, 4)
+    followed: list[Staged] = []
+    done: list[str] = []
+    monkeypatch.setattr(_Run, "_execute_on", noting(done, _Run._execute_on))
+    monkeypatch.setattr(job, "follow", lambda before: followed.append(follow(before)) or followed[-1])
+    own = written.spark.newSession()  # the turn's token is set there
+    other = headgate.JobCoordinator(
+        own, name="Other", lock="L", storage=str(written.root / "_headgate"), tables=[written.path]
+    )
+    with other.turn():
+        run = threading.Thread(target=written.run, args=(written.update,))
+        run.start()
+        wait_until(lambda: len(followed) > 0)
+        own.sql(f"INSERT INTO delta.`{written.path}` VALUES (4, 'x')")
+        wait_until(lambda: any(len(one.reasons) > 0 for one in followed))
+    run.join()
+    other.close()
+    assert done == ["_execute_on"]
+    assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
+
+
+def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """It keeps up whenever this driver knows of a new commit, until the turn has come or an error has ended it."""
+
+    class Work:
+        is_computed_ahead = True
+        version, looks, error = 0, 0, ""
+
+        def known(self) -> object:
+            return self.version
+
+        def keep_up(self) -> None:
+            self.looks += 1
+            if self.error:
+                raise ValueError(self.error)
+
+    work = Work()
+    with keeping_up(work, Gate(session), "Own", session) as has_come:
+        wait_until(lambda: work.looks == 1)
+        work.version = 1
+        wait_until(lambda: work.looks == 2)
+        has_come()
+        work.version = 2
+        time.sleep(3 * LOOK_S)
+        assert work.looks == 2
+    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session):
+        work.error = "the disk is full"
+        wait_until(lambda: "Own does not keep up before its turn" in caplog.text)
+        work.error, looks = "", work.looks
+        work.version = 3
+        time.sleep(3 * LOOK_S)
+        assert work.looks == looks
 
 
 def test_a_function_that_commits_something_else_is_refused(written: Written) -> None:

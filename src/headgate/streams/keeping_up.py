@@ -18,6 +18,8 @@ LOOK_S = 0.1
 """So often it is looked whether this driver knows of a new commit, which asks nothing of storage."""
 ASK_S = 2.0
 """So often storage is asked what other drivers have committed, with a listing or two a table."""
+LONG_S = 60.0
+"""Who waits for longer than this keeps up for half of the time at most."""
 LOGGER = logging.getLogger("headgate")
 
 
@@ -51,14 +53,17 @@ def keeping_up(work: Ahead, gate: Gate, job: str, session: SparkSession) -> Iter
     is_over = threading.Event()
 
     def keep_up() -> None:
-        seen, asked_s = None, 0.0
+        seen: object = None
+        asked_s, pause_s, long_s = 0.0, LOOK_S, time.monotonic() + LONG_S
         with gate.acting(job):
-            while not is_over.wait(LOOK_S):
-                known = work.known()
-                if known == seen and time.monotonic() < asked_s + ASK_S:
+            while not is_over.wait(pause_s):
+                known, begun_s = work.known(), time.monotonic()
+                if known == seen and begun_s < asked_s + ASK_S:
                     continue
-                seen, asked_s = known, time.monotonic()
+                seen, asked_s = known, begun_s
                 work.keep_up()
+                now_s = time.monotonic()
+                pause_s = LOOK_S if now_s < long_s else max(LOOK_S, now_s - begun_s)
 
     def quietly() -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from headgate.core.effects import Effect
+from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.ids import Version
 from headgate.core.rows import publish as publishing
 from headgate.core.rows.actions import Action, changes, parse
@@ -75,6 +75,8 @@ class Scenario:
     faults: int = 0
     """Lost requests, lost or late answers, crashes, and reservations that run out or are not heeded, in all."""
     executions_max: int = 99
+    follows: int = 0
+    """Each writer is computed before its turn, and follows others so often before it is put; 0: none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,8 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
                 yield told(("computed", head)) if captured.actions else told(("nothing", head))
                 return
             snapshot = state.traces[writer][-1][1]
-            if head == snapshot and is_free:
+            is_staged = scenario.follows > 0 and len(state.traces[writer]) == 1
+            if head == snapshot and is_free and not is_staged:
                 captured = _stock(scenario, writer, state.traces[writer][:-1], state.log)
                 text = text_of(writer, f"{writer}.0.{len(state.traces[writer])}", captured.actions)
                 yield told(("put", head + 1), log=(*state.log, text))
@@ -220,7 +223,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
     """The writer's protocol, told what the trace says; its next question, or its end."""
     change = scenario.writers[writer]
     statement = change.statement if scenario.has_vectors else replace(change.statement, marks_rows=False)
-    protocol = publishing.publish()
+    protocol = _waited(scenario.follows) if scenario.follows else publishing.publish()
     place = 0
     answer: Any = None
     try:
@@ -240,6 +243,18 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
     except StopIteration as end:
         published: Published = end.value
         return published
+
+
+def _waited(follows: int) -> Protocol[Published]:
+    """What is computed before its turn: it follows others now and then, and is put at last."""
+    executed = yield from perform(Execute())
+    if isinstance(executed, Committed):
+        return (yield from publishing.publish())
+    staged = executed
+    for _ in range(follows):
+        followed = yield from publishing.follow(staged)
+        staged = staged if followed is None else followed.commit
+    return (yield from publishing.publish(staged, executed.version))
 
 
 def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
