@@ -16,13 +16,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
-from headgate.core.ids import TokenId
+from headgate.core.ids import TableLocation, TokenId
 from headgate.core.spec import Append, Erase
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.delta.gate import Gate
 from headgate.delta.publish import Staged, _Run
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
+from headgate.ports import WriteToken
 from headgate.streams import job
 from headgate.streams.held import RequestReader
 from headgate.streams.keeping_up import LOOK_S, keeping_up
@@ -322,9 +323,13 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     told: list[StatementPublished] = []
     end = headgate.on_statement(told.append)
-    result = kind.run_batch(b.turn("Mut", 1), frame, 1)
+    turn = b.turn("Mut", 1)
+    turn.between = lambda step: kind.keep_up()  # as a look that begins when the turn has come: nothing follows any more
+    result = kind.run_batch(turn, frame, 1)
     end()
     assert done == []
+    store = commit_paths(TableLocation(f"{b.root}/_headgate/requests/Mut"))[-2].read_text()
+    assert store.count('{"add":') == 1, "what was stored is one file, whatever the cores"
     assert (result.rows_written, persons(b)) == (4, {"1": "p", "3": "c", "9": "p"})
     assert [(event.level, event.attempts) for event in told if event.operation == "MERGE"] == [(3, 2)]
 
@@ -446,6 +451,15 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     other = headgate.JobCoordinator(
         own, name="Other", lock="L", storage=str(written.root / "_headgate"), tables=[written.path]
     )
+    late: list[int] = []
+
+    def put(staged: Staged, token: WriteToken) -> object:
+        before = len(followed)
+        written.job.keep_up()  # as a look that begins when the turn has come
+        late.append(len(followed) - before)
+        return finish(staged, token)
+
+    monkeypatch.setattr(job, "finish", put)
     with other.turn():
         run = threading.Thread(target=written.run, args=(written.update,))
         run.start()
@@ -455,6 +469,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     run.join()
     other.close()
     assert done == ["_execute_on"]
+    assert late == [0], "what is being put follows nothing any more"
     assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
 
 

@@ -181,17 +181,17 @@ class Publisher:
             since=staged.commit.version if staged.since is None else staged.since,
             level=max(staged.level, followed.level),
             reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
-            passed={**staged.passed, **run.commits_read()},
+            passed={**staged.passed, **run.known},
         )
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
 
         Args:
-            staged: As `stage` returned it; once.
+            staged: As `stage` or `follow` returned it; once.
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
-        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, _known=dict(staged.passed))
+        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=dict(staged.passed))
         if isinstance(staged.commit, Committed):
             # It found nothing to do, and no commit says on which version: what came since has to be looked at.
             has_moved = self.jvm.snapshot(run.log).version() != staged.base.version
@@ -258,7 +258,7 @@ class _Run:
     """What Delta does after its commits: when nobody waits for the table any more."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
-    _known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
+    known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
     """Commits that were read."""
     _looked_at: int = 0
     """Commits that were there at the last look."""
@@ -497,14 +497,10 @@ class _Run:
             return entry.reply
         return changes(after, list(self.commits(after).values()))
 
-    def commits_read(self) -> Mapping[Version, tuple[Action, ...]]:
-        """Those that were looked at."""
-        return dict(self._known)
-
     def commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
         """Those after a version, up to the head; what was read before is not read again."""
         first = after + 1
-        while first in self._known:
+        while first in self.known:
             first += 1
         try:
             texts = self.jvm.texts_from(self.log, first)
@@ -525,8 +521,8 @@ class _Run:
         refuse_catalog(self.dml.table, (a.body for each in new.values() for a in each if a.kind == "protocol"))
         if self.in_doubt in new:
             self.in_doubt = None
-        self._known |= new
-        return {version: self._known[version] for version in sorted(self._known) if version > after}
+        self.known |= new
+        return {version: self.known[version] for version in sorted(self.known) if version > after}
 
     def _winner(self) -> Winner | None:
         """Who came first, as far as the log tells: it is asked where something else has failed."""
@@ -534,7 +530,7 @@ class _Run:
             return None
         with suppress(HeadgateError, *JVM_ERRORS):
             self.commits(self._computed_on)
-        return first_of({version: actions for version, actions in self._known.items() if version > self._computed_on})
+        return first_of({version: actions for version, actions in self.known.items() if version > self._computed_on})
 
     def _maker(self, snapshot: Any) -> Winner | None:
         """Who made the table that is there now."""

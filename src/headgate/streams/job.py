@@ -337,19 +337,19 @@ class Job:
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
         """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
         assert self._function is not None
-        if self.is_computed_ahead:
-            with self._keeping:
-                if not self._holds(batch_id):
-                    self.stage(batch, batch_id)
+        with self._keeping:  # nothing follows any more what is put from here on
+            if self.is_computed_ahead and not self._holds(batch_id):
+                self.stage(batch, batch_id)
+            computed, self._computed = self._computed, None
         self._enter(held)
         self._batch_turn = Turn(held, batch.sparkSession, self._tables)
         try:
-            if self._computed is None:
+            if computed is None:
                 self._batch_turn.run(self._function.function, batch, batch_id)
-            elif self._computed.statement is not None:
-                self._batch_turn.put(self._computed.statement)
+            elif computed.statement is not None:
+                self._batch_turn.put(computed.statement)
         finally:
-            self._batch_turn = self._computed = None
+            self._batch_turn = None
 
     def known(self) -> Version | None:
         """Of the table that what was computed goes to, as far as this driver knows."""

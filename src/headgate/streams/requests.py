@@ -82,6 +82,8 @@ class _Ahead:
     batch_id: int
     records: DataFrame
     computed: _Computed | None = None
+    is_taken: bool = False
+    """Its turn goes on with what it has come to: it follows nothing any more."""
 
     def forget(self) -> None:
         """Frees what is cached."""
@@ -211,11 +213,11 @@ class RequestStream:
     def keep_up(self) -> None:
         """See `StreamKind.keep_up`."""
         ahead = self._ahead
-        computed = None if ahead is None else ahead.computed
-        if ahead is None or computed is None:
+        if ahead is None:
             return
         with self._keeping:
-            if not self._is_own_unchanged(computed):
+            computed = ahead.computed
+            if computed is None or ahead.is_taken or not self._is_own_unchanged(computed):
                 return
             if not self._still_holds(computed):
                 computed = self._decided_anew(computed)
@@ -285,9 +287,10 @@ class RequestStream:
         is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
         letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
-        if ahead is not None and computed is not None:
+        if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
-                computed = ahead.computed
+                ahead.is_taken = True
+                computed = None if computed is None else ahead.computed
         change = None if computed is None else computed.change
         if computed is not None and is_own_unchanged and is_new and self._still_holds(computed):
             decided, erasures = computed.decided, computed.erasures
