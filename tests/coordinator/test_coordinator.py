@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -15,7 +18,7 @@ from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.heartbeat import SELF_FENCE
 from headgate.core.ids import JobName, SessionId, TableLocation, Version
 from headgate.core.turns import moves, protocol
-from headgate.core.turns.effects import CasReply, StepMark, Stored
+from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
 from headgate.core.turns.order import After, NoRule, OrderRule
 from headgate.core.turns.protocol import CheckpointView, Order
 from headgate.core.turns.record import LockRecord
@@ -109,6 +112,29 @@ def test_a_turn_writes_once_and_says_so() -> None:
     row = bench.rows()[-1]
     assert (row.outcome, row.batches, row.versions) == ("replayed", (0, 0), {T: (0,)})
     assert len(bench.log.tables[T]) == 1
+
+
+def test_tables_are_entered_at_the_same_time() -> None:
+    """Entries of one turn into several tables wait for each other's reading here: each ends, and the record has all of them."""
+    bench = Bench()
+    tables = [TableLocation(f"/t{i}") for i in range(3)]
+    for table in tables:
+        bench.log.put(table, query_token("other"), 1 << 40, StepMark(name="x", offsets_sha256=None))
+    turn = bench.job("A").take(token_id=query_token("q"), query_id="q", batch=0, tables=tuple(tables))
+    turn.next_batch(0, "d", is_replay=False)
+    all_read, read = threading.Barrier(3, timeout=10), bench.log.read_tokens
+
+    def read_together(table: TableLocation) -> TableTokens:
+        all_read.wait()
+        return read(table)
+
+    with patch.object(bench.log, "read_tokens", read_together), ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(turn.enter, tables)) == [True, True, True]
+    record = bench.store.read("L").record
+    assert record is not None
+    assert set(record.tables) == set(tables)
+    assert all(bench.log.read_tokens(table).tokens[query_token("q")] for table in tables)
+    turn.complete()
 
 
 def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> None:

@@ -81,10 +81,6 @@ class Driver:
         """Raises `LostTurn` before a write, if this run may have lost its lease."""
         self.seen: dict[TableLocation, TableTokens] = {}
         """Table → its tokens as read last."""
-        self._just_put: Stored | None = None
-        """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
-        self._live: Sessions | None = None
-        """Who was alive when the record was still the one that this was put in place of."""
         self.looked_up_ms = 0
         """When the protocol looked at the wall clock last, on the clock that only runs."""
         self._deadline_s = 0.0
@@ -101,56 +97,18 @@ class Driver:
         self._is_cancelled = True
 
     def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
-        """Answers the effects of one piece of the protocol until it returns."""
+        """Answers the effects of one piece of the protocol until it returns. Pieces of different tables may run at once."""
         answer: Any = None
-        self._just_put = self._live = None
+        piece = _Piece(self, execute)
         try:
             while True:
                 effect: Any = steps.send(answer)
-                answer = self._answer(effect, execute)
+                answer = piece.answer(effect)
         except StopIteration as end:
             result: R = end.value
             return result
 
-    def _answer(self, effect: AnyEffect, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> object:
-        ports = self.ports
-        just_put, self._just_put = self._just_put, None
-        match effect:
-            case ReadRecord():
-                if just_put is not None:
-                    return just_put
-                self._live = None
-                return ports.store.read(self.lock)
-            case CompareAndSet(record=record, version=version):
-                reply = ports.store.compare_and_set(self.lock, record, version)
-                self._just_put = Stored(record, version + 1) if reply == "done" else None
-                return reply
-            case LiveSessions(holder=holder):
-                # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
-                self._live = self._live or ports.store.live_sessions(self.lock)
-                return self._with_surviving_jvm(self._live, holder)
-            case WaitForChange(version=version, reason=reason):
-                return self._wait(version, reason)
-            case WallClock():
-                self.looked_up_ms = int(ports.clock.monotonic_s() * 1000)
-                return ports.clock.wall_ms()
-            case ReadTokens(table=table):
-                self.seen[table] = ports.log.read_tokens(table)
-                return self.seen[table]
-            case CommitEntry(table=table, after=after, raised=raised):
-                self.check()
-                epoch = unpack(raised[0][1]).epoch
-                said = user_metadata(self.lock, self.job, epoch, batch=None, step="entry", offsets=None)
-                return ports.log.commit_entry(table, after, raised, said)
-            case FindMark(table=table, token_id=token_id, token=token):
-                return ports.log.find_mark(table, token_id, token)
-            case Execute():
-                assert execute is not None, "a step was written where no statement was given"
-                return execute(effect)
-            case _:
-                assert_never(effect)
-
-    def _wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
+    def wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
         if reason != self._shown_reason:
             self._shown_reason = reason
             self.ports.events.emit(TurnWaits(lock=self.lock, job=self.job, reason=reason))
@@ -160,7 +118,7 @@ class Driver:
         self.ports.store.wait_for_change(self.lock, version, min(left_s, WAKE_UP_S), self.job)
         return "changed"
 
-    def _with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:
+    def with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:
         """The kernel frees a dead process's lock before its JVM is dead: until then the holder counts as alive."""
         if holder is None or holder.session in live.ids or holder.jvm_pid is None or holder.jvm_start is None:
             return live
@@ -169,6 +127,55 @@ class Driver:
         if is_here and not is_own and self.process.is_running(holder.jvm_pid, holder.jvm_start):
             return Sessions(ids=live.ids | {holder.session}, jobs=live.jobs)
         return live
+
+
+class _Piece:
+    """One piece of the protocol, as it is driven."""
+
+    def __init__(self, driver: Driver, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> None:
+        self._driver, self._execute = driver, execute
+        self._just_put: Stored | None = None
+        """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
+        self._live: Sessions | None = None
+        """Who was alive when the record was still the one that this was put in place of."""
+
+    def answer(self, effect: AnyEffect) -> object:
+        driver, ports = self._driver, self._driver.ports
+        just_put, self._just_put = self._just_put, None
+        match effect:
+            case ReadRecord():
+                if just_put is not None:
+                    return just_put
+                self._live = None
+                return ports.store.read(driver.lock)
+            case CompareAndSet(record=record, version=version):
+                reply = ports.store.compare_and_set(driver.lock, record, version)
+                self._just_put = Stored(record, version + 1) if reply == "done" else None
+                return reply
+            case LiveSessions(holder=holder):
+                # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
+                self._live = self._live or ports.store.live_sessions(driver.lock)
+                return driver.with_surviving_jvm(self._live, holder)
+            case WaitForChange(version=version, reason=reason):
+                return driver.wait(version, reason)
+            case WallClock():
+                driver.looked_up_ms = int(ports.clock.monotonic_s() * 1000)
+                return ports.clock.wall_ms()
+            case ReadTokens(table=table):
+                driver.seen[table] = read = ports.log.read_tokens(table)
+                return read
+            case CommitEntry(table=table, after=after, raised=raised):
+                driver.check()
+                epoch = unpack(raised[0][1]).epoch
+                said = user_metadata(driver.lock, driver.job, epoch, batch=None, step="entry", offsets=None)
+                return ports.log.commit_entry(table, after, raised, said)
+            case FindMark(table=table, token_id=token_id, token=token):
+                return ports.log.find_mark(table, token_id, token)
+            case Execute():
+                assert self._execute is not None, "a step was written where no statement was given"
+                return self._execute(effect)
+            case _:
+                assert_never(effect)
 
 
 def user_metadata(
