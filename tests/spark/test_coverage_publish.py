@@ -20,11 +20,14 @@ from headgate.core.ids import TableLocation, TokenId
 from headgate.core.spec import Append, Erase
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.delta.gate import Gate
+from headgate.delta.line import Afterwards
 from headgate.delta.publish import Staged, _Run
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
 from headgate.ports import WriteToken
-from headgate.streams import job
+from headgate.streams import append, job
+from headgate.streams.append import AppendStream
+from headgate.streams.erase import _Kept
 from headgate.streams.held import RequestReader
 from headgate.streams.keeping_up import LOOK_S, keeping_up
 from headgate.streams.target import TargetRows
@@ -155,7 +158,160 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
     assert persons(b) == {"1": "a!!!", "2": "b"}
 
 
+def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]:
+    """A look of an append at what others have committed, before a step of another's turn."""
+    return lambda name: kind.keep_up() if name == step else None
+
+
+@pytest.mark.parametrize("step", ["apply", "settle"])
+def test_rows_are_ready_when_the_turn_of_requests_ends(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """What a stream stores in its turn is taken to stand: the rows are computed with it then, and only put in their own turn."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    for batch, (request, erased) in enumerate([("a>p", "p"), ("c>q", "d")], 1):
+        kind, frame = b.stream("In"), b.batch(records(f"{batch}2:a", f"{batch}3:d", f"{batch}4:c"), RECORD, batch)
+        kind.stage(frame, batch)
+        known = kind.known()
+        b.run("Mut", requests(request), REQUEST, batch)
+        assert kind.known() != known
+        b.run("TTL", [(erased, "erase")], ERASURE, batch, between=kept_up_in(b, kind, step))
+        done: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(AppendStream, "_met", noting(done, AppendStream._met))
+            assert kind.run_batch(b.turn("In", batch), frame, batch).rows_written == (2 if batch == 1 else 1)
+        assert done == []
+    assert persons(b) == {"14": "q", "24": "q"}
+
+
+def test_requests_that_were_stored_and_not_applied_do_not_stand(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their run has ended between two steps: rows were computed with them, and are computed anew; the next ones are without."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    kind = b.stream("In")
+    with pytest.raises(Crash):
+        b.run("Mut", requests("a>p"), REQUEST, 1, crash_before=frozenset({"apply"}))
+    done: list[str] = []
+    monkeypatch.setattr(AppendStream, "_met", noting(done, AppendStream._met))
+    for batch, computed in ((1, 2), (2, 3)):  # once with them, once without; then without them alone
+        frame = b.batch(records(f"{batch + 1}:a"), RECORD, batch)
+        kind.stage(frame, batch)
+        kind.keep_up()
+        kind.keep_up()
+        kind.run_batch(b.turn("In", batch), frame, batch)
+        assert len(done) == computed
+    assert persons(b) == {"1": "a", "2": "a", "3": "a"}
+    b.run("Mut", requests("a>p"), REQUEST, 1)
+    assert persons(b) == {"1": "p", "2": "p", "3": "p"}
+
+
+def test_what_was_settled_otherwise_than_it_was_taken_to_be_is_met(session: SparkSession, tmp_path: Path) -> None:
+    """More came to stand than what was stored when the rows were computed."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    kind, frame = b.stream("In"), b.batch(records("2:a", "3:c", "4:d"), RECORD, 1)
+    kind.stage(frame, 1)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    b.run("TTL", [("a", "erase")], ERASURE, 1, between=kept_up_in(b, kind, "apply"))
+    b.run("TTL", [("c", "erase")], ERASURE, 2)
+    kind.run_batch(b.turn("In", 1), frame, 1)
+    assert persons(b) == {"4": "d"}
+
+
+def test_requests_that_are_settled_while_they_are_read_are_not_missed(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands was read before the settle, and what is stored after it: what comes of that is not put."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
+    with pytest.raises(Crash):
+        b.run("Mut", requests("a>p"), REQUEST, 1, crash_before=frozenset({"settle"}))
+    real = append.later_rules
+
+    def settled_before(*given: Any) -> Any:
+        monkeypatch.setattr(append, "later_rules", real)
+        b.run("Mut", requests("a>p"), REQUEST, 1)
+        return real(*given)
+
+    monkeypatch.setattr(append, "later_rules", settled_before)
+    kind.stage(frame, 1)
+    kind.run_batch(b.turn("In", 1), frame, 1)
+    assert persons(b) == {"1": "p", "2": "p"}
+
+
+def test_what_others_have_changed_is_computed_anew_when_they_rest(session: SparkSession, tmp_path: Path) -> None:
+    """While requests keep coming, and nobody has stored any, files are not written for what the next ones will change again."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
+    kind.stage(frame, 1)
+    kind.keep_up()
+    b.run("Mut", requests("a>p"), REQUEST, 1)
+    files = files_of(b)
+    kind.keep_up()
+    assert files_of(b) == files
+    kind.keep_up()
+    computed = files_of(b)
+    assert computed > files
+    kind.keep_up()
+    kind.run_batch(b.turn("In", 1), frame, 1)
+    assert files_of(b) == computed
+    assert persons(b) == {"1": "p", "2": "p"}
+
+
 # ------------------------------------------------------------------------------------------------------------ requests
+
+
+def test_others_requests_are_looked_through_where_any_may_be_kept(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log tells where an erase stream need not ask Spark; one that has begun to wait since goes with its person."""
+    b = bench(session, tmp_path, applies_to="arrived")
+    b.run("In", records("1:p"), RECORD, 0)
+    b.run("Mut", requests("p>q"), REQUEST, 0)
+    asked: list[str] = []
+    monkeypatch.setattr(_Kept, "is_empty", noting(asked, _Kept.is_empty))
+    kind = b.stream("TTL")
+    for batch, (person, mutation, times) in enumerate([("x", "1", 0), ("y", "2", 0), ("z", "z>z", 1), ("u", "3", 2)]):
+        frame = b.batch([(person, "erase")], ERASURE, batch)
+        kind.stage(frame, batch)
+        if ">" in mutation:
+            b.run("Mut", requests("u>u", mutation), REQUEST, batch)
+        kind.run_batch(b.turn("TTL", batch), frame, batch)
+        assert len(asked) == times
+    assert b.states("Mut") == {"file0#0": "applied"}
+
+
+def test_a_checkpoint_of_requests_is_not_waited_for(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Delta does after a commit is left for when nobody waits, with batches computed before their turns or in them."""
+    later: list[Callable[[], None]] = []
+    monkeypatch.setattr(Afterwards, "__call__", lambda self, work: later.append(work))
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    session.conf.set("spark.databricks.delta.properties.defaults.checkpointInterval", "1")
+    try:
+        b.run("Mut", requests("x>y"), REQUEST, 0)
+        ahead(b, "Mut", 1, "a>p")()
+    finally:
+        session.conf.unset("spark.databricks.delta.properties.defaults.checkpointInterval")
+    log = Path(b.root) / "_headgate/requests/Mut/_delta_log"
+    assert not list(log.glob("0*.checkpoint*"))
+    for work in later:
+        work()
+    assert [int(path.name.split(".")[0]) for path in sorted(log.glob("0*.checkpoint*"))] == [1, 2, 3, 4]
+    assert persons(b) == {"1": "p"}
 
 
 def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -> Callable[..., Any]:

@@ -30,6 +30,8 @@ class AddedFile:
     deleted_records: int
     """Rows that the file's deletion vector marks."""
     size_bytes: int
+    partition: Mapping[str, str | None]
+    """Partition column, by its physical name → value, as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +150,5 @@ def _added(add: Mapping[str, Any]) -> AddedFile:
         records=statistics.get("numRecords"),
         deleted_records=(add.get("deletionVector") or {}).get("cardinality", 0),
         size_bytes=add.get("size", 0),
+        partition=add.get("partitionValues") or {},
     )

@@ -134,8 +134,13 @@ class Publisher:
         self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
 
-    def publish(self, dml: Dml) -> Outcome:
+    def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Outcome:
         """Execute a statement.
+
+        Args:
+            dml: The statement.
+            stamp: The token that its commit carries; who gives it sees to it that the statement itself asks Delta whether the
+                table has it already. What Delta does after the commit, as a checkpoint, is then waited for by nobody.
 
         Raises:
             Unavailable: A commit failed and could not be seen in the log.
@@ -145,7 +150,7 @@ class Publisher:
         """
         app_id = dml.session.conf.get(APP_ID_CONF, None)
         number = None if app_id is None else dml.session.conf.get(NUMBER_CONF, None)
-        outcome = _Run(self, dml, uuid.uuid4().hex, self.base(dml), number=number).to_end(None)
+        outcome = _Run(self, dml, uuid.uuid4().hex, self.base(dml), stamp=stamp, number=number).to_end(None)
         if app_id is None or number is None or outcome.published.version is not None:
             return outcome
         # Delta leaves a statement out as silently as it does nothing where there is nothing to do.

@@ -108,11 +108,29 @@ class RequestTable:
         frame = self._log.read_at(self._session, self.location, version)
         return frame.where(F.col("state").isin(list(states)))
 
+    def may_gain(self, states: Sequence[str], since: Version, head: Version) -> bool:
+        """Whether requests may have come into these states after `since` and up to `head`, as the log tells; no Spark job."""
+        try:
+            commits = self._log.commits(self.location, since, head)
+        except LogGone:
+            return True
+        return any(file.partition.get("state") in states for commit in commits for file in commit.added)
+
+    def is_settled_since(self, since: Version, job: str, batch: int) -> bool:
+        """Whether one batch was settled after a version, and nothing else was changed, as the log tells; no Spark job."""
+        try:
+            commits = self._log.commits(self.location, since, self.head())
+        except LogGone:
+            return False
+        changes = [commit for commit in commits if commit.added or commit.removed or commit.is_metadata_change]
+        said = [commit.user_metadata or {} for commit in changes]
+        return [(one.get("job"), one.get("step"), one.get("batch")) for one in said] == [(job, "settle", batch)]
+
     def prepare(self) -> None:
-        """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
+        """Have Delta know the files of a table that is there, which the next statement on it asks for: a job that reads the log."""
         rows = self.rows(["stored"])
-        assert rows is not None
-        rows.inputFiles()
+        if rows is not None:
+            rows.inputFiles()
 
     def keys_since(self, version: Version) -> DataFrame | None:
         """The keys of all requests that batches and sweeps have written or changed after this version, as columns.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import AtomicType, DataType, StructField
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.log import TableMetadata
 from headgate.delta.publish import Staged
@@ -21,9 +24,9 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
 from headgate.streams.intake import fields_of
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
-from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext
+from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
-from headgate.tables.running import finish, stage_append
+from headgate.tables.running import finish, put, stage_append
 
 CONSTRAINT = "delta.constraints."
 
@@ -47,16 +50,28 @@ class _Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Staged:
-    """A batch that was computed before its turn."""
+class _Computed:
+    """A batch after the requests of the table."""
 
-    batch_id: int
     seen: Mapping[TableLocation, Version]
     """Table → version before it was read."""
-    unsettled: frozenset[str]
-    """Streams of requests whose last batch stood, though it was not settled."""
+    stored: Mapping[str, int]
+    """Streams whose last batch of requests, of this number, was taken to stand, though it was not settled."""
+    insert: Staged | None
+    """Its commit; None where others committed while what stands was read."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ahead:
+    """A batch before its turn."""
+
+    batch_id: int
     read: _Read
-    insert: Staged
+    computed: _Computed
+    looked: Mapping[TableLocation, Version] | None = None
+    """The tables at the last look at what others have committed."""
+    is_taken: bool = False
+    """Its turn goes on with what it has come to: it follows nothing any more."""
 
 
 class AppendStream:
@@ -67,14 +82,17 @@ class AppendStream:
             raise TypeError(f"{spec.name} is not an append stream")
         self._spec, self._append, self._table, self._context = spec, spec.kind, table_spec, context
         self._noticed: set[str] = set()
-        self._staged: _Staged | None = None
+        self._ahead: _Ahead | None = None
+        self._keeping = threading.Lock()
+        """While a batch is made to follow what others have committed."""
+        self._left: Mapping[str, int] = {}
+        """Batches of requests that were stored and not applied when nobody else had the turn: their runs have ended."""
 
     def tables(self) -> tuple[TableLocation, ...]:
         """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
         context = self._context
-        requests = [context.requests_of(stream) for stream in self._deciding()]
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
-        return (context.target, *requests, *letters)
+        return (context.target, *self._request_tables(), *letters)
 
     def has_sweep_work(self) -> bool:
         """Never: an append keeps nothing."""
@@ -94,27 +112,60 @@ class AppendStream:
         Raises:
             InvalidRequest: as `run_batch`.
         """
-        self._drop_staged()
+        self._drop_ahead()
         log, target = self._context.log, self._context.target
-        seen = {table: log.head(table) for table in self.tables()}
-        if seen[target] < 0:
+        if log.head(target) < 0:
             return
-        unsettled = self._context.unsettled(self._deciding())
         read = self._read(self._records(batch), log.metadata(target), is_kept=True)
         try:
             with refusals(self._spec):
-                staged = stage_append(self._context.session, self._met(read, unsettled), target, self._options)
+                computed = self._computed(read, *self._look())
         except BaseException:
             read.forget()
             raise
-        self._staged = _Staged(batch_id=batch_id, seen=seen, unsettled=unsettled, read=read, insert=staged)
+        self._ahead = _Ahead(batch_id=batch_id, read=read, computed=computed)
 
     def known(self) -> object:
-        """Nothing, as it does not keep up."""
-        return None
+        """See `StreamKind.known`."""
+        return [self._context.log.known(table) for table in self._request_tables()]
 
     def keep_up(self) -> None:
-        """Nothing: what came before the turn is mostly the requests of the turn just before."""
+        """Computes the commit anew when others have changed what it hangs on.
+
+        Requests that the last stream has stored are taken to stand: it has the turn, and ours may be the next. So the commit is
+        ready when that turn ends, and it is put if they were settled, and nothing else was changed.
+        """
+        ahead = self._ahead
+        if ahead is None:
+            return
+        with self._keeping:
+            if ahead.is_taken:
+                return
+            seen, stored = self._look()
+            before, ahead.looked = ahead.looked, seen
+            if ahead.computed.insert is not None and self._holds(ahead.computed, stored):
+                return
+            # What is computed in the turn of another stream than the last in the order written is mostly overtaken by that one's.
+            is_near = self._deciding()[-1].name in stored if stored else seen == before
+            if is_near:
+                ahead.computed = self._computed(ahead.read, seen, stored)
+
+    def _look(self) -> tuple[Mapping[TableLocation, Version], Mapping[str, int]]:
+        """`seen` and `stored` of what is computed now."""
+        seen = {table: self._context.log.head(table) for table in self.tables()}
+        stored = self._context.stored(self._deciding())
+        return seen, {
+            name: batch.number
+            for name, batch in stored.items()
+            if batch.is_applied or self._left.get(name) != batch.number
+        }
+
+    def _computed(self, read: _Read, seen: Mapping[TableLocation, Version], stored: Mapping[str, int]) -> _Computed:
+        rows, insert = self._met(read, frozenset(stored)), None
+        # What stands, and what was stored and is taken to stand, must be of the same moment.
+        if all(self._context.log.is_unchanged(table, seen[table]) for table in self._request_tables()):
+            insert = stage_append(self._context.session, rows, self._context.target, self._options)
+        return _Computed(seen=seen, stored=stored, insert=insert)
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -124,8 +175,8 @@ class AppendStream:
                 nothing was written.
         """
         target, log = self._context.target, self._context.log
-        staged = self._staged if self._staged is not None and self._staged.batch_id == batch_id else None
-        records = self._records(batch) if staged is None else None
+        ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
+        records = self._records(batch) if ahead is None else None
         if log.head(target) < 0:
             # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
             # fenced, and might land on top of an earlier run's.
@@ -139,40 +190,52 @@ class AppendStream:
                 self._table.cluster_by,
                 self._table.properties,
             )
-        for table in self.tables():
-            turn.enter(table)
-        metadata, unsettled = log.metadata(target), self._context.unsettled(self._deciding())
-        if staged is not None and not _is_same(staged.read.metadata, metadata):
-            self._drop_staged()
-            staged = None
-        if staged is not None:
-            read = staged.read
+        enter_all(turn, self.tables(), self._context.session, self._spec.name)
+        metadata, stored = log.metadata(target), self._context.stored(self._deciding())
+        unsettled = {name: batch.number for name, batch in stored.items() if batch.is_applied}
+        self._left = {name: batch.number for name, batch in stored.items() if not batch.is_applied}
+        if ahead is not None and not _is_same(ahead.read.metadata, metadata):
+            self._drop_ahead()
+            ahead = None
+        insert: Staged | None = None
+        if ahead is not None:
+            with self._keeping:  # what was begun before the turn is needed now
+                ahead.is_taken = True
+                read, computed = ahead.read, ahead.computed
+            insert = computed.insert if self._holds(computed, unsettled) else None
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
-        holds = staged is not None and staged.unsettled == unsettled and self._is_unchanged(staged)
         letters = 0
         try:
             if read.bad is not None:
                 letters = write_dead_letters(turn, self._context, self._spec, read.bad, batch_id)
-            rows = None if holds else self._met(read, unsettled)
+            write = self._write_of(insert, read, frozenset(unsettled), is_ahead=ahead is not None)
             before = log.head(target)
             tokens: list[WriteToken] = []
 
             def statement(token: WriteToken) -> None:
                 tokens.append(token)
-                if rows is None:
-                    assert staged is not None
-                    finish(staged.insert, token)
-                else:
-                    append(rows, target, token, options=self._options)
+                write(token)
 
             with refusals(self._spec):
                 is_new = turn.write(target, step=APPEND, name="append", statement=statement)
         finally:
             read.forget()
-            self._staged = None
+            self._ahead = None
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+
+    def _write_of(
+        self, insert: Staged | None, read: _Read, unsettled: frozenset[str], *, is_ahead: bool
+    ) -> Callable[[WriteToken], object]:
+        """What writes a batch with a token: its commit is put, or it is computed now."""
+        if insert is not None:
+            return partial(finish, insert)
+        session, target = self._context.session, self._context.target
+        insert_now = partial(append, self._met(read, unsettled), target, options=self._options)
+        if not is_ahead:
+            return insert_now
+        return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
 
     def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
         """The records of a batch that fit, and those that do not; `is_kept` if they will be read more than once."""
@@ -192,19 +255,28 @@ class AppendStream:
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS)
 
-    def _is_unchanged(self, staged: _Staged) -> bool:
-        """Whether no commit has changed what the batch was computed from."""
+    def _holds(self, computed: _Computed, stored: Mapping[str, int]) -> bool:
+        """Whether no commit has changed what a batch was computed from; `stored`: what stands now, as in `_Computed`."""
         # Rows that others append concern only who looks for keys; dead letters concern nobody.
         passed = {self._context.dead_letters_of(self._spec)}
         if self._append.on_duplicate != "keep_first":
             passed.add(self._context.target)
-        seen = staged.seen.items()
+        for stream in self._deciding():
+            table, name = self._context.requests_of(stream), stream.name
+            if name in computed.stored and name not in stored:
+                # What it was taken to have settled, and nothing else, is what it has settled.
+                if not self._requests(stream).is_settled_since(computed.seen[table], name, computed.stored[name]):
+                    return False
+                passed.add(table)
+            elif computed.stored.get(name) != stored.get(name):
+                return False
+        seen = computed.seen.items()
         return all(self._context.log.is_unchanged(table, since) for table, since in seen if table not in passed)
 
-    def _drop_staged(self) -> None:
-        staged, self._staged = self._staged, None
-        if staged is not None:
-            staged.read.forget()
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.read.forget()
 
     @property
     def _options(self) -> dict[str, str]:
@@ -316,6 +388,9 @@ class AppendStream:
             if isinstance(stream.kind, Mutate) and stream.kind.applies_to == "arrived_and_later"
         ]
         return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
+
+    def _request_tables(self) -> list[TableLocation]:
+        return [self._context.requests_of(stream) for stream in self._deciding()]
 
     def _requests(self, stream: StreamSpec) -> RequestTable:
         return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))

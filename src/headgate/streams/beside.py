@@ -1,4 +1,4 @@
-"""What a turn's thread has looked up beside it, as waiting for storage is most of a turn: reads only, never a commit."""
+"""What a turn's thread has done beside it, as waiting for storage is most of a turn: reads, and its entry into other tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Beside(Protocol):
-    """Has something looked up in a thread with the tags of this one, by which the jobs of a lost turn are cancelled."""
+    """Has something done in a thread with the tags of this one, by which the jobs of a lost turn are cancelled."""
 
-    def __call__(self, look: Callable[[], T]) -> Future[T]:
+    def __call__(self, work: Callable[[], T]) -> Future[T]:
         """Begin it."""
         ...
 
@@ -27,8 +27,8 @@ def beside(session: SparkSession) -> Iterator[Beside]:
     """Whatever was begun in the block has ended with it."""
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="headgate-beside") as pool:
 
-        def begin(look: Callable[[], T]) -> Future[T]:
+        def begin(work: Callable[[], T]) -> Future[T]:
             inherited: Callable[[Callable[[], T]], Callable[[], T]] = inheritable_thread_target(session)
-            return pool.submit(inherited(look))
+            return pool.submit(inherited(work))
 
         yield begin

@@ -10,7 +10,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headgate.core.ids import TableLocation
+from headgate.core.ids import TableLocation, Version
 from headgate.core.requests.fold import Admitted
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.requests import RequestTable
@@ -62,6 +62,8 @@ class EraseStream(RequestStream):
             raise TypeError(f"{spec.name} is not an erase stream")
         super().__init__(spec, table_spec, context)
         self._columns = list(spec.kind.match)
+        self._empty_at: dict[TableLocation, Version] = {}
+        """Other streams' requests that had none in `FORGOTTEN_STATES`, at these versions."""
         within_ms = spec.kind.physical_within_ms
         self._physical = (
             None
@@ -74,6 +76,12 @@ class EraseStream(RequestStream):
     def tables(self) -> tuple[TableLocation, ...]:
         """Also the other streams' requests and dead letters, from which the erased persons go."""
         return locations(*super().tables(), *self._others(), *self._letters())
+
+    def stage(self, batch: DataFrame, batch_id: int) -> None:
+        """Also looks whether others keep anything, which the turn then need not."""
+        super().stage(batch, batch_id)
+        for location in self._others():
+            self._may_keep(RequestTable(self._context.session, self._context.log, location))
 
     def has_sweep_work(self) -> bool:
         """Also whether bytes of what was erased are due to go."""
@@ -109,7 +117,8 @@ class EraseStream(RequestStream):
 
     def _requests_of(self, persons: DataFrame) -> Iterator[_Kept]:
         for location in self._others():
-            found = RequestTable(self._context.session, self._context.log, location).rows(FORGOTTEN_STATES)
+            table = RequestTable(self._context.session, self._context.log, location)
+            found = table.rows(FORGOTTEN_STATES) if self._may_keep(table) else None
             if found is not None:
                 states = ", ".join(f"'{state}'" for state in FORGOTTEN_STATES)
                 said = [
@@ -120,6 +129,18 @@ class EraseStream(RequestStream):
                 if said:
                     named = f"t.state IN ({states}) AND ({' OR '.join(f'({one})' for one in said)})"
                     yield _Kept(location=location, rows=found, persons=persons, condition=named)
+
+    def _may_keep(self, table: RequestTable) -> bool:
+        """Whether a table has files of `FORGOTTEN_STATES`: where it had none, the commits since tell, and no Spark job is run."""
+        head, before = table.head(), self._empty_at.pop(table.location, None)
+        if head < 0:
+            return False
+        if before is None or before > head or table.may_gain(FORGOTTEN_STATES, before, head):
+            kept = table.rows(FORGOTTEN_STATES)
+            if kept is not None and kept.inputFiles():
+                return True
+        self._empty_at[table.location] = head
+        return False
 
     def _letters_of(self, persons: DataFrame) -> Iterator[_Kept]:
         for location in self._letters():

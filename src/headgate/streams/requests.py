@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
@@ -19,6 +20,7 @@ from pyspark.sql.types import DataType, StructType
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.requests.fold import Admitted, Path, Settled, follow, last_of_key, settle
+from headgate.core.rows.statement import Operation
 from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.publish import Staged
 from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
@@ -33,12 +35,13 @@ from headgate.streams.held import Decided, Held, RequestReader, Standing, meanin
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.settle import Settling
-from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamContext
+from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamContext, as_job, enter_all
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
 from headgate.streams.tested import Progress, Tested
-from headgate.tables.running import finish, stage_append
+from headgate.tables.running import finish, put, stage_append
 
+SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
 _SEARCH_MAX = 1000
 """So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
 
@@ -116,6 +119,8 @@ class RequestStream:
         self._reader = RequestReader(context, self._requests, self._meaning, self._set)
         self._progress = Progress(context, spec)
         self._reads_erasures = is_mutate and bool(self._set)
+        # A stream's MERGE has a source of rows that are fixed, so it need not be kept while it is read twice.
+        context.session.conf.set(SOURCE_CONF, "none")
         self._settling = Settling(context, self._requests)
         self._sweeps = Sweeps(
             context,
@@ -155,14 +160,15 @@ class RequestStream:
         records = transformed(self._spec, batch).persist()
         self._ahead = _Ahead(batch_id=batch_id, records=records)
         try:
-            with refusals(self._spec):
-                records.count()
             schema = target_schema(self._context)
             if schema is not None and self._requests.head() >= 0:
                 self._check_columns(schema)
                 # What is put in the turn is not compared there any more.
                 self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
                 self._ahead.computed = self._compute(records, schema, batch_id)
+            if self._ahead.computed is None:
+                with refusals(self._spec):
+                    records.count()
         except BaseException:
             self._drop_ahead()
             raise
@@ -170,9 +176,10 @@ class RequestStream:
     def _compute(self, records: DataFrame, schema: StructType, batch_id: int) -> _Computed | None:
         """What can be said of a batch now; None where requests of an earlier one are not settled yet."""
         log, target = self._context.log, self._context.target
-        stored = self._requests.rows(["stored"])
-        if stored is None or not stored.isEmpty():
-            return None
+        if self._context.stored([self._spec]):  # by the log, which spares the usual case a Spark job
+            stored = self._requests.rows(["stored"])
+            if stored is None or not stored.isEmpty():
+                return None
         seen = {table: log.head(table) for table in self._deciding()}
         version = log.head(target)
         taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
@@ -187,12 +194,15 @@ class RequestStream:
                 taken.forget()
                 return None
             decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
-            store = stage_append(self._context.session, taken.rows, self._requests.location)
+            session, location = self._context.session, self._requests.location
             rows = TargetRows(self._context, self._kind, erasures)
             change = None
-            # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
-            if decided.paths and rows.is_decided_by_key:
-                change = Change.compute(rows, decided, version)
+            with beside(session) as begin:
+                storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
+                # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
+                if decided.paths and rows.is_decided_by_key:
+                    change = Change.compute(rows, decided, version)
+                store = storing.result()
         except BaseException:
             taken.forget()
             raise
@@ -282,8 +292,7 @@ class RequestStream:
         records = transformed(self._spec, batch) if ahead is None else ahead.records
         if computed is None:
             self._make_table(Intake(self._spec, schema).prepared(records))
-        for table in self.tables():
-            turn.enter(table)
+        enter_all(turn, self.tables(), self._context.session, self._spec.name)
         is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
         letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
@@ -332,8 +341,7 @@ class RequestStream:
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
         """See `Sweeps.run`."""
-        for table in self.tables():
-            turn.enter(table)
+        enter_all(turn, self.tables(), self._context.session, self._spec.name)
         return self._sweeps.run(turn, batch_id)
 
     # ---------------------------------------------------------------------------------------------------------- store
@@ -407,7 +415,8 @@ class RequestStream:
 
         def statement(token: WriteToken) -> None:
             if staged is None:
-                append(taken.rows, location, token)
+                session = self._context.session
+                put(session, location, Operation.INSERT, lambda: append(taken.rows, location, token), token)
             else:
                 finish(staged, token)
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.requests.fold import Path, Settled
+from headgate.core.rows.statement import Operation
 from headgate.delta.requests import RequestTable
 from headgate.delta.statements import append, conflicts, confs, tokened
 from headgate.ports import WriteToken
@@ -18,6 +19,7 @@ from headgate.streams.held import Held
 from headgate.streams.steps import SETTLE, BatchTurn, StreamContext
 from headgate.streams.target import Met, noted
 from headgate.streams.tested import Tested
+from headgate.tables.running import put
 
 ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
 """Off: what is written in place of some rows need not be where they were."""
@@ -75,7 +77,7 @@ class Settling:
                 values["effect"] = "coalesce(s.effect, t.effect)"
             with tokened(session, token), conflicts():
                 if states == ["stored"]:
-                    self._rewrite_stored(source, values)
+                    self._rewrite_stored(source, values, token)
                     return
                 listed = ", ".join(f"'{state}'" for state in states)
                 table = DeltaTable.forPath(session, location).alias("t")
@@ -85,7 +87,7 @@ class Settling:
 
         turn.write(location, step=SETTLE, name="settle", statement=statement)
 
-    def _rewrite_stored(self, source: DataFrame, values: Mapping[str, str]) -> None:
+    def _rewrite_stored(self, source: DataFrame, values: Mapping[str, str], token: WriteToken) -> None:
         """Write all stored requests to where they belong now: one job, where MERGE looks for the rows of the batch first.
 
         They are a partition of their own, which only this stream's batches write: small, and gone when they are settled.
@@ -105,8 +107,9 @@ class Settling:
             ]
         )
         writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", "state = 'stored'")
-        with confs(self._context.session, {ANY_ROWS_CONF: "false"}):
-            writer.save(self._requests.location)
+        session, location = self._context.session, self._requests.location
+        with confs(session, {ANY_ROWS_CONF: "false"}):
+            put(session, location, Operation.OVERWRITE, lambda: writer.save(location), token)
 
     def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
         """`request_id` and `effect`."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.ids import TableLocation, TokenId, Version
 from headgate.core.spec import StreamSpec
 from headgate.core.turns.tokens import unpack
+from headgate.delta.gate import Gate
 from headgate.delta.log import DeltaTableLog
 from headgate.ports import Clock, EventSink, WriteToken
+from headgate.streams.beside import beside
 
+T = TypeVar("T")
 APPEND = 0
 """Step numbers are fixed per table: they are part of the tokens of tables that exist."""
 STORE, APPLY, SETTLE, FORGET, DEAD_LETTERS = 0, 1, 2, 3, 4
@@ -67,19 +71,41 @@ class StreamContext:
         """Where the records of a stream are kept that do not parse or fit."""
         return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
 
+    def stored(self, streams: Sequence[StreamSpec]) -> Mapping[str, StoredBatch]:
+        """Those of these `mutate` and `erase` streams whose last batch is stored, and not settled."""
+        if not streams:
+            return {}
+        with beside(self.session) as begin:
+            reads = [begin(partial(self.log.read_tokens, self.requests_of(stream))) for stream in streams]
+            applied = self.log.read_tokens(self.target).tokens
+        found = {
+            stream.name: _stored(read.result().tokens, applied) for stream, read in zip(streams, reads, strict=True)
+        }
+        return {name: batch for name, batch in found.items() if batch is not None}
+
     def unsettled(self, streams: Sequence[StreamSpec]) -> frozenset[str]:
         """Those of these `mutate` and `erase` streams that have applied a batch and not settled it: their runs ended in between."""
-        if not streams:
-            return frozenset()
-        applied = self.log.read_tokens(self.target).tokens
-        return frozenset(stream.name for stream in streams if self._is_unsettled(stream, applied))
+        return frozenset(name for name, batch in self.stored(streams).items() if batch.is_applied)
 
-    def _is_unsettled(self, stream: StreamSpec, applied: Mapping[TokenId, int]) -> bool:
-        for token_id, number in self.log.read_tokens(self.requests_of(stream)).tokens.items():
-            stored, last = unpack(number), unpack(applied.get(token_id, 0))
-            if stored.batch >= 0 and (stored.step, last.step, last.batch) == (STORE, APPLY, stored.batch):
-                return True
-        return False
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch of requests between its first step and its last."""
+
+    number: int
+    is_applied: bool
+    """The rows that were there are changed: it stands. If not, it is in its turn still, or its run ended and nothing stands."""
+
+
+def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> StoredBatch | None:
+    """The batch that a table of requests holds, and that was not settled, by its tokens and the target's."""
+    found = []
+    for token_id, number in stored.items():
+        first, last = unpack(number), unpack(applied.get(token_id, 0))
+        if first.batch >= 0 and first.step == STORE:
+            found.append(StoredBatch(first.batch, (last.step, last.batch) == (APPLY, first.batch)))
+    # Of several, as after a checkpoint was lost, one that stands is what matters.
+    return max(found, key=lambda batch: (batch.is_applied, batch.number), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +159,27 @@ class StreamKind(Protocol):
     def idle_at(self) -> Mapping[TableLocation, Version]:
         """The version of the target up to which nothing is left to do."""
         ...
+
+
+def as_job(session: SparkSession, job: str, work: Callable[[], T]) -> Callable[[], T]:
+    """Work in another thread, whose commits are the job's as they are in the one that its batch runs in."""
+    gate = Gate(session)
+
+    def acting() -> T:
+        with gate.acting(job):
+            return work()
+
+    return acting
+
+
+def enter_all(turn: BatchTurn, tables: Sequence[TableLocation], session: SparkSession, job: str) -> None:
+    """Has a turn of a job enter its tables at the same time: each is a commit, and a wait for storage.
+
+    Raises:
+        Fenced, LostTurn: As `BatchTurn.enter`; the entries that were begun have ended.
+    """
+    with beside(session) as begin:
+        others = [begin(as_job(session, job, partial(turn.enter, table))) for table in tables[1:]]
+        turn.enter(tables[0])
+        for other in others:
+            other.result()

@@ -88,6 +88,23 @@ def stage_append(
     return publisher(spark).stage(insert)
 
 
+@in_plain_words()
+def put(
+    spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object], token: WriteToken
+) -> Result:
+    """Execute a statement that carries a token; its thread does not do what Delta does after a commit, as a checkpoint.
+
+    Args:
+        spark: The session that it is executed with.
+        table: Its table.
+        operation: `INSERT`, or one that reads the table.
+        execute: Runs it, with the token in its options or in the session's settings, by which Delta leaves out what is there.
+        token: The same.
+    """
+    dml = Dml(session=spark, table=table, operation=operation, execute=execute)
+    return _told(dml, publisher(spark).publish(dml, token))
+
+
 @contextmanager
 def collected(spark: SparkSession) -> Iterator[Collector]:
     """The statement that this thread executes in the block is computed and not put; any other commit is refused."""
