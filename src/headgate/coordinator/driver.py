@@ -109,6 +109,7 @@ class Driver:
             return result
 
     def wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
+        """Until the record may have changed, or the deadline has come; tells a reason that is new."""
         if reason != self._shown_reason:
             self._shown_reason = reason
             self.ports.events.emit(TurnWaits(lock=self.lock, job=self.job, reason=reason))

@@ -109,7 +109,8 @@ class HeldTurn:
         self._batches.append(batch)
 
     def enter(self, table: TableLocation, *, is_replay: bool = False) -> bool:
-        """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent.
+        """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent; several threads
+        may enter different tables.
 
         Args:
             table: Where it is.

@@ -127,10 +127,10 @@ class RequestTable:
         return [(one.get("job"), one.get("step"), one.get("batch")) for one in said] == [(job, "settle", batch)]
 
     def prepare(self) -> None:
-        """Have Delta know the files of a table that is there, which the next statement on it asks for: a job that reads the log."""
+        """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
         rows = self.rows(["stored"])
-        if rows is not None:
-            rows.inputFiles()
+        assert rows is not None
+        rows.inputFiles()
 
     def keys_since(self, version: Version) -> DataFrame | None:
         """The keys of all requests that batches and sweeps have written or changed after this version, as columns.

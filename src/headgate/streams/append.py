@@ -194,15 +194,16 @@ class AppendStream:
         metadata, stored = log.metadata(target), self._context.stored(self._deciding())
         unsettled = {name: batch.number for name, batch in stored.items() if batch.is_applied}
         self._left = {name: batch.number for name, batch in stored.items() if not batch.is_applied}
-        if ahead is not None and not _is_same(ahead.read.metadata, metadata):
-            self._drop_ahead()
-            ahead = None
         insert: Staged | None = None
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
                 ahead.is_taken = True
-                read, computed = ahead.read, ahead.computed
-            insert = computed.insert if self._holds(computed, unsettled) else None
+        if ahead is not None and not _is_same(ahead.read.metadata, metadata):
+            self._drop_ahead()
+            ahead = None
+        if ahead is not None:
+            read = ahead.read
+            insert = ahead.computed.insert if self._holds(ahead.computed, unsettled) else None
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
         letters = 0

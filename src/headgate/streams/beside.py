@@ -1,4 +1,4 @@
-"""What a turn's thread has done beside it, as waiting for storage is most of a turn: reads, and its entry into other tables."""
+"""What a thread has done beside it, as waiting for storage is most of it: reads, entries of a turn, and files that are written."""
 
 from __future__ import annotations
 

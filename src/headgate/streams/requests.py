@@ -42,6 +42,7 @@ from headgate.streams.tested import Progress, Tested
 from headgate.tables.running import finish, put, stage_append
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
+"""`none`: the source of a stream's MERGE is fixed rows, or of a fixed version of a table: the same each time it is read."""
 _SEARCH_MAX = 1000
 """So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
 
@@ -119,7 +120,6 @@ class RequestStream:
         self._reader = RequestReader(context, self._requests, self._meaning, self._set)
         self._progress = Progress(context, spec)
         self._reads_erasures = is_mutate and bool(self._set)
-        # A stream's MERGE has a source of rows that are fixed, so it need not be kept while it is read twice.
         context.session.conf.set(SOURCE_CONF, "none")
         self._settling = Settling(context, self._requests)
         self._sweeps = Sweeps(
@@ -341,7 +341,8 @@ class RequestStream:
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
         """See `Sweeps.run`."""
-        enter_all(turn, self.tables(), self._context.session, self._spec.name)
+        for table in self.tables():
+            turn.enter(table)
         return self._sweeps.run(turn, batch_id)
 
     # ---------------------------------------------------------------------------------------------------------- store

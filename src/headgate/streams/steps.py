@@ -33,7 +33,8 @@ class BatchTurn(Protocol):
         ...
 
     def enter(self, table: TableLocation) -> bool:
-        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent.
+        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent; several threads may
+        enter different tables.
 
         False if there is no such table yet: it is made empty and entered then, so that its first write can be fenced.
         """
