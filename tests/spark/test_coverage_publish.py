@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,12 +17,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import headgate
-from headgate.core.ids import TableLocation, TokenId
+from headgate.core.ids import Epoch, TableLocation, TokenId
+from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase
+from headgate.core.turns.tokens import Token
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.delta.gate import Gate
 from headgate.delta.line import Afterwards
 from headgate.delta.publish import Staged, _Run
+from headgate.delta.statements import append as append_rows
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
 from headgate.ports import WriteToken
@@ -30,10 +34,12 @@ from headgate.streams.append import AppendStream
 from headgate.streams.erase import _Kept
 from headgate.streams.held import RequestReader
 from headgate.streams.keeping_up import LOOK_S, keeping_up
+from headgate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, StoredBatch, _stored, enter_all
 from headgate.streams.target import TargetRows
-from headgate.tables.running import finish, follow, publisher
+from headgate.tables.running import finish, follow, publisher, put
 from headgate.tables.sql import statement
-from tests.spark.delta_tables import commit_paths, make_table, write_token
+from tests.spark.delta_tables import commit_paths, ids, make_table, write_token
+from tests.spark.delta_tables import rows as frame
 from tests.spark.test_delta_statements import wait_until
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, Crash, stream, table
@@ -267,6 +273,69 @@ def test_what_others_have_changed_is_computed_anew_when_they_rest(session: Spark
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert files_of(b) == computed
     assert persons(b) == {"1": "p", "2": "p"}
+
+
+def test_of_several_batches_that_are_stored_the_one_that_stands_counts() -> None:
+    """A checkpoint was lost: the query before it has left a batch, and the one after it has applied one and not settled it."""
+    old, new = TokenId("headgate/old"), TokenId("headgate/new")
+    left, stored = Token(epoch=Epoch(1), batch=9, step=STORE).pack(), Token(epoch=Epoch(2), batch=0, step=STORE).pack()
+    applied = {new: Token(epoch=Epoch(2), batch=0, step=APPLY).pack()}
+    assert _stored({old: left, new: stored}, applied) == StoredBatch(0, is_applied=True)
+    assert _stored({old: left, new: stored}, {}) == StoredBatch(9, is_applied=False)
+    settled = Token(epoch=Epoch(2), batch=0, step=SETTLE).pack()
+    assert _stored({new: settled}, applied) is None
+
+
+def test_tables_are_entered_at_the_same_time_and_as_the_job(session: SparkSession, tmp_path: Path) -> None:
+    """Each entry waits for the others here, and commits to a table that this JVM lets only the job write."""
+    tables = [make_table(session, tmp_path / f"t{i}") for i in range(3)]
+    gate, all_there = Gate(session), threading.Barrier(3, timeout=60)
+
+    class Entering:
+        def enter(self, location: TableLocation) -> bool:
+            all_there.wait()
+            frame(session, 1).write.format("delta").mode("append").save(location)
+            return True
+
+    for location in tables:
+        gate.govern(location)
+        assert gate.grant(location, "A", 1, 600_000)
+    try:
+        with gate.acting("A"):
+            enter_all(cast("BatchTurn", Entering()), tables, session, "A")
+        assert [ids(session, location) for location in tables] == [[1], [1], [1]]
+        with pytest.raises(Exception, match="turn"), gate.acting("B"):
+            frame(session, 2).write.format("delta").mode("append").save(tables[0])
+    finally:
+        for location in tables:
+            gate.revoke(location, 1)
+            gate.release(location)
+
+
+def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session: SparkSession, tmp_path: Path) -> None:
+    """A successor's number is in the table before it is executed, or comes while it is: nothing is written, or twice."""
+    location = make_table(session, tmp_path / "t")
+    own, later = write_token(1, 1), write_token(2, 1)
+
+    def insert(id_: int) -> None:
+        put(session, location, Operation.INSERT, lambda: append_rows(frame(session, id_), location, own), own)
+
+    insert(1)
+    insert(2)
+    assert ids(session, location) == [1]
+
+    made = _Run.stamped
+
+    def stamped(*given: Any) -> Any:
+        """Executed, and not put yet."""
+        append_rows(frame(session, 3), location, later)
+        return made(*given)
+
+    own = write_token(1, 2)
+    with patch.object(_Run, "stamped", stamped):
+        insert(4)
+    insert(5)
+    assert ids(session, location) == [1, 3]
 
 
 # ------------------------------------------------------------------------------------------------------------ requests
