@@ -31,10 +31,11 @@ from headgate.events import StatementPublished
 from headgate.ports import WriteToken
 from headgate.streams import append, job
 from headgate.streams.append import AppendStream
+from headgate.streams.deciding import StoredBatch, _stored
 from headgate.streams.erase import _Kept
 from headgate.streams.held import RequestReader
 from headgate.streams.keeping_up import LOOK_S, keeping_up
-from headgate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, StoredBatch, _stored, enter_all
+from headgate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, enter_all
 from headgate.streams.target import TargetRows
 from headgate.tables.running import finish, follow, publisher, put
 from headgate.tables.sql import statement
@@ -166,7 +167,7 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
 
 def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]:
     """A look of an append at what others have committed, before a step of another's turn."""
-    return lambda name: kind.keep_up() if name == step else None
+    return lambda name: kind.keep_up(is_next=True) if name == step else None
 
 
 @pytest.mark.parametrize("step", ["apply", "settle"])
@@ -208,8 +209,8 @@ def test_requests_that_were_stored_and_not_applied_do_not_stand(
     for batch, computed in ((1, 2), (2, 3)):  # once with them, once without; then without them alone
         frame = b.batch(records(f"{batch + 1}:a"), RECORD, batch)
         kind.stage(frame, batch)
-        kind.keep_up()
-        kind.keep_up()
+        kind.keep_up(is_next=True)
+        kind.keep_up(is_next=True)
         kind.run_batch(b.turn("In", batch), frame, batch)
         assert len(done) == computed
     assert persons(b) == {"1": "a", "2": "a", "3": "a"}
@@ -261,15 +262,15 @@ def test_what_others_have_changed_is_computed_anew_when_they_rest(session: Spark
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
     kind.stage(frame, 1)
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     b.run("Mut", requests("a>p"), REQUEST, 1)
     files = files_of(b)
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     assert files_of(b) == files
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     computed = files_of(b)
     assert computed > files
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert files_of(b) == computed
     assert persons(b) == {"1": "p", "2": "p"}
@@ -280,8 +281,8 @@ def test_of_several_batches_that_are_stored_the_one_that_stands_counts() -> None
     old, new = TokenId("headgate/old"), TokenId("headgate/new")
     left, stored = Token(epoch=Epoch(1), batch=9, step=STORE).pack(), Token(epoch=Epoch(2), batch=0, step=STORE).pack()
     applied = {new: Token(epoch=Epoch(2), batch=0, step=APPLY).pack()}
-    assert _stored({old: left, new: stored}, applied) == StoredBatch(0, is_applied=True)
-    assert _stored({old: left, new: stored}, {}) == StoredBatch(9, is_applied=False)
+    assert _stored({old: left, new: stored}, applied) == StoredBatch(0, stands=True)
+    assert _stored({old: left, new: stored}, {}) == StoredBatch(9, stands=False)
     settled = Token(epoch=Epoch(2), batch=0, step=SETTLE).pack()
     assert _stored({new: settled}, applied) is None
 
@@ -391,7 +392,7 @@ def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -
 
     def put(**more: Any) -> object:
         if keeps_up:
-            kind.keep_up()
+            kind.keep_up(is_next=True)
         return kind.run_batch(b.turn(name, batch, **more), frame, batch)
 
     return put
@@ -538,10 +539,10 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     b.run("TTL", [("q", "erase")], ERASURE, 1)
     assert kind.known() != known
     foreign(b, ("9", "a", "a"))
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     foreign(b, ("8", "b", "b"))
     head = len(commit_paths(b.target))
-    kind.keep_up()
+    kind.keep_up(is_next=True)
     assert len(commit_paths(b.target)) == head
     done: list[str] = []
     for owner, name in ((_Run, "_execute"), (_Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
@@ -549,7 +550,7 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     told: list[StatementPublished] = []
     end = headgate.on_statement(told.append)
     turn = b.turn("Mut", 1)
-    turn.between = lambda step: kind.keep_up()  # as a look that begins when the turn has come: nothing follows any more
+    turn.between = lambda step: kind.keep_up(is_next=True)  # as a look that begins when the turn has come: nothing follows any more
     result = kind.run_batch(turn, frame, 1)
     end()
     assert done == ["_execute"], "what became of the requests, which is not known before"
@@ -680,7 +681,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
 
     def put(staged: Staged, token: WriteToken) -> object:
         before = len(followed)
-        written.job.keep_up()  # as a look that begins when the turn has come
+        written.job.keep_up(is_next=True)  # as a look that begins when the turn has come
         late.append(len(followed) - before)
         return finish(staged, token)
 
@@ -708,13 +709,13 @@ def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: 
         def known(self) -> object:
             return self.version
 
-        def keep_up(self) -> None:
+        def keep_up(self, *, is_next: bool) -> None:
             self.looks += 1
             if self.error:
                 raise ValueError(self.error)
 
     work = Work()
-    with keeping_up(work, Gate(session), "Own", session) as has_come:
+    with keeping_up(work, Gate(session), "Own", session, lambda: True) as has_come:
         wait_until(lambda: work.looks == 1)
         work.version = 1
         wait_until(lambda: work.looks == 2)
@@ -722,7 +723,7 @@ def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: 
         work.version = 2
         time.sleep(3 * LOOK_S)
         assert work.looks == 2
-    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session):
+    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session, lambda: True):
         work.error = "the disk is full"
         wait_until(lambda: "Own does not keep up before its turn" in caplog.text)
         work.error, looks = "", work.looks

@@ -10,7 +10,7 @@ from headgate.coordinator.driver import Driver, Ports, Process
 from headgate.coordinator.heartbeat import Heartbeat
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import JobName, Nonce, TableLocation, TokenId, Version
-from headgate.core.turns import protocol
+from headgate.core.turns import moves, protocol
 from headgate.core.turns.effects import Attempt
 from headgate.core.turns.moves import Sessions
 from headgate.core.turns.protocol import CheckpointView, Granted, Order, Refused, SessionLost, Turn
@@ -136,6 +136,15 @@ class Coordinator:
         self.open()
         assert self._session is not None
         self._driver.run(protocol.find_work(self.job, self._session.id))
+
+    def is_next(self) -> bool:
+        """Whether the turn will be this job's when the one that is on has ended, as far as the record tells now."""
+        record, now_ms = self.record(), self._ports.clock.wall_ms()
+        if record is None:
+            return False
+        ended = record if record.holder is None else moves.complete(record, now_ms=now_ms)
+        first = moves.first_to_go(ended, self.live(), now_ms)
+        return first is not None and first.job == self.job
 
     def leave(self, run: str) -> None:
         """Says to the other jobs of a run until idle that this one has ended.

@@ -281,11 +281,11 @@ class DeltaTableLog:
             raise _unreadable(table, error) from error
         return found
 
-    def is_unchanged(self, table: TableLocation, since: Version) -> bool:
-        """Whether no rows and no definition of a table have changed since a version; entries of turns do not count."""
-        head = self.head(table)
+    def is_unchanged(self, table: TableLocation, since: Version, until: Version | None = None) -> bool:
+        """Whether no rows and no definition of a table have changed since a version, up to another one or the newest; entries of
+        turns do not count."""
         try:
-            commits = self.commits(table, since, head)
+            commits = self.commits(table, since, self.head(table) if until is None else until)
         except LogGone:
             return False
         return not any(commit.added or commit.removed or commit.is_metadata_change for commit in commits)

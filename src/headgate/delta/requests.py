@@ -116,10 +116,10 @@ class RequestTable:
             return True
         return any(file.partition.get("state") in states for commit in commits for file in commit.added)
 
-    def is_settled_since(self, since: Version, job: str, batch: int) -> bool:
-        """Whether one batch was settled after a version, and nothing else was changed, as the log tells; no Spark job."""
+    def is_settled(self, since: Version, until: Version, job: str, batch: int) -> bool:
+        """Whether one batch was settled between two versions, and nothing else was changed, as the log tells; no Spark job."""
         try:
-            commits = self._log.commits(self.location, since, self.head())
+            commits = self._log.commits(self.location, since, until)
         except LogGone:
             return False
         changes = [commit for commit in commits if commit.added or commit.removed or commit.is_metadata_change]

@@ -16,12 +16,13 @@ from headgate.core.rows.statement import Operation
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
 from headgate.delta.log import TableMetadata
 from headgate.delta.publish import Staged
-from headgate.delta.requests import RequestTable, ddl
+from headgate.delta.requests import ddl
 from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
+from headgate.streams.deciding import Deciding, Look
 from headgate.streams.intake import fields_of
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
@@ -53,12 +54,12 @@ class _Read:
 class _Computed:
     """A batch after the requests of the table."""
 
-    seen: Mapping[TableLocation, Version]
-    """Table → version before it was read."""
-    stored: Mapping[str, int]
-    """Streams whose last batch of requests, of this number, was taken to stand, though it was not settled."""
-    insert: Staged | None
-    """Its commit; None where others committed while what stands was read."""
+    look: Look
+    """At the requests that it has met."""
+    version: Version
+    """Of the target, before it was read."""
+    insert: Staged
+    """Its commit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,9 +68,10 @@ class _Ahead:
 
     batch_id: int
     read: _Read
-    computed: _Computed
-    looked: Mapping[TableLocation, Version] | None = None
-    """The tables at the last look at what others have committed."""
+    computed: _Computed | None
+    """None where others committed while what stands was read."""
+    looked: Look | None = None
+    """The last one."""
     is_taken: bool = False
     """Its turn goes on with what it has come to: it follows nothing any more."""
 
@@ -85,14 +87,13 @@ class AppendStream:
         self._ahead: _Ahead | None = None
         self._keeping = threading.Lock()
         """While a batch is made to follow what others have committed."""
-        self._left: Mapping[str, int] = {}
-        """Batches of requests that were stored and not applied when nobody else had the turn: their runs have ended."""
+        self._deciding = Deciding(context, _deciding_on(context))
 
     def tables(self) -> tuple[TableLocation, ...]:
         """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
         context = self._context
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
-        return (context.target, *self._request_tables(), *letters)
+        return (context.target, *self._request_tables, *letters)
 
     def has_sweep_work(self) -> bool:
         """Never: an append keeps nothing."""
@@ -119,7 +120,7 @@ class AppendStream:
         read = self._read(self._records(batch), log.metadata(target), is_kept=True)
         try:
             with refusals(self._spec):
-                computed = self._computed(read, *self._look())
+                computed = self._computed(read, self._deciding.ahead())
         except BaseException:
             read.forget()
             raise
@@ -127,13 +128,13 @@ class AppendStream:
 
     def known(self) -> object:
         """See `StreamKind.known`."""
-        return [self._context.log.known(table) for table in self._request_tables()]
+        return [self._context.log.known(table) for table in self._request_tables]
 
-    def keep_up(self) -> None:
+    def keep_up(self, *, is_next: bool) -> None:
         """Computes the commit anew when others have changed what it hangs on.
 
-        Requests that the last stream has stored are taken to stand: it has the turn, and ours may be the next. So the commit is
-        ready when that turn ends, and it is put if they were settled, and nothing else was changed.
+        Requests that another stream has stored are taken to stand: it has the turn, and the next one is ours, or they would
+        be followed by more. So the commit is ready when that turn ends.
         """
         ahead = self._ahead
         if ahead is None:
@@ -141,31 +142,25 @@ class AppendStream:
         with self._keeping:
             if ahead.is_taken:
                 return
-            seen, stored = self._look()
-            before, ahead.looked = ahead.looked, seen
-            if ahead.computed.insert is not None and self._holds(ahead.computed, stored):
+            look = self._deciding.ahead()
+            before, ahead.looked = ahead.looked, look
+            if ahead.computed is not None and self._holds(ahead.computed, look):
                 return
-            # What is computed in the turn of another stream than the last in the order written is mostly overtaken by that one's.
-            is_near = self._deciding()[-1].name in stored if stored else seen == before
-            if is_near:
-                ahead.computed = self._computed(ahead.read, seen, stored)
+            is_at_rest = before is not None and before.seen == look.seen
+            if is_next if look.unsettled else is_at_rest:
+                # What was computed before may hold yet, where others commit while this is computed.
+                ahead.computed = self._computed(ahead.read, look) or ahead.computed
 
-    def _look(self) -> tuple[Mapping[TableLocation, Version], Mapping[str, int]]:
-        """`seen` and `stored` of what is computed now."""
-        seen = {table: self._context.log.head(table) for table in self.tables()}
-        stored = self._context.stored(self._deciding())
-        return seen, {
-            name: batch.number
-            for name, batch in stored.items()
-            if batch.is_applied or self._left.get(name) != batch.number
-        }
-
-    def _computed(self, read: _Read, seen: Mapping[TableLocation, Version], stored: Mapping[str, int]) -> _Computed:
-        rows, insert = self._met(read, frozenset(stored)), None
+    def _computed(self, read: _Read, look: Look) -> _Computed | None:
+        log, target = self._context.log, self._context.target
+        version = log.head(target)
+        rows = self._met(read, look.unsettled)
         # What stands, and what was stored and is taken to stand, must be of the same moment.
-        if all(self._context.log.is_unchanged(table, seen[table]) for table in self._request_tables()):
-            insert = stage_append(self._context.session, rows, self._context.target, self._options)
-        return _Computed(seen=seen, stored=stored, insert=insert)
+        if not self._deciding.is_read(look):
+            return None
+        return _Computed(
+            look=look, version=version, insert=stage_append(self._context.session, rows, target, self._options)
+        )
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -191,9 +186,7 @@ class AppendStream:
                 self._table.properties,
             )
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
-        metadata, stored = log.metadata(target), self._context.stored(self._deciding())
-        unsettled = {name: batch.number for name, batch in stored.items() if batch.is_applied}
-        self._left = {name: batch.number for name, batch in stored.items() if not batch.is_applied}
+        metadata, look = log.metadata(target), self._deciding.in_turn()
         insert: Staged | None = None
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
@@ -203,14 +196,15 @@ class AppendStream:
             ahead = None
         if ahead is not None:
             read = ahead.read
-            insert = ahead.computed.insert if self._holds(ahead.computed, unsettled) else None
+            if ahead.computed is not None and self._holds(ahead.computed, look):
+                insert = ahead.computed.insert
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
         letters = 0
         try:
             if read.bad is not None:
                 letters = write_dead_letters(turn, self._context, self._spec, read.bad, batch_id)
-            write = self._write_of(insert, read, frozenset(unsettled), is_ahead=ahead is not None)
+            write = self._write_of(insert, read, look.unsettled, is_ahead=ahead is not None)
             before = log.head(target)
             tokens: list[WriteToken] = []
 
@@ -256,23 +250,13 @@ class AppendStream:
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS)
 
-    def _holds(self, computed: _Computed, stored: Mapping[str, int]) -> bool:
-        """Whether no commit has changed what a batch was computed from; `stored`: what stands now, as in `_Computed`."""
-        # Rows that others append concern only who looks for keys; dead letters concern nobody.
-        passed = {self._context.dead_letters_of(self._spec)}
-        if self._append.on_duplicate != "keep_first":
-            passed.add(self._context.target)
-        for stream in self._deciding():
-            table, name = self._context.requests_of(stream), stream.name
-            if name in computed.stored and name not in stored:
-                # What it was taken to have settled, and nothing else, is what it has settled.
-                if not self._requests(stream).is_settled_since(computed.seen[table], name, computed.stored[name]):
-                    return False
-                passed.add(table)
-            elif computed.stored.get(name) != stored.get(name):
-                return False
-        seen = computed.seen.items()
-        return all(self._context.log.is_unchanged(table, since) for table, since in seen if table not in passed)
+    def _holds(self, computed: _Computed, now: Look) -> bool:
+        """Whether no commit has changed what a batch was computed from."""
+        # Rows that others append concern only who looks for keys.
+        is_concerned = self._append.on_duplicate == "keep_first"
+        if is_concerned and not self._context.log.is_unchanged(self._context.target, computed.version):
+            return False
+        return not self._deciding.changed(computed.look, now)
 
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
@@ -380,29 +364,17 @@ class AppendStream:
 
     # ------------------------------------------------------------------------------------------------------ requests
 
-    def _deciding(self) -> list[StreamSpec]:
-        """The streams whose standing requests later rows meet, in the order written: mutations, then erasures."""
-        streams = self._context.neighbours
-        mutations = [
-            stream
-            for stream in streams
-            if isinstance(stream.kind, Mutate) and stream.kind.applies_to == "arrived_and_later"
-        ]
-        return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
-
+    @property
     def _request_tables(self) -> list[TableLocation]:
-        return [self._context.requests_of(stream) for stream in self._deciding()]
-
-    def _requests(self, stream: StreamSpec) -> RequestTable:
-        return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))
+        return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
     def _with_standing(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
         """The rows after the standing mutations of the table, stream by stream."""
         now_ms = self._context.clock.wall_ms()
-        for stream in self._deciding():
+        for stream in self._deciding.streams:
             if not isinstance(stream.kind, Mutate):
                 continue
-            standing = self._requests(stream).standing(
+            standing = self._deciding.requests(stream).standing(
                 moves_rows=stream.kind.moves_rows, stand_for_ms=stream.kind.stand_for_ms, now_ms=now_ms
             )
             if standing is not None:
@@ -412,10 +384,10 @@ class AppendStream:
         return rows
 
     def _without_erased(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
-        for stream in self._deciding():
+        for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue
-            erased = self._requests(stream).erased(is_unsettled=stream.name in unsettled)
+            erased = self._deciding.requests(stream).erased(is_unsettled=stream.name in unsettled)
             if erased is None:
                 continue
             names = {name.lower(): name for name in rows.columns}
@@ -440,6 +412,17 @@ class AppendStream:
         names = list(self._append.key)
         known = there.select(*key).join(rows.select(*key), names, "left_semi")
         return rows.join(known, names, "left_anti")
+
+
+def _deciding_on(context: StreamContext) -> list[StreamSpec]:
+    """The streams whose standing requests later rows meet, in the order written: mutations, then erasures."""
+    streams = context.neighbours
+    mutations = [
+        stream
+        for stream in streams
+        if isinstance(stream.kind, Mutate) and stream.kind.applies_to == "arrived_and_later"
+    ]
+    return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
 
 
 def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headgate.core.ids import TableLocation, Version
+from headgate.core.ids import Version
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
+from headgate.streams.deciding import Deciding
 from headgate.streams.records import column, quoted
 from headgate.streams.steps import StreamContext
 
@@ -43,12 +44,18 @@ class Erasures:
     Args:
         context: The stream's.
         mutate: The stream.
-        since: Only the keys of erasures and lifts that were written after these versions of the request tables, whatever
-            stands for them now.
+        unsettled: Erase streams whose last batch stands, though it was not settled; as it is now if None.
+        since: Only the keys of erasures and lifts that these streams have written after these versions of their tables,
+            whatever stands for them now.
     """
 
     def __init__(
-        self, context: StreamContext, mutate: Mutate, *, since: Mapping[TableLocation, Version] | None = None
+        self,
+        context: StreamContext,
+        mutate: Mutate,
+        *,
+        unsettled: Collection[str] | None = None,
+        since: Mapping[str, Version] | None = None,
     ) -> None:
         self._mutate = mutate
         self._set = list(mutate.set)
@@ -56,18 +63,18 @@ class Erasures:
         self.is_told = True
         """False if the log does not tell what was written since."""
         streams = erasures_of(context, mutate)
-        self.unsettled = context.unsettled(streams)
-        """Erase streams whose last batch stands, though it was not settled."""
+        if unsettled is None and since is None:
+            unsettled = Deciding(context, streams).now().unsettled
         for stream in streams:
             assert isinstance(stream.kind, Erase)
             table = RequestTable(context.session, context.log, context.requests_of(stream))
             if since is None:
-                keys = table.erased(is_unsettled=stream.name in self.unsettled)
-            elif context.log.is_unchanged(table.location, since[table.location]):
-                keys = None
-            else:
-                keys = table.keys_since(since[table.location])
+                keys = table.erased(is_unsettled=stream.name in (unsettled or ()))
+            elif stream.name in since:
+                keys = table.keys_since(since[stream.name])
                 self.is_told &= keys is not None
+            else:
+                keys = None
             if keys is not None:
                 self._erased.append(_Erased(keys, tuple(stream.kind.match)))
 

@@ -356,7 +356,7 @@ class Job:
         computed = self._computed
         return None if computed is None or computed.statement is None else known(computed.statement)
 
-    def keep_up(self) -> None:
+    def keep_up(self, *, is_next: bool) -> None:
         """Has what was computed follow what others have committed to its table since."""
         with self._keeping:
             computed = self._computed
@@ -431,8 +431,8 @@ class QueryWork:
     def known(self) -> object:
         return self._job.known()
 
-    def keep_up(self) -> None:
-        self._job.keep_up()
+    def keep_up(self, *, is_next: bool) -> None:
+        self._job.keep_up(is_next=is_next)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         self._job.run_batch(turn, batch, batch_id)

@@ -35,13 +35,15 @@ class Ahead(Protocol):
         """The versions of what it was computed from that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self) -> None:
-        """Has what was computed follow what others have committed since."""
+    def keep_up(self, *, is_next: bool) -> None:
+        """Has what was computed follow what others have committed since; `is_next`: the next turn is this job's."""
         ...
 
 
 @contextmanager
-def keeping_up(work: Ahead, gate: Gate, job: str, session: SparkSession) -> Iterator[Callable[[], None]]:
+def keeping_up(
+    work: Ahead, gate: Gate, job: str, session: SparkSession, is_next: Callable[[], bool]
+) -> Iterator[Callable[[], None]]:
     """In a thread of its own, from before the turn is asked for until what is yielded is called, which is when it has come.
 
     What has been begun then goes on in the turn, which would have to do it, too, and is waited for at the end of the block.
@@ -61,7 +63,7 @@ def keeping_up(work: Ahead, gate: Gate, job: str, session: SparkSession) -> Iter
                 if known == seen and begun_s < asked_s + ASK_S:
                     continue
                 seen, asked_s = known, begun_s
-                work.keep_up()
+                work.keep_up(is_next=is_next())
                 now_s = time.monotonic()
                 pause_s = LOOK_S if now_s < long_s else max(LOOK_S, now_s - begun_s)
 

@@ -48,7 +48,7 @@ class MaintainStream:
         """Nothing, as it does not keep up."""
         return None
 
-    def keep_up(self) -> None:
+    def keep_up(self, *, is_next: bool) -> None:
         """Nothing was computed."""
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:

@@ -30,6 +30,7 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.ahead import Change
 from headgate.streams.beside import beside
+from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
@@ -69,8 +70,10 @@ class _Computed:
 
     schema: StructType
     """The target's."""
-    seen: Mapping[TableLocation, Version]
-    """Table of requests → version before it was read."""
+    own: Version
+    """Of the stream's requests, before they were read."""
+    look: Look
+    """At the erasures."""
     erasures: Erasures | None
     taken: _Taken
     store: Staged
@@ -121,6 +124,7 @@ class RequestStream:
         self._progress = Progress(context, spec)
         self._reads_erasures = is_mutate and bool(self._set)
         context.session.conf.set(SOURCE_CONF, "none")
+        self._deciding = Deciding(context, erasures_of(context, kind) if isinstance(kind, Mutate) else ())
         self._settling = Settling(context, self._requests)
         self._sweeps = Sweeps(
             context,
@@ -175,20 +179,19 @@ class RequestStream:
 
     def _compute(self, records: DataFrame, schema: StructType, batch_id: int) -> _Computed | None:
         """What can be said of a batch now; None where requests of an earlier one are not settled yet."""
-        log, target = self._context.log, self._context.target
-        if self._context.stored([self._spec]):  # by the log, which spares the usual case a Spark job
+        own_look = Deciding(self._context, [self._spec]).now()
+        if own_look.stored:  # by the log, which spares the usual case a Spark job
             stored = self._requests.rows(["stored"])
             if stored is None or not stored.isEmpty():
                 return None
-        seen = {table: log.head(table) for table in self._deciding()}
-        version = log.head(target)
         taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
         try:
             with refusals(self._spec):
                 rows_taken = self._context.session.createDataFrame(taken.rows.toArrow())
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
                 taken = replace(taken, rows=rows_taken.coalesce(1))
-            erasures = self._erasures()
+            look, version = self._deciding.ahead(), self._context.log.head(self._context.target)
+            erasures = self._erasures(look)
             own = self._reader.read(taken.rows, erasures)
             if not own.requests:
                 taken.forget()
@@ -208,7 +211,8 @@ class RequestStream:
             raise
         return _Computed(
             schema=schema,
-            seen=seen,
+            own=own_look.seen[self._spec.name],
+            look=look,
             erasures=erasures,
             taken=taken,
             store=store,
@@ -218,9 +222,11 @@ class RequestStream:
 
     def known(self) -> object:
         """See `StreamKind.known`."""
-        return [self._context.log.known(table) for table in (self._context.target, *self._deciding())]
+        erasures = [self._context.requests_of(stream) for stream in self._deciding.streams]
+        tables = locations(self._context.target, self._requests.location, *erasures)
+        return [self._context.log.known(table) for table in tables]
 
-    def keep_up(self) -> None:
+    def keep_up(self, *, is_next: bool) -> None:
         """See `StreamKind.keep_up`."""
         ahead = self._ahead
         if ahead is None:
@@ -229,19 +235,19 @@ class RequestStream:
             computed = ahead.computed
             if computed is None or ahead.is_taken or not self._is_own_unchanged(computed):
                 return
-            if not self._still_holds(computed):
-                computed = self._decided_anew(computed)
+            look = self._deciding.ahead()
+            if not self._still_holds(computed, look):
+                computed = self._decided_anew(computed, look)
             if computed.change is not None:
                 rows = TargetRows(self._context, self._kind, computed.erasures)
                 change = computed.change.kept_up(self._context.log, self._context.target, rows)
                 computed = replace(computed, change=change)
             ahead.computed = computed
 
-    def _decided_anew(self, computed: _Computed) -> _Computed:
+    def _decided_anew(self, computed: _Computed, look: Look) -> _Computed:
         """What a batch comes to with the erasures that are there now."""
-        log = self._context.log
-        seen, version = {table: log.head(table) for table in self._deciding()}, log.head(self._context.target)
-        erasures = self._erasures()
+        version = self._context.log.head(self._context.target)
+        erasures = self._erasures(look)
         own = self._reader.read(computed.taken.rows, erasures)
         decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
         change, rows = computed.change, TargetRows(self._context, self._kind, erasures)
@@ -249,24 +255,26 @@ class RequestStream:
             change = None
         elif change is None or change.rules != decided.rules:
             change = Change.compute(rows, decided, version)
-        return replace(computed, seen=seen, erasures=erasures, decided=decided, change=change)
+        return replace(computed, look=look, erasures=erasures, decided=decided, change=change)
 
     def _is_own_unchanged(self, computed: _Computed) -> bool:
-        own = self._requests.location
-        return self._context.log.is_unchanged(own, computed.seen[own])
+        return self._context.log.is_unchanged(self._requests.location, computed.own)
 
-    def _still_holds(self, computed: _Computed) -> bool:
+    def _still_holds(self, computed: _Computed, now: Look) -> bool:
         """Whether what was decided before the turn is what would be decided with the erasures that are there now."""
-        erasures = computed.erasures
-        if erasures is None:
+        erasures, then = computed.erasures, computed.look
+        changed = self._deciding.changed(then, now)
+        if erasures is None or not changed:
             return True
         assert isinstance(self._kind, Mutate)
-        came = Erasures(self._context, self._kind, since=computed.seen)
+        if any(stream.name in then.stored and stream.name in now.stored for stream in changed):
+            return False  # a batch that was there before may have come to stand, or not to
+        came = Erasures(self._context, self._kind, since={stream.name: then.seen[stream.name] for stream in changed})
         if came.is_empty:
-            return came.unsettled == erasures.unsettled
+            return True
         # Persons that other columns name, too, are looked up when rows are changed; what stands may lead to one where keys move.
         is_simple = not erasures.other_columns and not self._meaning.moves_rows
-        if not came.is_told or came.unsettled or erasures.unsettled or not is_simple:
+        if not came.is_told or not is_simple:
             return False
         requests = self._context.session.createDataFrame(computed.decided.everything.rows.select(["op", "set"]))
         return came.with_doom(requests).where("is_doomed").isEmpty()
@@ -293,6 +301,7 @@ class RequestStream:
         if computed is None:
             self._make_table(Intake(self._spec, schema).prepared(records))
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
+        look = self._deciding.in_turn()
         is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
         taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
         letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
@@ -301,10 +310,10 @@ class RequestStream:
                 ahead.is_taken = True
                 computed = None if computed is None else ahead.computed
         change = None if computed is None else computed.change
-        if computed is not None and is_own_unchanged and is_new and self._still_holds(computed):
+        if computed is not None and is_own_unchanged and is_new and self._still_holds(computed, look):
             decided, erasures = computed.decided, computed.erasures
         else:
-            erasures = self._erasures()
+            erasures = self._erasures(look)
             stored = computed.taken.rows if computed is not None and is_new else self._requests.rows(["stored"])
             own = self._reader.read(stored, erasures)
             if not own.requests:
@@ -316,12 +325,6 @@ class RequestStream:
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change)
         self._drop_ahead()
         return replace(result, dead_letters=letters)
-
-    def _deciding(self) -> tuple[TableLocation, ...]:
-        """The request tables that what becomes of a batch hangs on."""
-        context = self._context
-        erasures = erasures_of(context, self._kind) if isinstance(self._kind, Mutate) else []
-        return locations(self._requests.location, *[context.requests_of(stream) for stream in erasures])
 
     def _has_kept(self) -> bool:
         last = self._progress.last()
@@ -431,8 +434,10 @@ class RequestStream:
             taken.forget()
         return letters, is_new
 
-    def _erasures(self) -> Erasures | None:
-        return Erasures(self._context, self._kind) if self._reads_erasures and isinstance(self._kind, Mutate) else None
+    def _erasures(self, look: Look | None = None) -> Erasures | None:
+        if not self._reads_erasures or not isinstance(self._kind, Mutate):
+            return None
+        return Erasures(self._context, self._kind, unsettled=None if look is None else look.unsettled)
 
     # ---------------------------------------------------------------------------------------------- apply and settle
 

@@ -9,9 +9,8 @@ from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.ids import TableLocation, TokenId, Version
+from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import StreamSpec
-from headgate.core.turns.tokens import unpack
 from headgate.delta.gate import Gate
 from headgate.delta.log import DeltaTableLog
 from headgate.ports import Clock, EventSink, WriteToken
@@ -72,42 +71,6 @@ class StreamContext:
         """Where the records of a stream are kept that do not parse or fit."""
         return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
 
-    def stored(self, streams: Sequence[StreamSpec]) -> Mapping[str, StoredBatch]:
-        """Those of these `mutate` and `erase` streams whose last batch is stored, and not settled."""
-        if not streams:
-            return {}
-        with beside(self.session) as begin:
-            reads = [begin(partial(self.log.read_tokens, self.requests_of(stream))) for stream in streams]
-            applied = self.log.read_tokens(self.target).tokens
-        found = {
-            stream.name: _stored(read.result().tokens, applied) for stream, read in zip(streams, reads, strict=True)
-        }
-        return {name: batch for name, batch in found.items() if batch is not None}
-
-    def unsettled(self, streams: Sequence[StreamSpec]) -> frozenset[str]:
-        """Those of these `mutate` and `erase` streams that have applied a batch and not settled it: their runs ended in between."""
-        return frozenset(name for name, batch in self.stored(streams).items() if batch.is_applied)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch of requests between its first step and its last."""
-
-    number: int
-    is_applied: bool
-    """The rows that were there are changed: it stands. If not, it is in its turn still, or its run ended and nothing stands."""
-
-
-def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> StoredBatch | None:
-    """The batch that a table of requests holds, and that was not settled, by its tokens and the target's."""
-    found = []
-    for token_id, number in stored.items():
-        first, last = unpack(number), unpack(applied.get(token_id, 0))
-        if first.batch >= 0 and first.step == STORE:
-            found.append(StoredBatch(first.batch, (last.step, last.batch) == (APPLY, first.batch)))
-    # Of several, as after a checkpoint was lost, one that stands is what matters.
-    return max(found, key=lambda batch: (batch.is_applied, batch.number), default=None)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
@@ -139,9 +102,13 @@ class StreamKind(Protocol):
         """The versions of what `stage` has read that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self) -> None:
+    def keep_up(self, *, is_next: bool) -> None:
         """Has what `stage` did follow what others have committed since, if that is worth while before the turn; nothing is
-        committed."""
+        committed.
+
+        Args:
+            is_next: The turn will be this stream's when the one that is on has ended.
+        """
         ...
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:

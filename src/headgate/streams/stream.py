@@ -133,8 +133,8 @@ class StreamWork:
     def known(self) -> object:
         return self._kind.known()
 
-    def keep_up(self) -> None:
-        self._kind.keep_up()
+    def keep_up(self, *, is_next: bool) -> None:
+        self._kind.keep_up(is_next=is_next)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         with self._computing():

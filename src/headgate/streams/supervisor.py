@@ -375,7 +375,13 @@ class Supervisor:
                         self._coordinator.find_work()
                     self._work.stage(batch, batch_id)
                     has_come = keeping.enter_context(
-                        keeping_up(self._work, self._gate, self._coordinator.job, batch.sparkSession)
+                        keeping_up(
+                            self._work,
+                            self._gate,
+                            self._coordinator.job,
+                            batch.sparkSession,
+                            self._coordinator.is_next,
+                        )
                     )
                     self._turn = self._coordinator.take(
                         token_id=query_token(self._query_id),

@@ -50,8 +50,12 @@ class Work(Protocol):
         """The versions of what `stage` has read that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self) -> None:
-        """Has what `stage` did follow what others have committed since; called now and then while the job waits for its turn."""
+    def keep_up(self, *, is_next: bool) -> None:
+        """Has what `stage` did follow what others have committed since; called now and then while the job waits for its turn.
+
+        Args:
+            is_next: The turn will be this job's when the one that is on has ended.
+        """
         ...
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
