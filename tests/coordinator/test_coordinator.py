@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -376,6 +378,35 @@ def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
     assert ingestion._driver.run(protocol.find_work(ingestion.job, SessionId("gone"))) is False
     assert bench.store.read("L") == stored
     take(mutation, "m", 0).complete()
+
+
+def test_who_waits_knows_whether_the_next_turn_is_its_own() -> None:
+    """By the record as it will be when the turn that is on has ended: so by the rules, too, which let in after it."""
+    bench = Bench(lease_s=None)
+    first, second, third = bench.job("I"), bench.job("M", After(("I",)), jvm=2), bench.job("T", After(("M",)), jvm=3)
+    assert not third.is_next(), "there is no record yet"
+    assert third.is_free()
+    turn = take(first, "i", 0)
+    assert not third.is_free()
+    with ThreadPoolExecutor(2) as pool:
+        waiting = []
+        for name, job in (("t", third), ("m", second)):
+            begin = partial(job.take, token_id=query_token(name), query_id=name, batch=0, tables=(T,), timeout_s=60)
+            waiting.append(pool.submit(begin))
+            for _ in range(1000):
+                record = bench.store.read("L").record
+                if record is not None and len(record.tickets) == len(waiting):
+                    break
+                time.sleep(0.01)
+        assert (second.is_next(), third.is_next()) == (True, False)
+        turn.complete()
+        turn = waiting[1].result()
+        assert (second.is_next(), third.is_next()) == (False, True)
+        assert not first.is_free()
+        turn.complete()
+        waiting[0].result().complete()
+    assert first.is_free()
+    assert not first.is_next(), "it has not asked"
 
 
 def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:

@@ -34,7 +34,7 @@ from headgate.streams.append import AppendStream
 from headgate.streams.deciding import StoredBatch, _stored
 from headgate.streams.erase import _Kept
 from headgate.streams.held import RequestReader
-from headgate.streams.keeping_up import LOOK_S, keeping_up
+from headgate.streams.keeping_up import LOOK_S, REST_S, keeping_up
 from headgate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, enter_all
 from headgate.streams.target import TargetRows
 from headgate.tables.running import finish, follow, publisher, put
@@ -57,7 +57,7 @@ def files_of(b: Bench) -> set[str]:
 def staged(b: Bench, batch: int, *rows: str) -> Callable[[], object]:
     """A batch of In that is computed now, and put when it is called."""
     kind, frame = b.stream("In"), b.batch(records(*rows), RECORD, batch)
-    kind.stage(frame, batch)
+    kind.stage(frame, batch, is_free=True)
     return lambda: kind.run_batch(b.turn("In", batch), frame, batch)
 
 
@@ -133,7 +133,7 @@ def test_a_batch_that_a_later_turn_has_written_is_not_put_again(session: SparkSe
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     kind, frame = b.stream("In"), b.batch(records("2:b"), RECORD, 1)
-    kind.stage(frame, 1)
+    kind.stage(frame, 1, is_free=True)
     late = b.turn("In", 1)
     late.between = lambda name: b.run("In", records("2:b"), RECORD, 1)
     kind.run_batch(late, frame, 1)
@@ -170,22 +170,21 @@ def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]
     return lambda name: kind.keep_up(is_next=True) if name == step else None
 
 
-@pytest.mark.parametrize("step", ["apply", "settle"])
 def test_rows_are_ready_when_the_turn_of_requests_ends(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a stream stores in its turn is taken to stand: the rows are computed with it then, and only put in their own turn."""
+    """What a stream has applied stands, though it is not settled: rows are computed with it, and only put in their own turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     for batch, (request, erased) in enumerate([("a>p", "p"), ("c>q", "d")], 1):
         kind, frame = b.stream("In"), b.batch(records(f"{batch}2:a", f"{batch}3:d", f"{batch}4:c"), RECORD, batch)
-        kind.stage(frame, batch)
+        kind.stage(frame, batch, is_free=True)
         known = kind.known()
         b.run("Mut", requests(request), REQUEST, batch)
         assert kind.known() != known
-        b.run("TTL", [(erased, "erase")], ERASURE, batch, between=kept_up_in(b, kind, step))
+        b.run("TTL", [(erased, "erase")], ERASURE, batch, between=kept_up_in(b, kind, "settle"))
         done: list[str] = []
         with monkeypatch.context() as patched:
             patched.setattr(AppendStream, "_met", noting(done, AppendStream._met))
@@ -194,28 +193,43 @@ def test_rows_are_ready_when_the_turn_of_requests_ends(
     assert persons(b) == {"14": "q", "24": "q"}
 
 
-def test_requests_that_were_stored_and_not_applied_do_not_stand(
-    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their run has ended between two steps: rows were computed with them, and are computed anew; the next ones are without."""
+def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, tmp_path: Path) -> None:
+    """Who has the turn may make requests stand: files are written when it has, and the next turn is that of the rows."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("x>y"), REQUEST, 0)
+    kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
+    kind.stage(frame, 1, is_free=False)
+    files: list[int] = []
+
+    def look(step: str) -> None:
+        for is_next in (False, True):
+            kind.keep_up(is_next=is_next)
+            files.append(len(files_of(b)))
+
+    before = len(files_of(b))
+    b.run("Mut", requests("a>p"), REQUEST, 1, between=look)
+    assert [count - before for count in files[:5]] == [0, 0, 0, 0, 1]
+    assert files[5] > files[4], "between `apply`, which has written one, and `settle`"
+    kind.run_batch(b.turn("In", 1), frame, 1)
+    assert len(files_of(b)) == files[5]
+    assert persons(b) == {"1": "p", "2": "p"}
+
+
+def test_requests_that_were_stored_and_not_applied_do_not_stand(session: SparkSession, tmp_path: Path) -> None:
+    """Their run has ended between two steps."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind = b.stream("In")
     with pytest.raises(Crash):
         b.run("Mut", requests("a>p"), REQUEST, 1, crash_before=frozenset({"apply"}))
-    done: list[str] = []
-    monkeypatch.setattr(AppendStream, "_met", noting(done, AppendStream._met))
-    for batch, computed in ((1, 2), (2, 3)):  # once with them, once without; then without them alone
-        frame = b.batch(records(f"{batch + 1}:a"), RECORD, batch)
-        kind.stage(frame, batch)
-        kind.keep_up(is_next=True)
-        kind.keep_up(is_next=True)
-        kind.run_batch(b.turn("In", batch), frame, batch)
-        assert len(done) == computed
-    assert persons(b) == {"1": "a", "2": "a", "3": "a"}
+    frame = b.batch(records("2:a"), RECORD, 1)
+    kind.stage(frame, 1, is_free=True)
+    kind.run_batch(b.turn("In", 1), frame, 1)
+    assert persons(b) == {"1": "a", "2": "a"}
     b.run("Mut", requests("a>p"), REQUEST, 1)
-    assert persons(b) == {"1": "p", "2": "p", "3": "p"}
+    assert persons(b) == {"1": "p", "2": "p"}
 
 
 def test_what_was_settled_otherwise_than_it_was_taken_to_be_is_met(session: SparkSession, tmp_path: Path) -> None:
@@ -224,9 +238,9 @@ def test_what_was_settled_otherwise_than_it_was_taken_to_be_is_met(session: Spar
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a", "3:c", "4:d"), RECORD, 1)
-    kind.stage(frame, 1)
+    kind.stage(frame, 1, is_free=True)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
-    b.run("TTL", [("a", "erase")], ERASURE, 1, between=kept_up_in(b, kind, "apply"))
+    b.run("TTL", [("a", "erase")], ERASURE, 1, between=kept_up_in(b, kind, "settle"))
     b.run("TTL", [("c", "erase")], ERASURE, 2)
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert persons(b) == {"4": "d"}
@@ -250,27 +264,29 @@ def test_requests_that_are_settled_while_they_are_read_are_not_missed(
         return real(*given)
 
     monkeypatch.setattr(append, "later_rules", settled_before)
-    kind.stage(frame, 1)
+    kind.stage(frame, 1, is_free=True)
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert persons(b) == {"1": "p", "2": "p"}
 
 
 def test_what_others_have_changed_is_computed_anew_when_they_rest(session: SparkSession, tmp_path: Path) -> None:
-    """While requests keep coming, and nobody has stored any, files are not written for what the next ones will change again."""
+    """While the next turn is another's, files are not written for what that may change again; unless it takes its time."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
-    kind.stage(frame, 1)
-    kind.keep_up(is_next=True)
+    kind.stage(frame, 1, is_free=True)
     b.run("Mut", requests("a>p"), REQUEST, 1)
     files = files_of(b)
-    kind.keep_up(is_next=True)
-    assert files_of(b) == files
-    kind.keep_up(is_next=True)
+    for waited_s in (0, REST_S - 1, 0.9):
+        b.clock.now_ms += int(waited_s * 1000)
+        kind.keep_up(is_next=False)
+        assert files_of(b) == files
+    b.clock.now_ms += 200
+    kind.keep_up(is_next=False)
     computed = files_of(b)
     assert computed > files
-    kind.keep_up(is_next=True)
+    kind.keep_up(is_next=False)
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert files_of(b) == computed
     assert persons(b) == {"1": "p", "2": "p"}
@@ -354,7 +370,7 @@ def test_others_requests_are_looked_through_where_any_may_be_kept(
     kind = b.stream("TTL")
     for batch, (person, mutation, times) in enumerate([("x", "1", 0), ("y", "2", 0), ("z", "z>z", 1), ("u", "3", 2)]):
         frame = b.batch([(person, "erase")], ERASURE, batch)
-        kind.stage(frame, batch)
+        kind.stage(frame, batch, is_free=True)
         if ">" in mutation:
             b.run("Mut", requests("u>u", mutation), REQUEST, batch)
         kind.run_batch(b.turn("TTL", batch), frame, batch)
@@ -388,7 +404,7 @@ def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -
     """A batch of Mut or TTL that is computed now, and put when it is called; it may follow others just before."""
     rows, schema = (requests(*said), REQUEST) if name == "Mut" else ([(one, "erase") for one in said], ERASURE)
     kind, frame = b.stream(name), b.batch(rows, schema, batch)
-    kind.stage(frame, batch)
+    kind.stage(frame, batch, is_free=True)
 
     def put(**more: Any) -> object:
         if keeps_up:
@@ -501,6 +517,77 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
 
 
+@pytest.mark.parametrize("step", ["apply", "settle"])
+def test_what_an_erase_stream_stores_is_taken_to_stand(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """It has the turn, and mutations are decided with it meanwhile: in their own turn nothing is, if just that was settled."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    for batch, (erased, left) in enumerate([("p", {"2": "b", "3": "c"}), ("q", {"3": "c"})], 1):
+        kind, frame = b.stream("Mut"), b.batch(requests("a>p" if batch == 1 else "b>q", "c>c"), REQUEST, batch)
+        if step == "settle":
+            kind.stage(frame, batch, is_free=True)
+
+        def look(name: str, kind: Any = kind, frame: DataFrame = frame, batch: int = batch) -> None:
+            if name == "apply" and step == "apply":
+                kind.stage(frame, batch, is_free=False)
+            if name == step:
+                kind.keep_up(is_next=True)
+
+        b.run("TTL", [(erased, "erase")], ERASURE, batch, between=look)
+        reads: list[str] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(RequestReader, "read", noting(reads, RequestReader.read))
+            kind.run_batch(b.turn("Mut", batch), frame, batch)
+        assert reads == []
+        assert persons(b) == left
+
+
+def test_erasures_that_were_stored_and_not_applied_do_not_stand(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their run has ended between two steps: taken to stand the first time, which the turn finds out, and never again."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    with pytest.raises(Crash):
+        b.run("TTL", [("p", "erase")], ERASURE, 1, crash_before=frozenset({"apply"}))
+    kind = b.stream("Mut")
+    reads: list[str] = []
+    monkeypatch.setattr(RequestReader, "read", noting(reads, RequestReader.read))
+    for batch, (request, read) in enumerate([("a>p", 2), ("b>p", 1)], 1):
+        frame = b.batch(requests(request), REQUEST, batch)
+        kind.stage(frame, batch, is_free=True)
+        kind.run_batch(b.turn("Mut", batch), frame, batch)
+        assert len(reads) == read
+        reads.clear()
+    assert persons(b) == {"1": "p", "2": "p", "3": "c"}
+    frame = b.batch(requests("c>p"), REQUEST, 3)
+    kind.stage(frame, 3, is_free=True)
+    with pytest.raises(Crash):
+        b.run("TTL", [("p", "erase")], ERASURE, 1, crash_before=frozenset({"settle"}))
+    kind.run_batch(b.turn("Mut", 3), frame, 3)
+    assert persons(b) == {}
+
+
+def test_another_batch_than_the_one_that_was_taken_to_stand_was_settled(session: SparkSession, tmp_path: Path) -> None:
+    """A lift came after the erasure that the batch was decided with."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    kind, frame = b.stream("Mut"), b.batch(requests("a>p"), REQUEST, 1)
+    kind.stage(frame, 1, is_free=True)
+    b.run("TTL", [("p", "erase")], ERASURE, 1, between=lambda step: step == "settle" and kind.keep_up(is_next=True))
+    b.run("TTL", [("p", "lift")], ERASURE, 2)
+    kind.run_batch(b.turn("Mut", 1), frame, 1)
+    assert persons(b) == {"1": "p"}
+
+
 @KEEPS_UP
 def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
     """What becomes of a row hangs on another of its columns now, which nobody knew when it was computed."""
@@ -534,7 +621,7 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     kind, frame = b.stream("Mut"), b.batch(requests("a>p", "b>q"), REQUEST, 1)
-    kind.stage(frame, 1)
+    kind.stage(frame, 1, is_free=True)
     known = kind.known()
     b.run("TTL", [("q", "erase")], ERASURE, 1)
     assert kind.known() != known
@@ -550,7 +637,9 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     told: list[StatementPublished] = []
     end = headgate.on_statement(told.append)
     turn = b.turn("Mut", 1)
-    turn.between = lambda step: kind.keep_up(is_next=True)  # as a look that begins when the turn has come: nothing follows any more
+    turn.between = lambda step: kind.keep_up(
+        is_next=True
+    )  # as a look that begins when the turn has come: nothing follows any more
     result = kind.run_batch(turn, frame, 1)
     end()
     assert done == ["_execute"], "what became of the requests, which is not known before"
@@ -819,11 +908,11 @@ def test_a_bad_record_stops_what_is_computed_before_the_turn(
     kind, frame = b.stream("Mut"), b.batch([*requests("a>p"), ("!", "{broken")], REQUEST, 1)
     if on_bad_record == "fail":
         with pytest.raises(InvalidRequest, match="a record of Mut is not a JSON record") as refused:
-            kind.stage(frame, 1)
+            kind.stage(frame, 1, is_free=True)
         assert "position=file1#1" in str(refused.value)
         assert persons(b) == {"1": "a"}
     else:
-        kind.stage(frame, 1)
+        kind.stage(frame, 1, is_free=True)
         assert kind.run_batch(b.turn("Mut", 1), frame, 1).dead_letters == 1
         assert persons(b) == {"1": "P"}
     assert cached.numCachedEntries() == before

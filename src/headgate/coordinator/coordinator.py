@@ -137,6 +137,11 @@ class Coordinator:
         assert self._session is not None
         self._driver.run(protocol.find_work(self.job, self._session.id))
 
+    def is_free(self) -> bool:
+        """Whether nobody has the turn, or waits for it; for a job that has not asked for it."""
+        record = self.record()
+        return record is None or (record.holder is None and not record.tickets)
+
     def is_next(self) -> bool:
         """Whether the turn will be this job's when the one that is on has ended, as far as the record tells now."""
         record, now_ms = self.record(), self._ports.clock.wall_ms()

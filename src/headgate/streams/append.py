@@ -24,6 +24,7 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.intake import fields_of
+from headgate.streams.keeping_up import Rest
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
@@ -69,9 +70,9 @@ class _Ahead:
     batch_id: int
     read: _Read
     computed: _Computed | None
-    """None where others committed while what stands was read."""
-    looked: Look | None = None
-    """The last one."""
+    """None where others had the turn, or committed while what stands was read."""
+    rest: Rest
+    """Of others."""
     is_taken: bool = False
     """Its turn goes on with what it has come to: it follows nothing any more."""
 
@@ -107,8 +108,11 @@ class AppendStream:
         """The head: whatever is in the table, there is nothing left to append."""
         return {self._context.target: self._context.log.head(self._context.target)}
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
-        """Computes a micro-batch and its commit; nothing where there is no table yet.
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+        """Reads a micro-batch, and computes its commit if the turn is free; nothing where there is no table yet.
+
+        Who has the turn now, or waits for it, may make more requests stand, which rows meet: the commit is computed in
+        `keep_up` then.
 
         Raises:
             InvalidRequest: as `run_batch`.
@@ -118,23 +122,27 @@ class AppendStream:
         if log.head(target) < 0:
             return
         read = self._read(self._records(batch), log.metadata(target), is_kept=True)
+        computed = None
         try:
             with refusals(self._spec):
-                computed = self._computed(read, self._deciding.ahead())
+                if is_free:
+                    computed = self._computed(read, self._deciding.now())
+                else:
+                    read.rows.count()
         except BaseException:
             read.forget()
             raise
-        self._ahead = _Ahead(batch_id=batch_id, read=read, computed=computed)
+        self._ahead = _Ahead(batch_id=batch_id, read=read, computed=computed, rest=Rest(self._context.clock))
 
     def known(self) -> object:
         """See `StreamKind.known`."""
-        return [self._context.log.known(table) for table in self._request_tables]
+        return [self._context.log.known(table) for table in (self._context.target, *self._request_tables)]
 
     def keep_up(self, *, is_next: bool) -> None:
         """Computes the commit anew when others have changed what it hangs on.
 
-        Requests that another stream has stored are taken to stand: it has the turn, and the next one is ours, or they would
-        be followed by more. So the commit is ready when that turn ends.
+        That is when who has the turn has applied requests, and the next turn is ours: they stand, no more will come before, and
+        the commit is ready when that turn ends. Or when others change nothing for a while.
         """
         ahead = self._ahead
         if ahead is None:
@@ -142,12 +150,11 @@ class AppendStream:
         with self._keeping:
             if ahead.is_taken:
                 return
-            look = self._deciding.ahead()
-            before, ahead.looked = ahead.looked, look
+            look = self._deciding.now()
+            is_at_rest = ahead.rest.of((look.seen, look.unsettled))
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 return
-            is_at_rest = before is not None and before.seen == look.seen
-            if is_next if look.unsettled else is_at_rest:
+            if is_at_rest or (is_next and look.unsettled):
                 # What was computed before may hold yet, where others commit while this is computed.
                 ahead.computed = self._computed(ahead.read, look) or ahead.computed
 
@@ -186,7 +193,7 @@ class AppendStream:
                 self._table.properties,
             )
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
-        metadata, look = log.metadata(target), self._deciding.in_turn()
+        metadata, look = log.metadata(target), self._deciding.now()
         insert: Staged | None = None
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now

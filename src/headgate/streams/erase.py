@@ -77,9 +77,9 @@ class EraseStream(RequestStream):
         """Also the other streams' requests and dead letters, from which the erased persons go."""
         return locations(*super().tables(), *self._others(), *self._letters())
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
         """Also looks whether others keep anything, which the turn then need not."""
-        super().stage(batch, batch_id)
+        super().stage(batch, batch_id, is_free=is_free)
         for location in self._others():
             self._may_keep(RequestTable(self._context.session, self._context.log, location))
 

@@ -425,7 +425,7 @@ class QueryWork:
         self._job.attach(on_batch)
         return writer
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
         self._job.stage(batch, batch_id)
 
     def known(self) -> object:

@@ -13,14 +13,33 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from headgate.delta.gate import Gate
+from headgate.ports import Clock
 
 LOOK_S = 0.1
 """So often it is looked whether this driver knows of a new commit, which asks nothing of storage."""
 ASK_S = 2.0
 """So often storage is asked what other drivers have committed, with a listing or two a table."""
+REST_S = 6.0
+"""Others rest when they have changed nothing for so long: what is computed now is not soon to follow more."""
 LONG_S = 60.0
 """Who waits for longer than this keeps up for half of the time at most."""
 LOGGER = logging.getLogger("headgate")
+
+
+class Rest:
+    """Whether others rest, as it shows from one look at what they have committed to the next."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: object = None
+        self._since_s = 0.0
+
+    def of(self, seen: object) -> bool:
+        """Whether it was the same at every look for `REST_S` now."""
+        now_s = self._clock.monotonic_s()
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now_s
+        return now_s - self._since_s >= REST_S
 
 
 class Ahead(Protocol):

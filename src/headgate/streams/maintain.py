@@ -40,7 +40,7 @@ class MaintainStream:
         """The target."""
         return (self._context.target,)
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
         """Never asked for: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 

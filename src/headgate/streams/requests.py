@@ -154,7 +154,7 @@ class RequestStream:
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
         return locations(context.target, self._requests.location, *erasures, *letters)
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
         """Reads a micro-batch, decides on it and computes the change; where there is no table yet, it is only read.
 
         Raises:
@@ -185,30 +185,28 @@ class RequestStream:
             if stored is None or not stored.isEmpty():
                 return None
         taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
+        session, location = self._context.session, self._requests.location
+        change = None
         try:
-            with refusals(self._spec):
-                rows_taken = self._context.session.createDataFrame(taken.rows.toArrow())
+            with refusals(self._spec), beside(session) as begin:
+                rows_taken = session.createDataFrame(taken.rows.toArrow())
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
                 taken = replace(taken, rows=rows_taken.coalesce(1))
-            look, version = self._deciding.ahead(), self._context.log.head(self._context.target)
-            erasures = self._erasures(look)
-            own = self._reader.read(taken.rows, erasures)
-            if not own.requests:
-                taken.forget()
-                return None
-            decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
-            session, location = self._context.session, self._requests.location
-            rows = TargetRows(self._context, self._kind, erasures)
-            change = None
-            with beside(session) as begin:
                 storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
-                # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
-                if decided.paths and rows.is_decided_by_key:
-                    change = Change.compute(rows, decided, version)
+                look = self._deciding.ahead()
+                erasures, decided = self._decided(taken.rows, look)
+                if self._deciding.changed(look, now := self._deciding.ahead()):
+                    look = now
+                    erasures, decided = self._decided(taken.rows, look)
+                if decided.own.requests:
+                    change = self._change(decided, erasures)
                 store = storing.result()
         except BaseException:
             taken.forget()
             raise
+        if not decided.own.requests:
+            taken.forget()
+            return None
         return _Computed(
             schema=schema,
             own=own_look.seen[self._spec.name],
@@ -227,7 +225,7 @@ class RequestStream:
         return [self._context.log.known(table) for table in tables]
 
     def keep_up(self, *, is_next: bool) -> None:
-        """See `StreamKind.keep_up`."""
+        """Decides anew where erasures have changed that, and has the change follow the target."""
         ahead = self._ahead
         if ahead is None:
             return
@@ -246,16 +244,25 @@ class RequestStream:
 
     def _decided_anew(self, computed: _Computed, look: Look) -> _Computed:
         """What a batch comes to with the erasures that are there now."""
-        version = self._context.log.head(self._context.target)
-        erasures = self._erasures(look)
-        own = self._reader.read(computed.taken.rows, erasures)
-        decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
-        change, rows = computed.change, TargetRows(self._context, self._kind, erasures)
-        if not rows.is_decided_by_key or not decided.paths:
-            change = None
-        elif change is None or change.rules != decided.rules:
-            change = Change.compute(rows, decided, version)
+        erasures, decided = self._decided(computed.taken.rows, look)
+        change = computed.change
+        if change is None or change.rules != decided.rules or (erasures and erasures.other_columns):
+            change = self._change(decided, erasures)
         return replace(computed, look=look, erasures=erasures, decided=decided, change=change)
+
+    def _decided(self, rows: DataFrame, look: Look) -> tuple[Erasures | None, Decided]:
+        """What requests come to."""
+        erasures = self._erasures(look)
+        own = self._reader.read(rows, erasures)
+        return erasures, self._reader.decide(own, erasures, has_kept=self._has_kept())
+
+    def _change(self, decided: Decided, erasures: Erasures | None) -> Change | None:
+        """What that does to the target; None if it cannot be computed before."""
+        rows = TargetRows(self._context, self._kind, erasures)
+        # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
+        if not decided.paths or not rows.is_decided_by_key:
+            return None
+        return Change.compute(rows, decided, self._context.log.head(self._context.target))
 
     def _is_own_unchanged(self, computed: _Computed) -> bool:
         return self._context.log.is_unchanged(self._requests.location, computed.own)
@@ -322,6 +329,8 @@ class RequestStream:
             decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
             if change is not None and (change.rules != decided.rules or (erasures and erasures.other_columns)):
                 change = None
+        if change is None and computed is not None and is_new:
+            change = self._change(decided, erasures)
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change)
         self._drop_ahead()
         return replace(result, dead_letters=letters)

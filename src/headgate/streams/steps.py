@@ -94,8 +94,14 @@ class StreamKind(Protocol):
         """Every table that a turn reads or writes, the target first."""
         ...
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
-        """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds."""
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+        """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds.
+
+        Args:
+            batch: The micro-batch.
+            batch_id: Its number.
+            is_free: Nobody has the turn, or waits for it.
+        """
         ...
 
     def known(self) -> object:

@@ -125,10 +125,10 @@ class StreamWork:
     def is_computed_ahead(self) -> bool:
         return self._spec.coverage == "publish"
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
         if self.is_computed_ahead:
             with self._computing():
-                self._kind.stage(self._placed(batch), batch_id)
+                self._kind.stage(self._placed(batch), batch_id, is_free=is_free)
 
     def known(self) -> object:
         return self._kind.known()

@@ -42,8 +42,14 @@ class Work(Protocol):
         """A new writer of the source whose sink function leads to `on_batch`; without a trigger."""
         ...
 
-    def stage(self, batch: DataFrame, batch_id: int) -> None:
-        """Does what can be done of a micro-batch before its turn is asked for."""
+    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+        """Does what can be done of a micro-batch before its turn is asked for.
+
+        Args:
+            batch: The micro-batch.
+            batch_id: Its number.
+            is_free: Nobody has the turn, or waits for it.
+        """
         ...
 
     def known(self) -> object:
