@@ -380,33 +380,34 @@ def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
     take(mutation, "m", 0).complete()
 
 
-def test_who_waits_knows_whether_the_next_turn_is_its_own() -> None:
+def test_who_waits_knows_whose_turns_may_come_before() -> None:
     """By the record as it will be when the turn that is on has ended: so by the rules, too, which let in after it."""
     bench = Bench(lease_s=None)
     first, second, third = bench.job("I"), bench.job("M", After(("I",)), jvm=2), bench.job("T", After(("M",)), jvm=3)
-    assert not third.is_next(), "there is no record yet"
-    assert third.is_free()
+    assert third.before() == set(), "there is no record yet"
     turn = take(first, "i", 0)
-    assert not third.is_free()
+    assert third.before() == {"I"}
     with ThreadPoolExecutor(2) as pool:
         waiting = []
-        for name, job in (("t", third), ("m", second)):
-            begin = partial(job.take, token_id=query_token(name), query_id=name, batch=0, tables=(T,), timeout_s=60)
-            waiting.append(pool.submit(begin))
-            for _ in range(1000):
-                record = bench.store.read("L").record
-                if record is not None and len(record.tickets) == len(waiting):
-                    break
-                time.sleep(0.01)
-        assert (second.is_next(), third.is_next()) == (True, False)
-        turn.complete()
-        turn = waiting[1].result()
-        assert (second.is_next(), third.is_next()) == (False, True)
-        assert not first.is_free()
-        turn.complete()
-        waiting[0].result().complete()
-    assert first.is_free()
-    assert not first.is_next(), "it has not asked"
+        try:
+            for name, job in (("t", third), ("m", second)):
+                begin = partial(job.take, token_id=query_token(name), query_id=name, batch=0, tables=(T,), timeout_s=60)
+                waiting.append(pool.submit(begin))
+                for _ in range(1000):
+                    record = bench.store.read("L").record
+                    if record is not None and len(record.tickets) == len(waiting):
+                        break
+                    time.sleep(0.01)
+            assert (second.before(), third.before()) == ({"I"}, {"I", "M"})
+            turn.complete()
+            turn = waiting[1].result()
+            assert (first.before(), third.before()) == ({"M", "T"}, {"M"})
+            turn.complete()
+            waiting[0].result().complete()
+        finally:
+            for job in (second, third):
+                job.cancel()
+    assert first.before() == set()
 
 
 def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:

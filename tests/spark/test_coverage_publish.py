@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -46,6 +46,8 @@ from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, for
 from tests.stream_bench import Bench, Crash, stream, table
 
 ERASURE = "person string, op string"
+OTHERS = ("Mut", "TTL")
+"""Whose turns come before."""
 KEEP = Append(columns={"person": "alias"}, key=("id",), on_duplicate="keep_first")
 
 
@@ -57,7 +59,7 @@ def files_of(b: Bench) -> set[str]:
 def staged(b: Bench, batch: int, *rows: str) -> Callable[[], object]:
     """A batch of In that is computed now, and put when it is called."""
     kind, frame = b.stream("In"), b.batch(records(*rows), RECORD, batch)
-    kind.stage(frame, batch, is_free=True)
+    kind.stage(frame, batch, before=())
     return lambda: kind.run_batch(b.turn("In", batch), frame, batch)
 
 
@@ -133,7 +135,7 @@ def test_a_batch_that_a_later_turn_has_written_is_not_put_again(session: SparkSe
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     kind, frame = b.stream("In"), b.batch(records("2:b"), RECORD, 1)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     late = b.turn("In", 1)
     late.between = lambda name: b.run("In", records("2:b"), RECORD, 1)
     kind.run_batch(late, frame, 1)
@@ -167,7 +169,7 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
 
 def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]:
     """A look of an append at what others have committed, before a step of another's turn."""
-    return lambda name: kind.keep_up(is_next=True) if name == step else None
+    return lambda name: kind.keep_up(before=()) if name == step else None
 
 
 def test_rows_are_ready_when_the_turn_of_requests_ends(
@@ -180,7 +182,7 @@ def test_rows_are_ready_when_the_turn_of_requests_ends(
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     for batch, (request, erased) in enumerate([("a>p", "p"), ("c>q", "d")], 1):
         kind, frame = b.stream("In"), b.batch(records(f"{batch}2:a", f"{batch}3:d", f"{batch}4:c"), RECORD, batch)
-        kind.stage(frame, batch, is_free=True)
+        kind.stage(frame, batch, before=())
         known = kind.known()
         b.run("Mut", requests(request), REQUEST, batch)
         assert kind.known() != known
@@ -199,17 +201,17 @@ def test_rows_of_a_batch_that_is_not_next_are_only_read(session: SparkSession, t
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
-    kind.stage(frame, 1, is_free=False)
+    count_before = len(files_of(b))
+    kind.stage(frame, 1, before=OTHERS)
     files: list[int] = []
 
     def look(step: str) -> None:
-        for is_next in (False, True):
-            kind.keep_up(is_next=is_next)
+        for before in (OTHERS, ["Mut"]):
+            kind.keep_up(before=before)
             files.append(len(files_of(b)))
 
-    before = len(files_of(b))
     b.run("Mut", requests("a>p"), REQUEST, 1, between=look)
-    assert [count - before for count in files[:5]] == [0, 0, 0, 0, 1]
+    assert [count - count_before for count in files[:5]] == [0, 0, 0, 0, 1]
     assert files[5] > files[4], "between `apply`, which has written one, and `settle`"
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert len(files_of(b)) == files[5]
@@ -225,7 +227,7 @@ def test_requests_that_were_stored_and_not_applied_do_not_stand(session: SparkSe
     with pytest.raises(Crash):
         b.run("Mut", requests("a>p"), REQUEST, 1, crash_before=frozenset({"apply"}))
     frame = b.batch(records("2:a"), RECORD, 1)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert persons(b) == {"1": "a", "2": "a"}
     b.run("Mut", requests("a>p"), REQUEST, 1)
@@ -238,7 +240,7 @@ def test_what_was_settled_otherwise_than_it_was_taken_to_be_is_met(session: Spar
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a", "3:c", "4:d"), RECORD, 1)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     b.run("TTL", [("a", "erase")], ERASURE, 1, between=kept_up_in(b, kind, "settle"))
     b.run("TTL", [("c", "erase")], ERASURE, 2)
@@ -264,7 +266,7 @@ def test_requests_that_are_settled_while_they_are_read_are_not_missed(
         return real(*given)
 
     monkeypatch.setattr(append, "later_rules", settled_before)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert persons(b) == {"1": "p", "2": "p"}
 
@@ -275,18 +277,18 @@ def test_what_others_have_changed_is_computed_anew_when_they_rest(session: Spark
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
     kind, frame = b.stream("In"), b.batch(records("2:a"), RECORD, 1)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     b.run("Mut", requests("a>p"), REQUEST, 1)
     files = files_of(b)
     for waited_s in (0, REST_S - 1, 0.9):
         b.clock.now_ms += int(waited_s * 1000)
-        kind.keep_up(is_next=False)
+        kind.keep_up(before=OTHERS)
         assert files_of(b) == files
     b.clock.now_ms += 200
-    kind.keep_up(is_next=False)
+    kind.keep_up(before=OTHERS)
     computed = files_of(b)
     assert computed > files
-    kind.keep_up(is_next=False)
+    kind.keep_up(before=OTHERS)
     kind.run_batch(b.turn("In", 1), frame, 1)
     assert files_of(b) == computed
     assert persons(b) == {"1": "p", "2": "p"}
@@ -370,7 +372,7 @@ def test_others_requests_are_looked_through_where_any_may_be_kept(
     kind = b.stream("TTL")
     for batch, (person, mutation, times) in enumerate([("x", "1", 0), ("y", "2", 0), ("z", "z>z", 1), ("u", "3", 2)]):
         frame = b.batch([(person, "erase")], ERASURE, batch)
-        kind.stage(frame, batch, is_free=True)
+        kind.stage(frame, batch, before=())
         if ">" in mutation:
             b.run("Mut", requests("u>u", mutation), REQUEST, batch)
         kind.run_batch(b.turn("TTL", batch), frame, batch)
@@ -404,11 +406,11 @@ def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -
     """A batch of Mut or TTL that is computed now, and put when it is called; it may follow others just before."""
     rows, schema = (requests(*said), REQUEST) if name == "Mut" else ([(one, "erase") for one in said], ERASURE)
     kind, frame = b.stream(name), b.batch(rows, schema, batch)
-    kind.stage(frame, batch, is_free=True)
+    kind.stage(frame, batch, before=())
 
     def put(**more: Any) -> object:
         if keeps_up:
-            kind.keep_up(is_next=True)
+            kind.keep_up(before=())
         return kind.run_batch(b.turn(name, batch, **more), frame, batch)
 
     return put
@@ -529,13 +531,13 @@ def test_what_an_erase_stream_stores_is_taken_to_stand(
     for batch, (erased, left) in enumerate([("p", {"2": "b", "3": "c"}), ("q", {"3": "c"})], 1):
         kind, frame = b.stream("Mut"), b.batch(requests("a>p" if batch == 1 else "b>q", "c>c"), REQUEST, batch)
         if step == "settle":
-            kind.stage(frame, batch, is_free=True)
+            kind.stage(frame, batch, before=())
 
         def look(name: str, kind: Any = kind, frame: DataFrame = frame, batch: int = batch) -> None:
             if name == "apply" and step == "apply":
-                kind.stage(frame, batch, is_free=False)
+                kind.stage(frame, batch, before=OTHERS)
             if name == step:
-                kind.keep_up(is_next=True)
+                kind.keep_up(before=())
 
         b.run("TTL", [(erased, "erase")], ERASURE, batch, between=look)
         reads: list[str] = []
@@ -544,6 +546,32 @@ def test_what_an_erase_stream_stores_is_taken_to_stand(
             kind.run_batch(b.turn("Mut", batch), frame, batch)
         assert reads == []
         assert persons(b) == left
+
+
+def test_erasures_that_come_while_a_batch_is_decided_are_not_left_for_later(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of the turn that has begun with it: the change is computed with them, once."""
+    b = bench(session, tmp_path)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("z>z"), REQUEST, 0)
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    kind, frame = b.stream("Mut"), b.batch(requests("a>p", "b>q"), REQUEST, 1)
+    done: list[str] = []
+    monkeypatch.setattr(TargetRows, "stage", noting(done, TargetRows.stage))
+    decide = RequestReader.decide
+
+    def erased_meanwhile(*given: Any, **more: Any) -> Any:
+        monkeypatch.setattr(RequestReader, "decide", decide)
+        b.run("TTL", [("p", "erase")], ERASURE, 1)
+        return decide(*given, **more)
+
+    monkeypatch.setattr(RequestReader, "decide", erased_meanwhile)
+    kind.stage(frame, 1, before=OTHERS)
+    monkeypatch.setattr(RequestReader, "read", noting(done, RequestReader.read))
+    kind.run_batch(b.turn("Mut", 1), frame, 1)
+    assert done == ["stage"]
+    assert persons(b) == {"2": "q"}
 
 
 def test_erasures_that_were_stored_and_not_applied_do_not_stand(
@@ -561,13 +589,13 @@ def test_erasures_that_were_stored_and_not_applied_do_not_stand(
     monkeypatch.setattr(RequestReader, "read", noting(reads, RequestReader.read))
     for batch, (request, read) in enumerate([("a>p", 2), ("b>p", 1)], 1):
         frame = b.batch(requests(request), REQUEST, batch)
-        kind.stage(frame, batch, is_free=True)
+        kind.stage(frame, batch, before=())
         kind.run_batch(b.turn("Mut", batch), frame, batch)
         assert len(reads) == read
         reads.clear()
     assert persons(b) == {"1": "p", "2": "p", "3": "c"}
     frame = b.batch(requests("c>p"), REQUEST, 3)
-    kind.stage(frame, 3, is_free=True)
+    kind.stage(frame, 3, before=())
     with pytest.raises(Crash):
         b.run("TTL", [("p", "erase")], ERASURE, 1, crash_before=frozenset({"settle"}))
     kind.run_batch(b.turn("Mut", 3), frame, 3)
@@ -581,8 +609,8 @@ def test_another_batch_than_the_one_that_was_taken_to_stand_was_settled(session:
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     kind, frame = b.stream("Mut"), b.batch(requests("a>p"), REQUEST, 1)
-    kind.stage(frame, 1, is_free=True)
-    b.run("TTL", [("p", "erase")], ERASURE, 1, between=lambda step: step == "settle" and kind.keep_up(is_next=True))
+    kind.stage(frame, 1, before=())
+    b.run("TTL", [("p", "erase")], ERASURE, 1, between=lambda step: step == "settle" and kind.keep_up(before=()))
     b.run("TTL", [("p", "lift")], ERASURE, 2)
     kind.run_batch(b.turn("Mut", 1), frame, 1)
     assert persons(b) == {"1": "p"}
@@ -621,15 +649,15 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     b.run("Mut", requests("z>z"), REQUEST, 0)
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     kind, frame = b.stream("Mut"), b.batch(requests("a>p", "b>q"), REQUEST, 1)
-    kind.stage(frame, 1, is_free=True)
+    kind.stage(frame, 1, before=())
     known = kind.known()
     b.run("TTL", [("q", "erase")], ERASURE, 1)
     assert kind.known() != known
     foreign(b, ("9", "a", "a"))
-    kind.keep_up(is_next=True)
+    kind.keep_up(before=())
     foreign(b, ("8", "b", "b"))
     head = len(commit_paths(b.target))
-    kind.keep_up(is_next=True)
+    kind.keep_up(before=())
     assert len(commit_paths(b.target)) == head
     done: list[str] = []
     for owner, name in ((_Run, "_execute"), (_Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
@@ -770,7 +798,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
 
     def put(staged: Staged, token: WriteToken) -> object:
         before = len(followed)
-        written.job.keep_up(is_next=True)  # as a look that begins when the turn has come
+        written.job.keep_up(before=())  # as a look that begins when the turn has come
         late.append(len(followed) - before)
         return finish(staged, token)
 
@@ -794,17 +822,18 @@ def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: 
     class Work:
         is_computed_ahead = True
         version, looks, error = 0, 0, ""
+        others: tuple[object, ...] = ()
 
         def known(self) -> object:
             return self.version
 
-        def keep_up(self, *, is_next: bool) -> None:
-            self.looks += 1
+        def keep_up(self, *, before: Collection[str]) -> None:
+            self.looks, self.others = self.looks + 1, (*self.others, before)
             if self.error:
                 raise ValueError(self.error)
 
     work = Work()
-    with keeping_up(work, Gate(session), "Own", session, lambda: True) as has_come:
+    with keeping_up(work, Gate(session), "Own", session, lambda: [str(work.version)]) as has_come:
         wait_until(lambda: work.looks == 1)
         work.version = 1
         wait_until(lambda: work.looks == 2)
@@ -812,7 +841,8 @@ def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: 
         work.version = 2
         time.sleep(3 * LOOK_S)
         assert work.looks == 2
-    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session, lambda: True):
+        assert work.others == (["0"], ["1"])
+    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session, tuple):
         work.error = "the disk is full"
         wait_until(lambda: "Own does not keep up before its turn" in caplog.text)
         work.error, looks = "", work.looks
@@ -908,11 +938,11 @@ def test_a_bad_record_stops_what_is_computed_before_the_turn(
     kind, frame = b.stream("Mut"), b.batch([*requests("a>p"), ("!", "{broken")], REQUEST, 1)
     if on_bad_record == "fail":
         with pytest.raises(InvalidRequest, match="a record of Mut is not a JSON record") as refused:
-            kind.stage(frame, 1, is_free=True)
+            kind.stage(frame, 1, before=())
         assert "position=file1#1" in str(refused.value)
         assert persons(b) == {"1": "a"}
     else:
-        kind.stage(frame, 1, is_free=True)
+        kind.stage(frame, 1, before=())
         assert kind.run_batch(b.turn("Mut", 1), frame, 1).dead_letters == 1
         assert persons(b) == {"1": "P"}
     assert cached.numCachedEntries() == before

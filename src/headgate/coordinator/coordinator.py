@@ -137,19 +137,17 @@ class Coordinator:
         assert self._session is not None
         self._driver.run(protocol.find_work(self.job, self._session.id))
 
-    def is_free(self) -> bool:
-        """Whether nobody has the turn, or waits for it; for a job that has not asked for it."""
-        record = self.record()
-        return record is None or (record.holder is None and not record.tickets)
-
-    def is_next(self) -> bool:
-        """Whether the turn will be this job's when the one that is on has ended, as far as the record tells now."""
+    def before(self) -> frozenset[JobName]:
+        """The jobs whose turns may come before this one's: of who has it, and of who waits, unless this job goes first of those."""
         record, now_ms = self.record(), self._ports.clock.wall_ms()
         if record is None:
-            return False
+            return frozenset()
         ended = record if record.holder is None else moves.complete(record, now_ms=now_ms)
         first = moves.first_to_go(ended, self.live(), now_ms)
-        return first is not None and first.job == self.job
+        is_next = first is not None and first.job == self.job
+        waiting = () if is_next else tuple(ticket.job for ticket in record.tickets)
+        holding = () if record.holder is None else (record.holder.job,)
+        return frozenset({*holding, *waiting} - {self.job})
 
     def leave(self, run: str) -> None:
         """Says to the other jobs of a run until idle that this one has ended.

@@ -172,7 +172,7 @@ class RunningQuery:
             self._coordinator.find_work()
         self._job.stage(batch, batch_id)
         job, gate, coordinator = self._job, self._gate, self._coordinator
-        with keeping_up(job, gate, coordinator.job, batch.sparkSession, coordinator.is_next) as has_come:
+        with keeping_up(job, gate, coordinator.job, batch.sparkSession, coordinator.before) as has_come:
             turn = self._turn = self._take(self._query_id, batch_id)
             has_come()
             turn.next_batch(batch_id, checkpoint.offsets_sha256(batch_id), is_replay=batch_id == self._open_batch)

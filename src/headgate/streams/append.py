@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -108,11 +108,10 @@ class AppendStream:
         """The head: whatever is in the table, there is nothing left to append."""
         return {self._context.target: self._context.log.head(self._context.target)}
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
-        """Reads a micro-batch, and computes its commit if the turn is free; nothing where there is no table yet.
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
+        """Reads a micro-batch, and computes its commit; nothing where there is no table yet.
 
-        Who has the turn now, or waits for it, may make more requests stand, which rows meet: the commit is computed in
-        `keep_up` then.
+        If turns come before that may make more requests stand, which rows meet, the commit is left to `keep_up`.
 
         Raises:
             InvalidRequest: as `run_batch`.
@@ -125,7 +124,7 @@ class AppendStream:
         computed = None
         try:
             with refusals(self._spec):
-                if is_free:
+                if not self._deciding.names & set(before):
                     computed = self._computed(read, self._deciding.now())
                 else:
                     read.rows.count()
@@ -138,11 +137,11 @@ class AppendStream:
         """See `StreamKind.known`."""
         return [self._context.log.known(table) for table in (self._context.target, *self._request_tables)]
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Computes the commit anew when others have changed what it hangs on.
 
-        That is when who has the turn has applied requests, and the next turn is ours: they stand, no more will come before, and
-        the commit is ready when that turn ends. Or when others change nothing for a while.
+        That is when no turn comes before that may make more requests stand: who has the turn has applied what it brings, so the
+        commit is ready when that turn ends. Or when others change nothing for a while.
         """
         ahead = self._ahead
         if ahead is None:
@@ -151,12 +150,11 @@ class AppendStream:
             if ahead.is_taken:
                 return
             look = self._deciding.now()
-            is_at_rest = ahead.rest.of((look.seen, look.unsettled))
+            is_at_rest = ahead.rest.of(look)
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 return
-            if is_at_rest or (is_next and look.unsettled):
-                # What was computed before may hold yet, where others commit while this is computed.
-                ahead.computed = self._computed(ahead.read, look) or ahead.computed
+            if is_at_rest or self._deciding.names & set(before) <= look.unsettled:
+                ahead.computed = self._computed(ahead.read, look)
 
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
         log, target = self._context.log, self._context.target

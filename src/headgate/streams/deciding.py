@@ -48,6 +48,7 @@ class Deciding:
 
     def __init__(self, context: StreamContext, streams: Sequence[StreamSpec]) -> None:
         self._context, self.streams = context, tuple(streams)
+        self.names = frozenset(stream.name for stream in streams)
         self._left: Mapping[str, StoredBatch] = {}
         """Batches that were stored and not applied when nobody else had the turn: their runs have ended."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -77,9 +77,9 @@ class EraseStream(RequestStream):
         """Also the other streams' requests and dead letters, from which the erased persons go."""
         return locations(*super().tables(), *self._others(), *self._letters())
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         """Also looks whether others keep anything, which the turn then need not."""
-        super().stage(batch, batch_id, is_free=is_free)
+        super().stage(batch, batch_id, before=before)
         for location in self._others():
             self._may_keep(RequestTable(self._context.session, self._context.log, location))
 

@@ -7,7 +7,7 @@ session, a second write without a step is refused by Delta, and the fence is rea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
@@ -356,7 +356,7 @@ class Job:
         computed = self._computed
         return None if computed is None or computed.statement is None else known(computed.statement)
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Has what was computed follow what others have committed to its table since."""
         with self._keeping:
             computed = self._computed
@@ -425,14 +425,14 @@ class QueryWork:
         self._job.attach(on_batch)
         return writer
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         self._job.stage(batch, batch_id)
 
     def known(self) -> object:
         return self._job.known()
 
-    def keep_up(self, *, is_next: bool) -> None:
-        self._job.keep_up(is_next=is_next)
+    def keep_up(self, *, before: Collection[str]) -> None:
+        self._job.keep_up(before=before)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         self._job.run_batch(turn, batch, batch_id)

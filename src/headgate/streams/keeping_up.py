@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -54,14 +54,14 @@ class Ahead(Protocol):
         """The versions of what it was computed from that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self, *, is_next: bool) -> None:
-        """Has what was computed follow what others have committed since; `is_next`: the next turn is this job's."""
+    def keep_up(self, *, before: Collection[str]) -> None:
+        """Has what was computed follow what others have committed since; `before`: whose turns may come before this job's."""
         ...
 
 
 @contextmanager
 def keeping_up(
-    work: Ahead, gate: Gate, job: str, session: SparkSession, is_next: Callable[[], bool]
+    work: Ahead, gate: Gate, job: str, session: SparkSession, before: Callable[[], Collection[str]]
 ) -> Iterator[Callable[[], None]]:
     """In a thread of its own, from before the turn is asked for until what is yielded is called, which is when it has come.
 
@@ -82,7 +82,7 @@ def keeping_up(
                 if known == seen and begun_s < asked_s + ASK_S:
                     continue
                 seen, asked_s = known, begun_s
-                work.keep_up(is_next=is_next())
+                work.keep_up(before=before())
                 now_s = time.monotonic()
                 pause_s = LOOK_S if now_s < long_s else max(LOOK_S, now_s - begun_s)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -40,7 +40,7 @@ class MaintainStream:
         """The target."""
         return (self._context.target,)
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         """Never asked for: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
@@ -48,7 +48,7 @@ class MaintainStream:
         """Nothing, as it does not keep up."""
         return None
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Nothing was computed."""
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:

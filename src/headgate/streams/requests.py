@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -154,7 +154,7 @@ class RequestStream:
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
         return locations(context.target, self._requests.location, *erasures, *letters)
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         """Reads a micro-batch, decides on it and computes the change; where there is no table yet, it is only read.
 
         Raises:
@@ -195,6 +195,7 @@ class RequestStream:
                 storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
                 look = self._deciding.ahead()
                 erasures, decided = self._decided(taken.rows, look)
+                # Erasures that come while this is read are mostly those of the turn that has begun with it.
                 if self._deciding.changed(look, now := self._deciding.ahead()):
                     look = now
                     erasures, decided = self._decided(taken.rows, look)
@@ -224,7 +225,7 @@ class RequestStream:
         tables = locations(self._context.target, self._requests.location, *erasures)
         return [self._context.log.known(table) for table in tables]
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Decides anew where erasures have changed that, and has the change follow the target."""
         ahead = self._ahead
         if ahead is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -94,13 +94,13 @@ class StreamKind(Protocol):
         """Every table that a turn reads or writes, the target first."""
         ...
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds.
 
         Args:
             batch: The micro-batch.
             batch_id: Its number.
-            is_free: Nobody has the turn, or waits for it.
+            before: The jobs whose turns may come before.
         """
         ...
 
@@ -108,12 +108,12 @@ class StreamKind(Protocol):
         """The versions of what `stage` has read that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Has what `stage` did follow what others have committed since, if that is worth while before the turn; nothing is
         committed.
 
         Args:
-            is_next: The turn will be this stream's when the one that is on has ended.
+            before: The jobs whose turns may come before.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException
@@ -125,16 +125,16 @@ class StreamWork:
     def is_computed_ahead(self) -> bool:
         return self._spec.coverage == "publish"
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         if self.is_computed_ahead:
             with self._computing():
-                self._kind.stage(self._placed(batch), batch_id, is_free=is_free)
+                self._kind.stage(self._placed(batch), batch_id, before=before)
 
     def known(self) -> object:
         return self._kind.known()
 
-    def keep_up(self, *, is_next: bool) -> None:
-        self._kind.keep_up(is_next=is_next)
+    def keep_up(self, *, before: Collection[str]) -> None:
+        self._kind.keep_up(before=before)
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         with self._computing():

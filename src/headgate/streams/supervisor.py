@@ -373,14 +373,14 @@ class Supervisor:
                         raise _TurnLimit
                     if self._work.is_computed_ahead:
                         self._coordinator.find_work()
-                    self._work.stage(batch, batch_id, is_free=self._coordinator.is_free())
+                    self._work.stage(batch, batch_id, before=self._coordinator.before())
                     has_come = keeping.enter_context(
                         keeping_up(
                             self._work,
                             self._gate,
                             self._coordinator.job,
                             batch.sparkSession,
-                            self._coordinator.is_next,
+                            self._coordinator.before,
                         )
                     )
                     self._turn = self._coordinator.take(

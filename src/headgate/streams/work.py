@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from pyspark.sql import DataFrame
@@ -42,13 +42,13 @@ class Work(Protocol):
         """A new writer of the source whose sink function leads to `on_batch`; without a trigger."""
         ...
 
-    def stage(self, batch: DataFrame, batch_id: int, *, is_free: bool) -> None:
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         """Does what can be done of a micro-batch before its turn is asked for.
 
         Args:
             batch: The micro-batch.
             batch_id: Its number.
-            is_free: Nobody has the turn, or waits for it.
+            before: The jobs whose turns may come before.
         """
         ...
 
@@ -56,11 +56,11 @@ class Work(Protocol):
         """The versions of what `stage` has read that this driver knows of; storage is not asked."""
         ...
 
-    def keep_up(self, *, is_next: bool) -> None:
+    def keep_up(self, *, before: Collection[str]) -> None:
         """Has what `stage` did follow what others have committed since; called now and then while the job waits for its turn.
 
         Args:
-            is_next: The turn will be this job's when the one that is on has ended.
+            before: The jobs whose turns may come before.
         """
         ...
 
