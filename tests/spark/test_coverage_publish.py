@@ -665,9 +665,8 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     told: list[StatementPublished] = []
     end = headgate.on_statement(told.append)
     turn = b.turn("Mut", 1)
-    turn.between = lambda step: kind.keep_up(
-        is_next=True
-    )  # as a look that begins when the turn has come: nothing follows any more
+    # As a look that begins when the turn has come: nothing follows any more.
+    turn.between = lambda step: kind.keep_up(before=())
     result = kind.run_batch(turn, frame, 1)
     end()
     assert done == ["_execute"], "what became of the requests, which is not known before"
