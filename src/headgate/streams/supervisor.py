@@ -373,7 +373,7 @@ class Supervisor:
                         raise _TurnLimit
                     if self._work.is_computed_ahead:
                         self._coordinator.find_work()
-                    self._work.stage(batch, batch_id, before=self._coordinator.before())
+                        self._work.stage(batch, batch_id, before=self._coordinator.before())
                     has_come = keeping.enter_context(
                         keeping_up(
                             self._work,
