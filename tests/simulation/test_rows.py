@@ -61,6 +61,7 @@ def explored(
     has_feed: bool = False,
     executions_max: int = 99,
     follows: int = 0,
+    foresees: bool = False,
 ) -> Found:
     """All choices of so many statements, on both tables; the first violation ends it."""
     whole = Found()
@@ -78,6 +79,7 @@ def explored(
                     faults=faults,
                     executions_max=executions_max,
                     follows=follows,
+                    foresees=foresees,
                 )
             )
             whole.states += found.states
@@ -123,6 +125,22 @@ def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: boo
     of three twice."""
     assert explored(ALL, 2, follows=1, marks=marks, has_vectors=has_vectors).violation == ""
     assert explored((update(0, 1), delete(0), append(4, 0)), 3, follows=2, marks=marks).violation == ""
+
+
+@pytest.mark.parametrize(
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+)
+def test_what_follows_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
+    """It may be put then, or another statement come first, or not come at all; what follows takes it up or not."""
+    for change in ALL:
+        assert (
+            explored(
+                (change, append(4, 0)), 2, follows=1, foresees=True, marks=marks, has_vectors=has_vectors
+            ).violation
+            == ""
+        )
+    few = (update(0, 1), merge(4, 5), append(4, 0))
+    assert explored(few, 3, follows=1, foresees=True, marks=marks, has_vectors=has_vectors).violation == ""
 
 
 def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
@@ -345,7 +363,7 @@ def stock_first_then_nothing() -> Protocol[Any]:
     return publish.Published(version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
 
 
-def followed_as_it_was(staged: Captured) -> Protocol[Any]:
+def followed_as_it_was(staged: Captured, foreseen: publish.Foreseen | None) -> Protocol[Any]:
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes)
@@ -385,6 +403,12 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
     "followed as it was": (publish, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
+    "foreseen, whatever came": (
+        publish.Foreseen,
+        "has_come",
+        lambda foreseen, won: True,
+        lambda: explored((update(0, 1), append(4, 0)), 2, follows=1, foresees=True),
+    ),
     "a stock put during a reservation": (
         rows,
         "_is_free",

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation, TokenId, Version
-from headgate.core.rows.actions import Action
+from headgate.core.rows.actions import Action, Body
 from headgate.core.turns.effects import CasReply, StepMark, TableTokens
 from headgate.core.turns.tokens import Token, unpack
 from headgate.delta import exact
@@ -48,6 +48,7 @@ WHOLE_LOG_MAX = 20
 """Up to this version a log is read from its first commit on, if it is still whole."""
 RECENT_MAX = 100
 """Up to so many commits are read to find files by path, before the table's whole state is."""
+NOTHING_COMES: Mapping[str, Body] = {}
 KEPT_MAX = 50
 """So many of the newest commits are kept as they were read, unless they are long: a turn asks for the same ones several times."""
 
@@ -291,7 +292,12 @@ class DeltaTableLog:
         return not any(commit.added or commit.removed or commit.is_metadata_change for commit in commits)
 
     def read_at(
-        self, session: SparkSession, table: TableLocation, version: Version, paths: Collection[str] | None = None
+        self,
+        session: SparkSession,
+        table: TableLocation,
+        version: Version,
+        paths: Collection[str] | None = None,
+        coming: Mapping[str, Body] = NOTHING_COMES,
     ) -> DataFrame:
         """The table's rows at `version`, in `session`; only those in these files where `paths` are given.
 
@@ -300,6 +306,7 @@ class DeltaTableLog:
             table: The table.
             version: The frame stays pinned to it, whatever is committed later.
             paths: As in `AddedFile.path`; each must be live at `version`. Deletion vectors are applied.
+            coming: Path → `add` of files to read beside these, which no commit has named yet.
 
         Raises:
             InvalidRequest: A path is not live at that version.
@@ -327,7 +334,7 @@ class DeltaTableLog:
                     path=absent[0],
                 )
             with jvm.active():
-                files = jvm.to_seq(jvm.action({"add": add}) for add in adds)
+                files = jvm.to_seq(jvm.action({"add": add}) for add in (*adds, *coming.values()))
                 return jvm.frame(log.createDataFrame(snapshot, files, False, jvm.none))
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error

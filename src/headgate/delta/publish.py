@@ -10,12 +10,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from headgate.core.effects import Effect
+from headgate.core.effects import Effect, Protocol
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Action, Body, Changes, changes, parse, vector_of
 from headgate.core.rows.effects import (
@@ -37,11 +37,12 @@ from headgate.core.rows.effects import (
     Waiting,
     WriteVectors,
 )
-from headgate.core.rows.publish import Followed, Published, follow, publish
+from headgate.core.rows.publish import Followed, Foreseen, Published, come, follow, foresee, publish
 from headgate.core.rows.rebase import rebase
 from headgate.core.rows.statement import Reads, Statement, classify
 from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
+from headgate.delta.coming import Coming
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
@@ -73,6 +74,7 @@ HOLD_FOR_EXECUTIONS = 2
 """Others wait for so many times what the last execution took, if that is longer: the next one may be slower."""
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
+T = TypeVar("T")
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
 
@@ -100,7 +102,8 @@ class Staged:
 
     dml: Dml
     token: str
-    commit: Captured | Committed
+    commit: Captured
+    """Without actions where there was nothing to do."""
     base: Base
     since: Version | None = None
     """The snapshot that it was first computed on, if it has followed others since."""
@@ -110,6 +113,8 @@ class Staged:
     """Why it was executed again for that, each time."""
     passed: Mapping[Version, tuple[Action, ...]] = field(default_factory=dict)
     """The commits that it has followed."""
+    foreseen: Foreseen | None = None
+    """What it will be when appends have come that are not put yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Publisher:
         self.jvm = Jvm(private)
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
+        self.coming = Coming()
         self._lines: dict[str, Line] = {}
         self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
@@ -167,17 +173,32 @@ class Publisher:
         """
         token, base = uuid.uuid4().hex, self.base(dml)
         ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
-        return Staged(dml=dml, token=token, commit=ran.commit, base=base)
+        nothing = Captured(
+            version=base.version, actions=(), info={}
+        )  # and no commit says on which version, or a later one
+        commit = ran.commit if isinstance(ran.commit, Captured) else nothing
+        return Staged(dml=dml, token=token, commit=commit, base=base)
 
     def follow(self, staged: Staged) -> Staged:
         """What was staged, on top of what was committed meanwhile, so that `finish` has less to do; nothing is put.
 
         Nobody waits for it. As it was where there is nothing to follow, or where only `finish` can tell what becomes of it.
         """
-        if isinstance(staged.commit, Committed):
-            return staged
+        return self._followed(staged, follow(staged.commit, staged.foreseen))
+
+    def foresee(self, staged: Staged, coming: Mapping[str, Body]) -> Staged:
+        """What was staged, with what it will be when these files have come, too: `follow` and `finish` use it if they do.
+
+        Args:
+            staged: As `stage` or `follow` returned it.
+            coming: Path → `add`, as `coming` tells them.
+        """
         run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True)
-        followed = run.followed(staged.commit)
+        return replace(staged, foreseen=run.driven(foresee(staged.commit, coming, staged.foreseen)))
+
+    def _followed(self, staged: Staged, protocol: Protocol[Followed | None]) -> Staged:
+        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True)
+        followed = run.driven(protocol)
         if followed is None:
             return staged
         return replace(
@@ -187,6 +208,7 @@ class Publisher:
             level=max(staged.level, followed.level),
             reasons=staged.reasons if followed.reason is None else (*staged.reasons, followed.reason),
             passed={**staged.passed, **run.known},
+            foreseen=None,
         )
 
     def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
@@ -196,13 +218,12 @@ class Publisher:
             staged: As `stage` or `follow` returned it; once.
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
         """
+        if staged.foreseen is not None:
+            staged = self._followed(staged, come(staged.commit, staged.foreseen))
         run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=dict(staged.passed))
-        if isinstance(staged.commit, Committed):
-            # It found nothing to do, and no commit says on which version: what came since has to be looked at.
-            has_moved = self.jvm.snapshot(run.log).version() != staged.base.version
-            return run.to_end(None if has_moved else staged.commit)
         run.require_files(staged.commit)
-        outcome = run.to_end(run.stamped(staged.commit), staged.since)
+        # Where there was nothing to do, no commit is made for the token's sake.
+        outcome = run.to_end(run.stamped(staged.commit) if staged.commit.actions else staged.commit, staged.since)
         published = outcome.published
         reasons = (*staged.reasons, *published.reasons)
         level = max(staged.level, published.level)
@@ -275,30 +296,22 @@ class _Run:
         self.line = self.publisher.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
-    def followed(self, staged: Captured) -> Followed | None:
-        """See `Publisher.follow`."""
-        protocol, answer = follow(staged), None
+    def driven(self, protocol: Protocol[T]) -> T:
+        """What a protocol comes to that puts nothing."""
+        answer: Any = None
         while True:
             try:
                 effect = protocol.send(answer)
             except StopIteration as end:
-                followed: Followed | None = end.value
-                return followed
+                found: T = end.value
+                return found
             answer = self.answer(effect)
 
-    def to_end(self, staged: Captured | Committed | None, since: Version | None = None) -> Outcome:
+    def to_end(self, staged: Captured | None, since: Version | None = None) -> Outcome:
         """Drive the protocol."""
-        protocol = publish(staged, since)
-        answer: Any = None
-        self._computed_on = staged.version if isinstance(staged, Captured) else None
+        self._computed_on = None if staged is None else staged.version
         try:
-            while True:
-                try:
-                    effect = protocol.send(answer)
-                except StopIteration as end:
-                    published: Published = end.value
-                    break
-                answer = self.answer(effect)
+            published = self.driven(publish(staged, since))
         except HeadgateError as error:
             if self.in_doubt is not None:
                 raise CommitInDoubt(
@@ -326,23 +339,21 @@ class _Run:
             publish_ms=round(self.publish_s * 1000, 1),
         )
 
-    def stamped(self, commit: Captured | Committed) -> Captured | Committed:
+    def stamped(self, commit: Captured) -> Captured:
         """A commit with the statement's token, and none that the session's settings have given it."""
-        if self.stamp is None or isinstance(commit, Committed):
+        if self.stamp is None:
             return commit
         txn = Action("txn", {"appId": self.stamp.token_id, "version": self.stamp.number})
         others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self.stamp.token_id)
         info = {**commit.info, "userMetadata": self.stamp.user_metadata}
         return Captured(version=commit.version, actions=(*others, txn), info=info)
 
-    def require_files(self, commit: Captured | Committed) -> None:
+    def require_files(self, commit: Captured) -> None:
         """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names.
 
         Asked of what was staged, which may be put at any time later. What lost its race and follows at once is put without:
         its files are as old as the statement is long, which stock Delta does not ask of them either.
         """
-        if isinstance(commit, Committed):
-            return
         taken = {action.body["path"]: vector_of(action.body) for action in commit.actions if action.kind == "remove"}
         brought = [a.body["path"] for a in commit.actions if a.kind in ("add", "cdc") and a.body["path"] not in taken]
         vectors = [
@@ -431,8 +442,9 @@ class _Run:
                 self.dml.execute, token=self.token, is_staged=self.stamp is not None, table=self.dml.table
             )
         self.returned = ran.returned
-        if isinstance(ran.commit, Captured):
-            self._computed_on = ran.commit.version
+        if isinstance(ran.commit, Committed):
+            return ran.commit
+        self._computed_on = ran.commit.version
         return self.stamped(ran.commit)
 
     def _execute_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
@@ -448,7 +460,8 @@ class _Run:
 
         with self.jvm.active():
             snapshot = self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
-        return self.stamped(overlay.staged_on(self.jvm, self.log, snapshot, files, stage))
+        executed = overlay.staged_on(self.jvm, self.log, snapshot, files, stage)
+        return executed if isinstance(executed, Committed) else self.stamped(executed)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -28,7 +28,7 @@ from headgate.streams.keeping_up import Rest
 from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
-from headgate.tables.running import finish, put, stage_append
+from headgate.tables.running import announce, finish, put, stage_append, withdraw
 
 CONSTRAINT = "delta.constraints."
 
@@ -69,10 +69,10 @@ class _Ahead:
 
     batch_id: int
     read: _Read
-    computed: _Computed | None
-    """None where others had the turn, or committed while what stands was read."""
     rest: Rest
     """Of others."""
+    computed: _Computed | None = None
+    """None where others had the turn, or committed while what stands was read."""
     is_taken: bool = False
     """Its turn goes on with what it has come to: it follows nothing any more."""
 
@@ -131,7 +131,8 @@ class AppendStream:
         except BaseException:
             read.forget()
             raise
-        self._ahead = _Ahead(batch_id=batch_id, read=read, computed=computed, rest=Rest(self._context.clock))
+        self._ahead = _Ahead(batch_id=batch_id, read=read, rest=Rest(self._context.clock))
+        self._hold(computed)
 
     def known(self) -> object:
         """See `StreamKind.known`."""
@@ -153,8 +154,18 @@ class AppendStream:
             is_at_rest = ahead.rest.of(look)
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 return
+            self._hold(None)
             if is_at_rest or self._deciding.names & set(before) <= look.unsettled:
-                ahead.computed = self._computed(ahead.read, look)
+                self._hold(self._computed(ahead.read, look))
+
+    def _hold(self, computed: _Computed | None) -> None:
+        """Has a commit ready, and tells those of this driver who come after it."""
+        assert self._ahead is not None, "a batch was read"
+        self._ahead.computed = computed
+        if computed is None:
+            withdraw(self._context.session, self._context.target, self._spec.name)
+        else:
+            announce(computed.insert, self._spec.name)
 
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
         log, target = self._context.log, self._context.target
@@ -203,6 +214,8 @@ class AppendStream:
             read = ahead.read
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 insert = ahead.computed.insert
+            else:
+                self._hold(None)
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
         letters = 0
@@ -220,8 +233,9 @@ class AppendStream:
             with refusals(self._spec):
                 is_new = turn.write(target, step=APPEND, name="append", statement=statement)
         finally:
-            read.forget()
-            self._ahead = None
+            if ahead is None:
+                read.forget()
+            self._drop_ahead()
         written = self._written_by(tokens[-1], before) if is_new else 0
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
@@ -264,9 +278,10 @@ class AppendStream:
         return not self._deciding.changed(computed.look, now)
 
     def _drop_ahead(self) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            ahead.read.forget()
+        if self._ahead is not None:
+            self._hold(None)
+            self._ahead.read.forget()
+            self._ahead = None
 
     @property
     def _options(self) -> dict[str, str]:

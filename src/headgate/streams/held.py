@@ -34,6 +34,11 @@ class Held:
     index: Mapping[str, int]
     """Request id → row."""
 
+    @property
+    def keys(self) -> list[str]:
+        """Each once."""
+        return sorted({request.key for request in self.requests if request.key is not None})
+
     def taken(self, ids: Sequence[str]) -> pa.Table:
         """Rows in the order of `ids`."""
         return self.rows.take(pa.array([self.index[id_] for id_ in ids], pa.int64()))
@@ -54,14 +59,23 @@ NOTHING_STANDS = Standing(by_key={}, ends={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What earlier batches have left for the keys of a batch."""
+
+    highest: Mapping[str, Orderable]
+    """Key → highest sequence."""
+    waiting: Held
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
     """What the requests of a batch come to, together with those that were kept for its keys."""
 
     own: Held
-    waiting: Held
+    kept: Kept
     everything: Held
-    """Both."""
-    standing: Standing
+    """Those that wait, and its own."""
     admitted: Admitted
     paths: Mapping[str, Path]
     """Key → what happens to its rows."""
@@ -97,27 +111,34 @@ class RequestReader:
     ) -> None:
         self._context, self._requests, self._meaning, self._set = context, requests, meaning, assigned
 
-    def decide(self, own: Held, erasures: Erasures | None, *, has_kept: bool) -> Decided:
-        """What a batch comes to now.
+    def kept(self, keys: Sequence[str], erasures: Erasures | None, *, has_kept: bool) -> Kept:
+        """What is kept for these keys.
 
         Args:
-            own: Its requests.
+            keys: Of a batch.
             erasures: Persons that rows must not be moved into.
             has_kept: Whether anything may wait or stand.
         """
-        keys = sorted({request.key for request in own.requests if request.key is not None})
         with beside(self._context.session) as begin:
             highest = begin(lambda: self._highest(keys))
             waiting = self._waiting(keys, erasures) if has_kept else NOBODY
             standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS
-        admitted = admit(own.requests, highest.result(), has_sequence=self._meaning.has_sequence)
-        everything = _together(waiting, own)
-        paths = compose([*waiting.requests, *admitted.in_order])
+        return Kept(highest=highest.result(), waiting=waiting, standing=standing)
+
+    @property
+    def is_kept_despite_erasures(self) -> bool:
+        """Whether erasures change nothing of what is kept."""
+        return self._meaning.is_standing and not self._meaning.moves_rows
+
+    def decide(self, own: Held, kept: Kept) -> Decided:
+        """What a batch comes to, with what is kept for its keys."""
+        admitted = admit(own.requests, kept.highest, has_sequence=self._meaning.has_sequence)
+        everything = _together(kept.waiting, own)
+        paths = compose([*kept.waiting.requests, *admitted.in_order])
         return Decided(
             own=own,
-            waiting=waiting,
+            kept=kept,
             everything=everything,
-            standing=standing,
             admitted=admitted,
             paths=paths,
             rules=self.rules(everything, paths),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
@@ -32,7 +33,7 @@ from headgate.streams.ahead import Change
 from headgate.streams.beside import beside
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
-from headgate.streams.held import Decided, Held, RequestReader, Standing, meaning_of
+from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
 from headgate.streams.settle import Settling
@@ -40,7 +41,7 @@ from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamC
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
 from headgate.streams.tested import Progress, Tested
-from headgate.tables.running import finish, put, stage_append
+from headgate.tables.running import coming, finish, put, stage_append
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
 """`none`: the source of a stream's MERGE is fixed rows, or of a fixed version of a table: the same each time it is read."""
@@ -189,16 +190,17 @@ class RequestStream:
         change = None
         try:
             with refusals(self._spec), beside(session) as begin:
-                rows_taken = session.createDataFrame(taken.rows.toArrow())
+                found = taken.rows.toArrow()
+                keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
-                taken = replace(taken, rows=rows_taken.coalesce(1))
+                taken = replace(taken, rows=session.createDataFrame(found).coalesce(1))
                 storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
                 look = self._deciding.ahead()
-                erasures, decided = self._decided(taken.rows, look)
+                erasures, decided = self._decided(taken.rows, keys, look)
                 # Erasures that come while this is read are mostly those of the turn that has begun with it.
                 if self._deciding.changed(look, now := self._deciding.ahead()):
                     look = now
-                    erasures, decided = self._decided(taken.rows, look)
+                    erasures, decided = self._decided(taken.rows, keys, look, decided.kept)
                 if decided.own.requests:
                     change = self._change(decided, erasures)
                 store = storing.result()
@@ -223,10 +225,11 @@ class RequestStream:
         """See `StreamKind.known`."""
         erasures = [self._context.requests_of(stream) for stream in self._deciding.streams]
         tables = locations(self._context.target, self._requests.location, *erasures)
-        return [self._context.log.known(table) for table in tables]
+        announced = coming(self._context.session, self._context.target)
+        return [frozenset(announced), *[self._context.log.known(table) for table in tables]]
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Decides anew where erasures have changed that, and has the change follow the target."""
+        """Decides anew where erasures have changed that, and has the change follow the target, and appends that come before."""
         ahead = self._ahead
         if ahead is None:
             return
@@ -239,23 +242,36 @@ class RequestStream:
                 computed = self._decided_anew(computed, look)
             if computed.change is not None:
                 rows = TargetRows(self._context, self._kind, computed.erasures)
-                change = computed.change.kept_up(self._context.log, self._context.target, rows)
+                announced = coming(self._context.session, self._context.target, before)
+                change = computed.change.kept_up(self._context.log, self._context.target, rows, announced)
                 computed = replace(computed, change=change)
             ahead.computed = computed
 
     def _decided_anew(self, computed: _Computed, look: Look) -> _Computed:
         """What a batch comes to with the erasures that are there now."""
-        erasures, decided = self._decided(computed.taken.rows, look)
+        before = computed.decided
+        erasures, decided = self._decided(computed.taken.rows, before.own.keys, look, before.kept)
         change = computed.change
         if change is None or change.rules != decided.rules or (erasures and erasures.other_columns):
             change = self._change(decided, erasures)
         return replace(computed, look=look, erasures=erasures, decided=decided, change=change)
 
-    def _decided(self, rows: DataFrame, look: Look) -> tuple[Erasures | None, Decided]:
-        """What requests come to."""
+    def _decided(
+        self, rows: DataFrame, keys: Sequence[str], look: Look, kept: Kept | None = None
+    ) -> tuple[Erasures | None, Decided]:
+        """What requests come to; `kept`: for their keys, when other persons were erased."""
         erasures = self._erasures(look)
-        own = self._reader.read(rows, erasures)
-        return erasures, self._reader.decide(own, erasures, has_kept=self._has_kept())
+        with beside(self._context.session) as begin:
+            reading = begin(lambda: self._kept(keys, erasures, kept))
+            own = self._reader.read(rows, erasures)
+            return erasures, self._reader.decide(own, reading.result())
+
+    def _kept(self, keys: Sequence[str], erasures: Erasures | None, before: Kept | None = None) -> Kept:
+        """What is kept for the keys of a batch; as before where only erasures have changed, and it does not hang on them."""
+        if before is not None and self._reader.is_kept_despite_erasures:
+            return before
+        last = self._progress.last()
+        return self._reader.kept(keys, erasures, has_kept=last is None or last.kept > 0)
 
     def _change(self, decided: Decided, erasures: Erasures | None) -> Change | None:
         """What that does to the target; None if it cannot be computed before."""
@@ -327,7 +343,8 @@ class RequestStream:
             if not own.requests:
                 self._drop_ahead()
                 return BatchResult(rows_in=0, dead_letters=letters, was_applied_before=True)
-            decided = self._reader.decide(own, erasures, has_kept=self._has_kept())
+            kept = None if computed is None or not (is_own_unchanged and is_new) else computed.decided.kept
+            decided = self._reader.decide(own, self._kept(own.keys, erasures, kept))
             if change is not None and (change.rules != decided.rules or (erasures and erasures.other_columns)):
                 change = None
         if change is None and computed is not None and is_new:
@@ -335,10 +352,6 @@ class RequestStream:
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change)
         self._drop_ahead()
         return replace(result, dead_letters=letters)
-
-    def _has_kept(self) -> bool:
-        last = self._progress.last()
-        return last is None or last.kept > 0
 
     def has_sweep_work(self) -> bool:
         """Whether something kept has not met all rows, or has waited for too long; from the logs alone."""
@@ -454,7 +467,7 @@ class RequestStream:
     def _apply_and_settle(
         self, turn: BatchTurn, decided: Decided, erasures: Erasures | None, batch_id: int, change: Change | None
     ) -> BatchResult:
-        held, waiting, standing = decided.own, decided.waiting, decided.standing
+        held, waiting, standing = decided.own, decided.kept.waiting, decided.kept.standing
         admitted, paths = decided.admitted, decided.paths
         with beside(self._context.session) as begin:
             kept = begin(lambda: self._kept_of_erased(decided.everything, admitted))

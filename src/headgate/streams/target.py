@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,7 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import MapType, StructType
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.rows.actions import Body
 from headgate.core.spec import Erase, Mutate
+from headgate.delta.log import NOTHING_COMES
 from headgate.delta.publish import Staged
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
@@ -69,15 +71,24 @@ class TargetRows:
         """The stream's."""
         return self._context.session
 
-    def at(self, version: Version, paths: Collection[str] | None = None) -> DataFrame:
-        """The table's rows, or those in these files only."""
-        return self._context.log.read_at(self._context.session, self._context.target, version, paths)
+    def at(
+        self, version: Version, paths: Collection[str] | None = None, coming: Mapping[str, Body] = NOTHING_COMES
+    ) -> DataFrame:
+        """The table's rows, or those in these files only, and in those that come."""
+        return self._context.log.read_at(self._context.session, self._context.target, version, paths, coming)
 
-    def meet(self, rules: pa.Table, version: Version, paths: Collection[str] | None = None) -> Met:
-        """The rows that have a rule's key at `version`."""
+    def meet(
+        self,
+        rules: pa.Table,
+        version: Version,
+        paths: Collection[str] | None = None,
+        coming: Mapping[str, Body] = NOTHING_COMES,
+    ) -> Met:
+        """The rows that have a rule's key at `version`, or in these files of it and those that come."""
         # Renamed, as the table may have a column `key`.
         keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_hg_key")
-        rows = self.at(version, paths).select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
+        rows = self.at(version, paths, coming)
+        rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
         joined = rows.join(F.broadcast(keys), self._same("_hg_key"))
         counted = joined.groupBy("key_hash", *[column(name) for name in self._others]).count()
         return Met(version=version, rows=counted.toArrow())
@@ -112,14 +123,15 @@ class TargetRows:
         """Whether what becomes of a row hangs on its key alone."""
         return not self._others
 
-    def stage(self, rules: pa.Table) -> Staged | None:
-        """`change` without its commit, for rows that are decided by their key; None where there was nothing to change.
+    def stage(self, rules: pa.Table) -> Staged:
+        """`change` without its commit, for rows that are decided by their key.
 
         With all rules, also those that meet no row yet: rows may come for them before it is put.
         """
         source = self._frame(rules)
         with collected(self._context.session) as collector:
             self._merge(DeltaTable, source, self._sql_same("s.key"))
+        assert collector.staged is not None, "it takes what is executed"
         return collector.staged
 
     def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:

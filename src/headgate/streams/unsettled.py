@@ -31,7 +31,7 @@ def later_rules(context: StreamContext, stream: StreamSpec) -> DataFrame | None:
         last_ms: int = pc.max(own.rows["first_seen_ms"]).as_py()
         if last_ms + kind.stand_for_ms <= context.clock.wall_ms():
             return None
-    decided = reader.decide(own, erasures, has_kept=True)
+    decided = reader.decide(own, reader.kept(own.keys, erasures, has_kept=True))
     if meaning.moves_rows:
         return context.session.createDataFrame(decided.rules)
     last = last_of_key(decided.admitted.in_order)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.rows.actions import Body
 from headgate.core.rows.publish import Published
 from headgate.core.rows.statement import Operation
 from headgate.delta.commits import commit_info
@@ -140,6 +141,26 @@ def known(staged: Staged) -> Version:
 def follow(staged: Staged) -> Staged:
     """Have what was computed follow what was committed meanwhile, without a commit: `finish` then has less to do."""
     return publisher(staged.dml.session).follow(staged)
+
+
+def foresee(staged: Staged, coming: Mapping[str, Body]) -> Staged:
+    """Have what was computed follow appends of this driver that are not put yet; see `coming`."""
+    return publisher(staged.dml.session).foresee(staged, coming)
+
+
+def announce(staged: Staged, job: str) -> None:
+    """Tell others of this driver of an append that the job is going to put."""
+    publisher(staged.dml.session).coming.announce(staged.dml.table, job, staged.commit)
+
+
+def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
+    """What the job has announced is put, or will not be."""
+    publisher(spark).coming.withdraw(table, job)
+
+
+def coming(spark: SparkSession, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
+    """Path → `add` of the files that these jobs have announced, or any."""
+    return publisher(spark).coming.adds(table, jobs)
 
 
 def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:

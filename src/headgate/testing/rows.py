@@ -37,6 +37,7 @@ from headgate.core.rows.effects import (
 )
 from headgate.core.rows.group import Group, Of, gather
 from headgate.core.rows.publish import Published
+from headgate.core.rows.statement import Reads
 from headgate.core.rows.vectors import read, write_inline
 from headgate.testing.row_statements import Change, Row
 from headgate.testing.row_tables import (
@@ -75,6 +76,8 @@ class Scenario:
     faults: int = 0
     """Lost requests, lost or late answers, crashes, and reservations that run out or are not heeded, in all."""
     executions_max: int = 99
+    foresees: bool = False
+    """What is computed before its turn follows an append of another writer before that is put."""
     follows: int = 0
     """Each writer is computed before its turn, and follows others so often before it is put; 0: none is."""
 
@@ -175,8 +178,7 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
                 yield told(("computed", head)) if captured.actions else told(("nothing", head))
                 return
             snapshot = state.traces[writer][-1][1]
-            is_staged = scenario.follows > 0 and len(state.traces[writer]) == 1
-            if head == snapshot and is_free and not is_staged:
+            if head == snapshot and is_free and not _is_staged(scenario, state.traces[writer][:-1]):
                 captured = _stock(scenario, writer, state.traces[writer][:-1], state.log)
                 text = text_of(writer, f"{writer}.0.{len(state.traces[writer])}", captured.actions)
                 yield told(("put", head + 1), log=(*state.log, text))
@@ -223,7 +225,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
     """The writer's protocol, told what the trace says; its next question, or its end."""
     change = scenario.writers[writer]
     statement = change.statement if scenario.has_vectors else replace(change.statement, marks_rows=False)
-    protocol = _waited(scenario.follows) if scenario.follows else publishing.publish()
+    protocol = _waited(scenario, writer) if scenario.follows else publishing.publish()
     place = 0
     answer: Any = None
     try:
@@ -233,7 +235,7 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
                 case Describe():
                     answer = statement
                 case ExecuteOn(files=files, version=version):
-                    answer = _on_files(scenario, change, f"w{writer}-{place}o", files, log, version)
+                    answer = _on_files(scenario, writer, f"w{writer}-{place}o", files, log, version)
                 case FindEntered() | MeetKeys() | FindMoved() | ReadVector() | WriteVectors():
                     answer = _looked_up(change, effect, log)
                 case _:
@@ -245,16 +247,29 @@ def _advance(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...]
         return published
 
 
-def _waited(follows: int) -> Protocol[Published]:
+def _waited(scenario: Scenario, writer: int) -> Protocol[Published]:
     """What is computed before its turn: it follows others now and then, and is put at last."""
     executed = yield from perform(Execute())
-    if isinstance(executed, Committed):
-        return (yield from publishing.publish())
-    staged = executed
-    for _ in range(follows):
-        followed = yield from publishing.follow(staged)
-        staged = staged if followed is None else followed.commit
+    assert isinstance(executed, Captured), "nothing is put when it is computed ahead"
+    staged, foreseen = executed, None
+    if scenario.foresees:
+        foreseen = yield from publishing.foresee(staged, _coming(scenario, writer), None)
+    for _ in range(scenario.follows):
+        followed = yield from publishing.follow(staged, foreseen)
+        if followed is not None:
+            staged, foreseen = followed.commit, None
+    if foreseen is not None and (followed := (yield from publishing.come(staged, foreseen))) is not None:
+        staged = followed.commit
     return (yield from publishing.publish(staged, executed.version))
+
+
+def _coming(scenario: Scenario, writer: int) -> Mapping[str, Mapping[str, Any]]:
+    """The files of the first of the others that only appends; no row hangs on what is there."""
+    for other, change in enumerate(scenario.writers):
+        if other != writer and change.statement.reads is Reads.NOTHING:
+            computed = _stock(scenario, other, (), (_first(scenario),))
+            return {action.body["path"]: action.body for action in computed.actions}
+    return {}
 
 
 def _looked_up(change: Change, effect: Effect[Any], log: Log) -> Any:
@@ -325,7 +340,8 @@ def _answer(
     word, number = trace[place]
     match word:
         case "nothing":
-            return Committed(None), place + 1
+            nothing = Captured(version=Version(number), actions=(), info={})
+            return nothing if _is_staged(scenario, trace[:place]) else Committed(None), place + 1
         case "computed" if trace[place + 1][0] == "put":
             return Committed(Version(number + 1)), place + 2
         case "computed":
@@ -339,6 +355,11 @@ def _answer(
             return None, place + 1
 
 
+def _is_staged(scenario: Scenario, before: tuple[tuple[str, int], ...]) -> bool:
+    """Whether an execution is the one ahead of the turn, by what the writer was told before it."""
+    return scenario.follows > 0 and not before
+
+
 def _put_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
     return f"{writer}.{len(trace)}"
 
@@ -350,13 +371,14 @@ def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], 
 
 
 def _on_files(
-    scenario: Scenario, change: Change, name: str, files: Sequence[Mapping[str, Any]], log: Log, version: Version
+    scenario: Scenario, writer: int, name: str, files: Sequence[Mapping[str, Any]], log: Log, version: Version
 ) -> Captured | Committed:
     """The same on some files only."""
     bodies = {body["path"]: body if "rows" in body else add_of(log, body) for body in files}
-    if any(files_of(log[: version + 1]).get(path) != body for path, body in bodies.items()):
+    there = {**files_of(log[: version + 1]), **(_coming(scenario, writer) if scenario.foresees else {})}
+    if any(there.get(path) != body for path, body in bodies.items()):
         raise Wrong("a statement was executed on files that are not in the table")
-    captured = _computed(scenario, change, name, bodies, version)
+    captured = _computed(scenario, scenario.writers[writer], name, bodies, version)
     return captured if captured.actions else Committed(None)
 
 

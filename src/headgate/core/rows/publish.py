@@ -7,11 +7,12 @@ twice in this way, with the table reserved for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from headgate.core.effects import Protocol, perform
 from headgate.core.ids import Version
-from headgate.core.rows.actions import Body, Changes
+from headgate.core.rows.actions import Body, Changes, FileChange
 from headgate.core.rows.effects import (
     Captured,
     Committed,
@@ -70,26 +71,83 @@ class Followed:
     """Why it was executed again on some files, if it was."""
 
 
-def follow(staged: Captured) -> Protocol[Followed | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What was staged, made to follow files that nobody has committed yet."""
+
+    files: Mapping[str, FileChange]
+    """What has become of the table's files when they have come."""
+    followed: Followed
+
+    def has_come(self, won: Changes) -> bool:
+        """Whether just that was committed since, and nothing else but tokens."""
+        is_more = won.is_definition_changed or won.is_file_said_anew or bool(won.domains)
+        return not is_more and _said(won.files) == _said(self.files)
+
+
+def _said(files: Mapping[str, FileChange]) -> dict[str, tuple[Body | None, Body | None]]:
+    """Changes by path, without what says nothing: who puts an `add` of another may write it as empty."""
+    return {path: (_without_nothing(change.before), _without_nothing(change.after)) for path, change in files.items()}
+
+
+def _without_nothing(file: Body | None) -> Body | None:
+    return None if file is None else {name: value for name, value in file.items() if value is not None and value != {}}
+
+
+def follow(staged: Captured, foreseen: Foreseen | None = None) -> Protocol[Followed | None]:
     """What `publish` would put now, without the put: whoever waits with what was staged has less to do when it is put.
 
     None where there is nothing to follow, or where only `publish` can tell what becomes of it.
     """
-    statement = yield from perform(Describe())
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes), "who does not wait is told nothing else"
+    if foreseen is not None and foreseen.has_come(won):
+        return _at(won.version, foreseen.followed)
     if won.version == staged.version:
         return None
+    return (yield from _followed(staged, won))
+
+
+def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | None) -> Protocol[Foreseen | None]:
+    """What `follow` would give if these files came next; what was foreseen before, if it still is.
+
+    Args:
+        staged: What was staged.
+        coming: Path → `add` of files that are written, and whose commits are not put.
+        before: What was foreseen for it before.
+    """
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    files = {**won.files, **{path: FileChange(path, None, add) for path, add in coming.items()}}
+    if before is not None and before.files == files:
+        return before
+    followed = yield from _followed(staged, replace(won, files=files))
+    return None if followed is None else Foreseen(files=files, followed=followed)
+
+
+def come(staged: Captured, foreseen: Foreseen) -> Protocol[Followed | None]:
+    """What was foreseen, if it has come; else None."""
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    return _at(won.version, foreseen.followed) if foreseen.has_come(won) else None
+
+
+def _at(version: Version, followed: Followed) -> Followed:
+    return replace(followed, commit=replace(followed.commit, version=version))
+
+
+def _followed(staged: Captured, won: Changes) -> Protocol[Followed | None]:
+    statement = yield from perform(Describe())
     rebased = yield from rebase(statement, staged, won)
     if isinstance(rebased, Partly):
         return Followed(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
-    if not isinstance(rebased, Rebased) or rebased.is_empty:
+    if not isinstance(rebased, Rebased):
         return None
     commit = Captured(version=won.version, actions=rebased.actions, info=info_of(statement, staged.info, rebased))
     return Followed(commit=commit, level=rebased.level, reason=None)
 
 
-def publish(staged: Captured | Committed | None = None, since: Version | None = None) -> Protocol[Published]:
+def publish(staged: Captured | None = None, since: Version | None = None) -> Protocol[Published]:
     """Executes a statement and gets its commit into the table.
 
     Args:
