@@ -75,8 +75,15 @@ HOLD_FOR_EXECUTIONS = 2
 GROUP_CONF = "spark.headgate.groupMax"
 """Of the session: so many statements that wait for a table's next version may share it. 1, unless it is set."""
 T = TypeVar("T")
+Meets = Callable[[frozenset[str]], bool | None]
+"""Whether rows of files have a key of a MERGE's source, by the files' paths; None where who made the statement does not know."""
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
+
+
+def unknown(paths: frozenset[str]) -> bool | None:
+    """Nothing is known of any files."""
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,25 +186,26 @@ class Publisher:
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
         return Staged(dml=dml, token=token, commit=commit, base=base)
 
-    def follow(self, staged: Staged) -> Staged:
+    def follow(self, staged: Staged, meets: Meets = unknown) -> Staged:
         """What was staged, on top of what was committed meanwhile, so that `finish` has less to do; nothing is put.
 
         Nobody waits for it. As it was where there is nothing to follow, or where only `finish` can tell what becomes of it.
         """
-        return self._followed(staged, follow(staged.commit, staged.foreseen))
+        return self._followed(staged, follow(staged.commit, staged.foreseen), meets)
 
-    def foresee(self, staged: Staged, coming: Mapping[str, Body]) -> Staged:
+    def foresee(self, staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
         """What was staged, with what it will be when these files have come, too: `follow` and `finish` use it if they do.
 
         Args:
             staged: As `stage` or `follow` returned it.
             coming: Path → `add`, as `coming` tells them.
+            meets: What is known.
         """
-        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True)
+        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
         return replace(staged, foreseen=run.driven(foresee(staged.commit, coming, staged.foreseen)))
 
-    def _followed(self, staged: Staged, protocol: Protocol[Followed | None]) -> Staged:
-        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True)
+    def _followed(self, staged: Staged, protocol: Protocol[Followed | None], meets: Meets) -> Staged:
+        run = _Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
         followed = run.driven(protocol)
         if followed is None:
             return staged
@@ -211,16 +219,18 @@ class Publisher:
             foreseen=None,
         )
 
-    def finish(self, staged: Staged, stamp: WriteToken | None = None) -> Outcome:
+    def finish(self, staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Outcome:
         """Put what was staged, on top of what was committed meanwhile.
 
         Args:
             staged: As `stage` or `follow` returned it; once.
             stamp: The token that its commit shall carry; nothing is written where the table has an equal or later one.
+            meets: What is known.
         """
         if staged.foreseen is not None:
-            staged = self._followed(staged, come(staged.commit, staged.foreseen))
-        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=dict(staged.passed))
+            staged = self._followed(staged, come(staged.commit, staged.foreseen), meets)
+        known = dict(staged.passed)
+        run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=known, meets=meets)
         run.require_files(staged.commit)
         # Where there was nothing to do, no commit is made for the token's sake.
         outcome = run.to_end(run.stamped(staged.commit) if staged.commit.actions else staged.commit, staged.since)
@@ -267,6 +277,7 @@ class _Run:
     """Of the token that the session's settings give each commit; an execution may take it out of them."""
     is_ahead: bool = False
     """Nothing is put, so that nobody has to wait."""
+    meets: Meets = unknown
     returned: Any = None
     info: Body | None = None
     waited_s: float = 0.0
@@ -398,7 +409,8 @@ class _Run:
             case FindEntered(files=files):
                 return self.rows.entered(files)
             case MeetKeys(came=came, lost_rows=gone):
-                return self.rows.meet_keys(came, gone)
+                is_met = None if gone else self.meets(frozenset(change.path for change in came))
+                return self.rows.meet_keys(came, gone) if is_met is None else is_met
             case FindMoved(lost_rows=gone, copies=copies):
                 return self.rows.moved(gone, copies)
             case ReadVector(descriptor=descriptor):

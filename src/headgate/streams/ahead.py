@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body
 from headgate.delta.log import NOTHING_COMES, DeltaTableLog, LogGone
-from headgate.delta.publish import Staged
+from headgate.delta.publish import Meets, Staged
 from headgate.ports import WriteToken
 from headgate.streams.beside import beside
 from headgate.streams.held import Decided
@@ -18,13 +19,26 @@ from headgate.streams.target import Met, TargetRows
 from headgate.tables.running import finish, follow, foresee
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Foreseen:
     """What the rules meet in files that have come since, or will."""
 
     paths: frozenset[str]
     rows: pa.Table
     """As in `Met`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the rules meet at a later version."""
+
+    met: Met
+    more: _Foreseen | None
+    """In the files that came since; None where all were looked at."""
+
+    def meets(self, paths: frozenset[str]) -> bool | None:
+        """Whether rows of these files have a rule's key, if it was just those that came."""
+        return None if self.more is None or self.more.paths != paths else self.more.rows.num_rows > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +54,9 @@ class Change:
     def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
         """Meets the rows and changes them, without a commit."""
         with beside(rows.session) as begin:
-            looked = begin(lambda: rows.meet(decided.rules, version))
+            met = begin(lambda: rows.meet(decided.rules, version))
             staged = rows.stage(decided.rules)
-            met = looked.result()
-        return Change(rules=decided.rules, met=met, staged=staged)
+            return Change(rules=decided.rules, met=met.result(), staged=staged)
 
     def kept_up(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Mapping[str, Body]
@@ -61,37 +74,52 @@ class Change:
         if came is not None and (more := {path: add for path, add in coming.items() if path not in came}):
             if self.foreseen is not None and self.foreseen.paths == came | more.keys():
                 return self
-            with beside(rows.session) as begin:
-                looked = begin(lambda: self._met_in(rows, head, came, more))
-                staged = foresee(self.staged, more)
-                foreseen = looked.result()
-            return replace(self, staged=staged, foreseen=foreseen)
+            foreseen = self._met_in(rows, head, came, more)
+            meets = Looked(met=self.met, more=foreseen).meets
+            return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
         if head == self.met.version:
             return self
         with beside(rows.session) as begin:
-            looked_at = begin(lambda: self._met_at(log, target, rows, head))
-            staged = follow(self.staged)
-            met = looked_at.result()
+            looking = begin(lambda: self.look(log, target, rows))
+            staged = follow(self.staged, self._meets(came, looking))
+            met = looking.result().met
         change = replace(self, met=met, staged=staged, foreseen=None)
         return change.kept_up(log, target, rows, coming) if came is None and coming else change
 
-    def put(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken) -> Met:
-        """Puts it on top of what was committed meanwhile; what was met in the end."""
-        head = log.head(target)
-        with beside(rows.session) as begin:
-            looked = begin(lambda: self._met_at(log, target, rows, head))
-            version = finish(self.staged, token).version
-            met = looked.result()
-        before = log.head(target) if version is None else Version(version - 1)
-        return met if before == head else self._met_at(log, target, rows, before)
+    def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
+        """What the rules meet in the table as it is now. Of files that only came, those alone are looked at."""
+        return self._look_at(log, target, rows, log.head(target))
 
-    def _met_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Met:
-        """What the rules meet at a later version. Of files that only came, those alone are looked at."""
+    def put(
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken, looking: Future[Looked]
+    ) -> Met:
+        """Puts it on top of what was committed meanwhile; what was met in the end.
+
+        Args:
+            log: Of the table.
+            target: The table.
+            rows: Its rows.
+            token: Goes into the commit.
+            looking: `look`, in the turn.
+        """
+        came = self._came(log, target, log.head(target))
+        version = finish(self.staged, token, self._meets(came, looking)).version
+        before = log.head(target) if version is None else Version(version - 1)
+        met = looking.result().met
+        return met if before == met.version else self._look_at(log, target, rows, before).met
+
+    @staticmethod
+    def _meets(came: frozenset[str] | None, looking: Future[Looked]) -> Meets:
+        """What is found out of the files that came; of others nothing is waited for."""
+        return lambda paths: looking.result().meets(paths) if paths == came else None
+
+    def _look_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Looked:
         came = self._came(log, target, version)
         if came is None:
-            return rows.meet(self.rules, version)
+            return Looked(met=rows.meet(self.rules, version), more=None)
         more = self._met_in(rows, version, came, NOTHING_COMES)
-        return Met(version=version, rows=pa.concat_tables([self.met.rows, more.rows.cast(self.met.rows.schema)]))
+        both = pa.concat_tables([self.met.rows, more.rows.cast(self.met.rows.schema)])
+        return Looked(met=Met(version=version, rows=both), more=more)
 
     def _met_in(
         self, rows: TargetRows, version: Version, came: frozenset[str], coming: Mapping[str, Body]
@@ -99,9 +127,8 @@ class Change:
         paths = came | coming.keys()
         if self.foreseen is not None and self.foreseen.paths == paths:
             return self.foreseen
-        if not paths:
-            return _Foreseen(paths, self.met.rows.slice(0, 0))
-        return _Foreseen(paths, rows.meet(self.rules, version, came, coming).rows)
+        none = self.met.rows.slice(0, 0)
+        return _Foreseen(paths=paths, rows=rows.meet(self.rules, version, came, coming).rows if paths else none)
 
     def _came(self, log: DeltaTableLog, target: TableLocation, version: Version) -> frozenset[str] | None:
         """The files with new rows since the rules were met; None where others went, too, or the log does not tell."""

@@ -71,6 +71,10 @@ class _Ahead:
     read: _Read
     rest: Rest
     """Of others."""
+    look: Look
+    """The last one."""
+    settled: frozenset[str] = frozenset()
+    """Others who have settled a batch since this one was read, and not stored another."""
     computed: _Computed | None = None
     """None where others had the turn, or committed while what stands was read."""
     is_taken: bool = False
@@ -121,17 +125,17 @@ class AppendStream:
         if log.head(target) < 0:
             return
         read = self._read(self._records(batch), log.metadata(target), is_kept=True)
-        computed = None
+        look, computed = self._deciding.now(), None
         try:
             with refusals(self._spec):
                 if not self._deciding.names & set(before):
-                    computed = self._computed(read, self._deciding.now())
+                    computed = self._computed(read, look)
                 else:
                     read.rows.count()
         except BaseException:
             read.forget()
             raise
-        self._ahead = _Ahead(batch_id=batch_id, read=read, rest=Rest(self._context.clock))
+        self._ahead = _Ahead(batch_id=batch_id, read=read, rest=Rest(self._context.clock), look=look)
         self._hold(computed)
 
     def known(self) -> object:
@@ -141,8 +145,8 @@ class AppendStream:
     def keep_up(self, *, before: Collection[str]) -> None:
         """Computes the commit anew when others have changed what it hangs on.
 
-        That is when no turn comes before that may make more requests stand: who has the turn has applied what it brings, so the
-        commit is ready when that turn ends. Or when others change nothing for a while.
+        That is when no turn comes before that may make more requests stand: who has the turn has settled what it brings. Before
+        that, the rows would be read again with the batch. Or when others change nothing for a while.
         """
         ahead = self._ahead
         if ahead is None:
@@ -151,11 +155,12 @@ class AppendStream:
             if ahead.is_taken:
                 return
             look = self._deciding.now()
-            is_at_rest = ahead.rest.of(look)
+            ahead.settled = (ahead.settled | self._deciding.settled(ahead.look, look)) - look.stored.keys()
+            ahead.look, is_at_rest = look, ahead.rest.of(look)
             if ahead.computed is not None and self._holds(ahead.computed, look):
                 return
             self._hold(None)
-            if is_at_rest or self._deciding.names & set(before) <= look.unsettled:
+            if is_at_rest or self._deciding.names & set(before) <= ahead.settled:
                 self._hold(self._computed(ahead.read, look))
 
     def _hold(self, computed: _Computed | None) -> None:

@@ -93,6 +93,15 @@ class Deciding:
         """The streams of which something else stands than what was taken to stand then, or may."""
         return [stream for stream in self.streams if not self._is_same(stream, then, now)]
 
+    def settled(self, then: Look, now: Look) -> frozenset[str]:
+        """Streams that have written down what became of their last batch between two looks."""
+        return frozenset(
+            one.name
+            for one in self.streams
+            if one.name not in now.stored
+            and not self._context.log.is_unchanged(self.requests(one).location, then.seen[one.name], now.seen[one.name])
+        )
+
     def _is_same(self, stream: StreamSpec, then: Look, now: Look) -> bool:
         name, table = stream.name, self.requests(stream)
         since, until, before = then.seen[name], now.seen[name], then.stored.get(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -29,14 +30,14 @@ from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
-from headgate.streams.ahead import Change
+from headgate.streams.ahead import Change, Looked
 from headgate.streams.beside import beside
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, meaning_of
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
-from headgate.streams.settle import Settling
+from headgate.streams.settle import Outcome, Settling
 from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamContext, as_job, enter_all
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
@@ -324,32 +325,41 @@ class RequestStream:
         records = transformed(self._spec, batch) if ahead is None else ahead.records
         if computed is None:
             self._make_table(Intake(self._spec, schema).prepared(records))
-        enter_all(turn, self.tables(), self._context.session, self._spec.name)
-        look = self._deciding.in_turn()
-        is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
-        taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
-        letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
+        with beside(self._context.session) as begin:
+            if computed is not None:
+                # What others have changed since the last look is followed while the batch is stored.
+                begin(as_job(self._context.session, self._spec.name, partial(self.keep_up, before=())))
+            enter_all(turn, self.tables(), self._context.session, self._spec.name)
+            look = self._deciding.in_turn()
+            is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
+            taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
+            letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
                 ahead.is_taken = True
                 computed = None if computed is None else ahead.computed
+        if not is_new:
+            computed = None  # an earlier run has stored the batch, with values of its own
+        known = computed if is_own_unchanged else None
         change = None if computed is None else computed.change
-        if computed is not None and is_own_unchanged and is_new and self._still_holds(computed, look):
-            decided, erasures = computed.decided, computed.erasures
+        if known is not None and self._still_holds(known, look):
+            decided, erasures = known.decided, known.erasures
         else:
             erasures = self._erasures(look)
-            stored = computed.taken.rows if computed is not None and is_new else self._requests.rows(["stored"])
+            stored = self._requests.rows(["stored"]) if computed is None else computed.taken.rows
             own = self._reader.read(stored, erasures)
             if not own.requests:
                 self._drop_ahead()
                 return BatchResult(rows_in=0, dead_letters=letters, was_applied_before=True)
-            kept = None if computed is None or not (is_own_unchanged and is_new) else computed.decided.kept
-            decided = self._reader.decide(own, self._kept(own.keys, erasures, kept))
+            decided = self._reader.decide(
+                own, self._kept(own.keys, erasures, None if known is None else known.decided.kept)
+            )
             if change is not None and (change.rules != decided.rules or (erasures and erasures.other_columns)):
                 change = None
-        if change is None and computed is not None and is_new:
-            change = self._change(decided, erasures)
-        result = self._apply_and_settle(turn, decided, erasures, batch_id, change)
+            if change is None and computed is not None:
+                change = self._change(decided, erasures)
+        all_stored = None if known is None else known.taken.rows
+        result = self._apply_and_settle(turn, decided, erasures, batch_id, change, all_stored)
         self._drop_ahead()
         return replace(result, dead_letters=letters)
 
@@ -465,17 +475,59 @@ class RequestStream:
     # ---------------------------------------------------------------------------------------------- apply and settle
 
     def _apply_and_settle(
-        self, turn: BatchTurn, decided: Decided, erasures: Erasures | None, batch_id: int, change: Change | None
+        self,
+        turn: BatchTurn,
+        decided: Decided,
+        erasures: Erasures | None,
+        batch_id: int,
+        change: Change | None,
+        stored: DataFrame | None,
     ) -> BatchResult:
-        held, waiting, standing = decided.own, decided.kept.waiting, decided.kept.standing
-        admitted, paths = decided.admitted, decided.paths
+        """Changes the rows that are there, and writes down what became of the requests.
+
+        Args:
+            turn: The turn.
+            decided: What the requests come to.
+            erasures: Persons that rows must not be moved into.
+            batch_id: Of the micro-batch.
+            change: The same, computed before the turn.
+            stored: All stored requests, if they are known: what becomes of them is written beside the change then.
+        """
+        rows = TargetRows(self._context, self._kind, erasures)
+        outcome: Outcome | None = None
         with beside(self._context.session) as begin:
-            kept = begin(lambda: self._kept_of_erased(decided.everything, admitted))
+            kept = begin(lambda: self._kept_of_erased(decided.everything, decided.admitted))
+            expecting: Future[tuple[Outcome, Staged | None]] | None = None
+            looking: Future[Looked] | None = None
             if change is not None:
-                begin(self._requests.prepare)
-            met = self._apply(turn, decided, erasures, batch_id, change)
+                looking = begin(partial(change.look, self._context.log, self._context.target, rows))
+                if stored is not None:
+                    expect = partial(self._expected, decided, looking, stored)
+                    expecting = begin(as_job(self._context.session, self._spec.name, expect))
+                else:
+                    begin(self._requests.prepare)
+            met = self._apply(turn, decided, rows, batch_id, change, looking)
             for one in kept.result():
                 one.forget(turn)
+            outcome = self._outcome(decided, met)
+            expected, staged = (None, None) if expecting is None else expecting.result()
+        self._settling.write(turn, decided.everything, outcome, staged if outcome == expected else None)
+        return BatchResult(
+            rows_in=len(decided.own.requests),
+            rows_written=sum(met.counts().values()) if met else 0,
+            requests_matched=sum(1 for one in outcome.settled.values() if one.matched_rows),
+            requests_waiting=sum(1 for one in outcome.settled.values() if one.state == "waiting"),
+        )
+
+    def _expected(self, decided: Decided, looking: Future[Looked], stored: DataFrame) -> tuple[Outcome, Staged | None]:
+        """What becomes of the requests if nothing comes between, and that written, to be put."""
+        outcome = self._outcome(decided, looking.result().met)
+        return outcome, self._settling.stage(decided.everything, outcome, stored)
+
+    def _outcome(self, decided: Decided, met: Met | None) -> Outcome:
+        """What became of the requests that met these rows."""
+        admitted, paths = decided.admitted, decided.paths
+        waiting, standing = decided.kept.waiting, decided.kept.standing
         counts = met.counts() if met else {}
         settled = settle(admitted, meaning=self._meaning, waiting=waiting.requests, paths=paths, matched=counts)
         effects = self._effects(paths, standing)
@@ -484,32 +536,33 @@ class RequestStream:
             for key, newest in last_of_key(admitted.in_order).items():
                 if (before := standing.by_key.get(key)) is not None:
                     replaced[before] = Settled(state="superseded", reason=f"followed by {newest.id}")
-        tested = self._tested_after(held, waiting, settled, standing, effects, met)
-        self._settling.write(turn, decided.everything, settled, replaced, effects, tested, met)
-        return BatchResult(
-            rows_in=len(held.requests),
-            rows_written=sum(counts.values()),
-            requests_matched=sum(1 for outcome in settled.values() if outcome.matched_rows),
-            requests_waiting=sum(1 for outcome in settled.values() if outcome.state == "waiting"),
-        )
+        tested = self._tested_after(decided.own, waiting, settled, standing, effects, met)
+        version = met.version if met else tested.tested
+        return Outcome(settled=settled, replaced=replaced, effects=effects, tested=tested, version=version)
 
     def _apply(
-        self, turn: BatchTurn, decided: Decided, erasures: Erasures | None, batch_id: int, change: Change | None
+        self,
+        turn: BatchTurn,
+        decided: Decided,
+        rows: TargetRows,
+        batch_id: int,
+        change: Change | None,
+        looking: Future[Looked] | None,
     ) -> Met | None:
         """Changes the rows that are there; what was met, on the version that the change was computed on."""
         log, target = self._context.log, self._context.target
         if log.head(target) < 0 or not decided.paths:
             return None
-        rows = TargetRows(self._context, self._kind, erasures)
         met: Met | None = None
 
         def statement(token: WriteToken) -> None:
             nonlocal met
-            met = None if change is None else change.put(log, target, rows, token)
-            if met is None:
-                met = rows.meet(decided.rules, log.head(target))
-                if met.rows.num_rows > 0:
-                    rows.change(decided.rules, decided.steps, met, token)
+            if change is not None and looking is not None:
+                met = change.put(log, target, rows, token, looking)
+                return
+            met = rows.meet(decided.rules, log.head(target))
+            if met.rows.num_rows > 0:
+                rows.change(decided.rules, decided.steps, met, token)
 
         if not turn.write(target, step=APPLY, name="apply", statement=statement):
             since = min(decided.own.rows["tested_version"].to_pylist())

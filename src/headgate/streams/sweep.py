@@ -16,7 +16,7 @@ from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.streams.erasures import Erasures
 from headgate.streams.held import NOBODY, RequestReader, steps_of
-from headgate.streams.settle import Settling
+from headgate.streams.settle import Outcome, Settling
 from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext
 from headgate.streams.target import Met, TargetRows, noted
 from headgate.streams.tested import NEVER, Progress, Tested
@@ -131,8 +131,8 @@ class Sweeps:
                 turn.write(
                     target, step=APPLY, name="apply", statement=lambda token: rows.change(rules, rules, met, token)
                 )
-        counted = self.counted()
-        self._settling.write(turn, NOBODY, {}, {}, {}, replace(counted, tested=head, swept=batch_id), None)
+        tested = replace(self.counted(), tested=head, swept=batch_id)
+        self._settling.write(turn, NOBODY, Outcome(settled={}, tested=tested, version=head))
         return BatchResult(rows_written=changed)
 
     def _sweep_waiting(
@@ -178,7 +178,8 @@ class Sweeps:
                 left.append(seen_ms)
         changes = {id_: outcome for id_, outcome in settled.items() if outcome.state != "waiting"}
         tested = Tested(tested=head, kept=len(left), oldest_ms=min(left) if left else None, swept=batch_id)
-        self._settling.write(turn, held if changes else NOBODY, changes, {}, {}, tested, met)
+        outcome = Outcome(settled=changes, tested=tested, version=met.version if met else head)
+        self._settling.write(turn, held if changes else NOBODY, outcome)
         return BatchResult(
             rows_written=sum(met.counts().values()) if met else 0,
             requests_matched=sum(1 for outcome in settled.values() if outcome.matched_rows),

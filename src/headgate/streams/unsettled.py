@@ -31,7 +31,8 @@ def later_rules(context: StreamContext, stream: StreamSpec) -> DataFrame | None:
         last_ms: int = pc.max(own.rows["first_seen_ms"]).as_py()
         if last_ms + kind.stand_for_ms <= context.clock.wall_ms():
             return None
-    decided = reader.decide(own, reader.kept(own.keys, erasures, has_kept=True))
+    # What stands has no say in what becomes of new ones, and of a stream whose requests stand none wait.
+    decided = reader.decide(own, reader.kept(own.keys, erasures, has_kept=False))
     if meaning.moves_rows:
         return context.session.createDataFrame(decided.rules)
     last = last_of_key(decided.admitted.in_order)

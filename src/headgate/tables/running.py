@@ -17,7 +17,7 @@ from headgate.core.rows.statement import Operation
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm, silence
-from headgate.delta.publish import Outcome, Publisher, Staged
+from headgate.delta.publish import Meets, Outcome, Publisher, Staged, unknown
 from headgate.delta.s3_errors import in_plain_words
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
@@ -80,13 +80,17 @@ class Collector:
         )
 
 
+def stage(spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object]) -> Staged:
+    """Compute a statement, to be put by `finish`; `operation` is `INSERT`, or one that reads the table."""
+    return publisher(spark).stage(Dml(session=spark, table=table, operation=operation, execute=execute))
+
+
 def stage_append(
     spark: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
 ) -> Staged:
     """Write the files of an append, to be put by `finish`; `options` are those of Delta's writer."""
     writer = rows.write.format("delta").mode("append").options(**(options or {}))
-    insert = Dml(session=spark, table=table, operation=Operation.INSERT, execute=lambda: writer.save(table))
-    return publisher(spark).stage(insert)
+    return stage(spark, table, Operation.INSERT, lambda: writer.save(table))
 
 
 @in_plain_words()
@@ -128,9 +132,9 @@ def run(dml: Dml) -> Result:
 
 
 @in_plain_words()
-def finish(staged: Staged, stamp: WriteToken | None = None) -> Result:
+def finish(staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
     """Put a statement that was computed before."""
-    return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp))
+    return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
 
 
 def known(staged: Staged) -> Version:
@@ -138,14 +142,14 @@ def known(staged: Staged) -> Version:
     return publisher(staged.dml.session).base(staged.dml).version
 
 
-def follow(staged: Staged) -> Staged:
+def follow(staged: Staged, meets: Meets = unknown) -> Staged:
     """Have what was computed follow what was committed meanwhile, without a commit: `finish` then has less to do."""
-    return publisher(staged.dml.session).follow(staged)
+    return publisher(staged.dml.session).follow(staged, meets)
 
 
-def foresee(staged: Staged, coming: Mapping[str, Body]) -> Staged:
+def foresee(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
     """Have what was computed follow appends of this driver that are not put yet; see `coming`."""
-    return publisher(staged.dml.session).foresee(staged, coming)
+    return publisher(staged.dml.session).foresee(staged, coming, meets)
 
 
 def announce(staged: Staged, job: str) -> None:
