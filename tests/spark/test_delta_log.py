@@ -27,6 +27,8 @@ from headgate.delta.jvm import DELTA, Jvm, check_jvm
 from headgate.delta.log import DeltaTableLog, LogGone
 from headgate.delta.statements import append, tokened
 from headgate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
+from headgate.tables import sql
+from headgate.tables.running import finish, publisher
 from tests.spark.delta_tables import (
     QUERY,
     commit_paths,
@@ -409,6 +411,39 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
         append(one, table, write_token(1, round_ + 1))
         append(one, table, write_token(1, 0))
         assert log.head(table) == 2 * round_ + 3
+
+
+def test_the_size_of_a_table_after_a_commit_of_ours_is_told_without_a_job(
+    session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """Whoever reads a version asks for it, and Delta would sum up the state for that, also after a turn's entry."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    jvm = Jvm(session)
+    delta_log = jvm.delta_log(table)
+    said = []
+    for count, text in enumerate(
+        [
+            f"INSERT INTO delta.`{table}` VALUES (1, 'a'), (2, 'b'), (3, 'c')",
+            f"INSERT INTO delta.`{table}` VALUES (4, 'd')",
+            f"DELETE FROM delta.`{table}` WHERE id = 2",
+            f"UPDATE delta.`{table}` SET v = 'x' WHERE id > 2",
+            f"DELETE FROM delta.`{table}`",
+        ]
+    ):
+        dml = sql.statement(session, text)
+        assert dml is not None
+        finish(publisher(session).stage(dml))
+        assert log.commit_entry(table, log.head(table), ((QUERY, number(count + 1, 0)),), ENTRY) == "done"
+        snapshot = delta_log.unsafeVolatileSnapshot()
+        assert jobs(lambda snapshot=snapshot: said.append((snapshot.sizeInBytes(), snapshot.numOfFiles()))) == 0
+        sizes = {}
+        for path in commit_paths(table):
+            actions = [json.loads(line) for line in path.read_text().splitlines()]
+            for removed in (action["remove"]["path"] for action in actions if "remove" in action):
+                sizes.pop(removed)
+            sizes |= {action["add"]["path"]: action["add"]["size"] for action in actions if "add" in action}
+        assert said[-1] == (sum(sizes.values()), len(sizes))
+    assert len(set(said)) == 5
 
 
 def test_a_short_log_is_read_without_a_job_and_a_long_one_as_delta_does(

@@ -29,7 +29,9 @@ STATES = ("stored", "applied", "superseded", "waiting", "dead")
 NOTHING = StructType([StructField("nothing", BooleanType())])
 """In place of `set` where requests set nothing: Parquet has no empty structs."""
 PROPERTIES = {
-    "delta.enableDeletionVectors": "true",
+    # Delta looks through the whole state of a table that may have vectors each time that it is read, for files that have one; and
+    # these tables are read several times a batch, and are small.
+    "delta.enableDeletionVectors": "false",
     # A settled batch touches its own small files; statistics of the values are of no use to anybody.
     "delta.dataSkippingNumIndexedCols": "1",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -59,7 +59,7 @@ class Change:
             return Change(rules=decided.rules, met=met.result(), staged=staged)
 
     def kept_up(
-        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Mapping[str, Body]
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
     ) -> Change:
         """The same on the table as it is now: what is left for the turn is what comes after.
 
@@ -69,22 +69,35 @@ class Change:
             rows: Its rows.
             coming: Path → `add` of files that will be there when the turn comes.
         """
-        head = log.head(target)
+        if self._came(log, target, log.head(target)) is not None:
+            return self._foreseen(log, target, rows, coming)
+        return self._followed(log, target, rows)._foreseen(log, target, rows, coming)
+
+    def _foreseen(
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
+    ) -> Change:
+        """On top of what comes, too; where nothing does, it follows what has come."""
+        announced, head = coming(), log.head(target)  # in this order: what is put in between is in the log
         came = self._came(log, target, head)
-        if came is not None and (more := {path: add for path, add in coming.items() if path not in came}):
-            if self.foreseen is not None and self.foreseen.paths == came | more.keys():
-                return self
-            foreseen = self._met_in(rows, head, came, more)
-            meets = Looked(met=self.met, more=foreseen).meets
-            return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
-        if head == self.met.version:
+        if came is None:
+            return self  # others are fast: the next look is soon
+        more = {path: add for path, add in announced.items() if path not in came}
+        if not more:
+            return self if head == self.met.version else self._followed(log, target, rows)
+        if self.foreseen is not None and self.foreseen.paths == came | more.keys():
             return self
+        foreseen = self._met_in(rows, head, came, more)
+        meets = Looked(met=self.met, more=foreseen).meets
+        return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
+
+    def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
+        """On top of what was committed."""
+        came = self._came(log, target, log.head(target))
         with beside(rows.session) as begin:
             looking = begin(lambda: self.look(log, target, rows))
             staged = follow(self.staged, self._meets(came, looking))
             met = looking.result().met
-        change = replace(self, met=met, staged=staged, foreseen=None)
-        return change.kept_up(log, target, rows, coming) if came is None and coming else change
+        return replace(self, met=met, staged=staged, foreseen=None)
 
     def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
         """What the rules meet in the table as it is now. Of files that only came, those alone are looked at."""

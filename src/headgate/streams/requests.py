@@ -243,7 +243,7 @@ class RequestStream:
                 computed = self._decided_anew(computed, look)
             if computed.change is not None:
                 rows = TargetRows(self._context, self._kind, computed.erasures)
-                announced = coming(self._context.session, self._context.target, before)
+                announced = partial(coming, self._context.session, self._context.target, before)
                 change = computed.change.kept_up(self._context.log, self._context.target, rows, announced)
                 computed = replace(computed, change=change)
             ahead.computed = computed

@@ -9,6 +9,9 @@ import org.apache.spark.sql.delta.Snapshot;
  *
  * <p>Delta drops the cache as soon as a newer snapshot is there. Whoever still asks the old one for files has its state
  * worked out again from the log, each time; beside a commit a second that is most statements.
+ *
+ * <p>And it takes the table's size from its checksum, where Delta sums the state up in a job of Spark, for each version that is
+ * read.
  */
 public final class LastingSnapshot extends Snapshot {
   // Not this object's monitor: it is held by Scala while a job of Spark works out the state.
@@ -44,6 +47,16 @@ public final class LastingSnapshot extends Snapshot {
       if (!isReplaced) holders++;
       return !isReplaced;
     }
+  }
+
+  @Override
+  public long sizeInBytes() {
+    return checksumOpt().get().tableSizeBytes();
+  }
+
+  @Override
+  public long numOfFiles() {
+    return checksumOpt().get().numFiles();
   }
 
   /** Once for each time that it was held. */

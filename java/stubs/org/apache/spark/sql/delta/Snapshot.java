@@ -31,6 +31,14 @@ public class Snapshot {
     throw new UnsupportedOperationException("stub");
   }
 
+  public long sizeInBytes() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public long numOfFiles() {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public boolean _computedStateTriggered() {
     throw new UnsupportedOperationException("stub");
   }
