@@ -110,7 +110,6 @@ class Staged:
     dml: Dml
     token: str
     commit: Captured
-    """Without actions where there was nothing to do."""
     base: Base
     since: Version | None = None
     """The snapshot that it was first computed on, if it has followed others since."""
@@ -180,9 +179,8 @@ class Publisher:
         """
         token, base = uuid.uuid4().hex, self.base(dml)
         ran = self.gate.run(dml.execute, token=token, is_staged=True, table=dml.table)
-        nothing = Captured(
-            version=base.version, actions=(), info={}
-        )  # and no commit says on which version, or a later one
+        # Where it found nothing to do, no commit says on which version: on this one, or on a later one.
+        nothing = Captured(version=base.version, actions=(), info={}, is_nothing=True)
         commit = ran.commit if isinstance(ran.commit, Captured) else nothing
         return Staged(dml=dml, token=token, commit=commit, base=base)
 
@@ -232,8 +230,7 @@ class Publisher:
         known = dict(staged.passed)
         run = _Run(self, staged.dml, staged.token, staged.base, stamp=stamp, known=known, meets=meets)
         run.require_files(staged.commit)
-        # Where there was nothing to do, no commit is made for the token's sake.
-        outcome = run.to_end(run.stamped(staged.commit) if staged.commit.actions else staged.commit, staged.since)
+        outcome = run.to_end(run.stamped(staged.commit), staged.since)
         published = outcome.published
         reasons = (*staged.reasons, *published.reasons)
         level = max(staged.level, published.level)
@@ -308,7 +305,7 @@ class _Run:
         self.log = self.jvm.delta_log(self.dml.table)
 
     def driven(self, protocol: Protocol[T]) -> T:
-        """What a protocol comes to that puts nothing."""
+        """What a protocol comes to."""
         answer: Any = None
         while True:
             try:
@@ -357,7 +354,7 @@ class _Run:
         txn = Action("txn", {"appId": self.stamp.token_id, "version": self.stamp.number})
         others = (a for a in commit.actions if a.kind != "txn" or a.body["appId"] != self.stamp.token_id)
         info = {**commit.info, "userMetadata": self.stamp.user_metadata}
-        return Captured(version=commit.version, actions=(*others, txn), info=info)
+        return replace(commit, actions=(*others, txn), info=info)
 
     def require_files(self, commit: Captured) -> None:
         """Raise unless the files that a commit brings are still there: VACUUM may take what no commit names.

@@ -340,7 +340,7 @@ def _answer(
     word, number = trace[place]
     match word:
         case "nothing":
-            nothing = Captured(version=Version(number), actions=(), info={})
+            nothing = Captured(version=Version(number), actions=(), info={}, is_nothing=True)
             return nothing if _is_staged(scenario, trace[:place]) else Committed(None), place + 1
         case "computed" if trace[place + 1][0] == "put":
             return Committed(Version(number + 1)), place + 2

@@ -28,6 +28,8 @@ class Captured:
     """Without `commitInfo`."""
     info: Body
     """Its `commitInfo`: operation, parameters, metrics, user metadata."""
+    is_nothing: bool = False
+    """The statement found nothing to do, at its snapshot or a later one, and made no commit: none is put for its token's sake."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,8 @@ def _followed(staged: Captured, won: Changes) -> Protocol[Followed | None]:
         return Followed(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
     if not isinstance(rebased, Rebased):
         return None
-    commit = Captured(version=won.version, actions=rebased.actions, info=info_of(statement, staged.info, rebased))
+    info = info_of(statement, staged.info, rebased)
+    commit = replace(staged, version=won.version, actions=rebased.actions, info=info)
     return Followed(commit=commit, level=rebased.level, reason=None)
 
 
@@ -199,7 +200,7 @@ def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
     """The commit of a statement that was executed again on some files, with what stays of the one before."""
     executed = yield from perform(ExecuteOn(part.files, part.version))
     if isinstance(executed, Committed):
-        return Captured(version=part.version, actions=part.kept, info=before.info)
+        return replace(before, version=part.version, actions=part.kept)
     said_before = {action.kind for action in part.kept}
     new = tuple(a for a in executed.actions if a.kind in ("add", "remove", "cdc") or a.kind not in said_before)
     info = dict(executed.info)
@@ -251,7 +252,7 @@ def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_F
         rebased = yield from rebase(statement, lost, won)
         if isinstance(rebased, Again | Partly | Superseded):
             return _Followed(rebased, 0, len(tried))
-        if rebased.is_empty:
+        if rebased.is_empty or lost.is_nothing:
             return _Followed(None, rebased.level, len(tried))
         version = Version(won.version + 1)
         reply = yield from perform(Put(version, rebased.actions, info_of(statement, lost.info, rebased)))

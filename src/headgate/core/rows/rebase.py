@@ -125,7 +125,8 @@ def rebase(statement: Statement, lost: Captured, won: Changes) -> Protocol[Rebas
     kinds = {a.kind for a in lost.actions if a.kind != "add" or a.body["path"] not in _bodies(lost, "remove")}
     if kinds & {"metaData", "protocol"}:
         statement = replace(statement, is_divisible=False)  # another execution would define the table anew, too
-    may_mark = statement.marks_rows and not kinds & {"add", "cdc"}
+    # What made no commit has no history either: that comes with an execution on the files that came.
+    may_mark = statement.marks_rows and not lost.is_nothing and not kinds & {"add", "cdc"}
     if statement.reads is Reads.PLACES:
         return (yield from _moved(statement, lost, won))
     entered = yield from _read_test(statement, won, may_mark=may_mark)
