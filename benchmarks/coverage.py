@@ -67,8 +67,6 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
             "spark.databricks.delta.snapshotPartitions": "1",
-            # With two shuffle partitions there is nothing to coalesce, and every query would be planned again after each stage.
-            "spark.sql.adaptive.enabled": "false",
             # The tasks that read logs are so small that making code for them takes longer than what it does.
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.driver.extraClassPath": str(folder / "java"),
