@@ -494,7 +494,6 @@ class RequestStream:
             stored: All stored requests, if they are known: what becomes of them is written beside the change then.
         """
         rows = TargetRows(self._context, self._kind, erasures)
-        outcome: Outcome | None = None
         with beside(self._context.session) as begin:
             kept = begin(lambda: self._kept_of_erased(decided.everything, decided.admitted))
             expecting: Future[tuple[Outcome, Staged | None]] | None = None
