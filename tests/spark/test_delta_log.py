@@ -7,6 +7,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,8 +68,8 @@ class FaultyLog(DeltaTableLog):
     is_made: bool
     winner: Callable[[], object] | None = None
 
-    def _commit(self, *args: Any) -> Any:
-        outer, real = self, self._jvm
+    def _commit(self, jvm: Jvm, *args: Any) -> Any:
+        outer = self
 
         class Attempt:
             def __init__(self, begun: Any) -> None:
@@ -84,16 +85,12 @@ class FaultyLog(DeltaTableLog):
 
         class FaultyJvm:
             def __getattr__(self, name: str) -> Any:
-                return getattr(real, name)
+                return getattr(jvm, name)
 
             def attempt(self, *args: Any, **kwargs: Any) -> Attempt:
-                return Attempt(real.attempt(*args, **kwargs))
+                return Attempt(jvm.attempt(*args, **kwargs))
 
-        self._jvm = cast("Any", FaultyJvm())
-        try:
-            return super()._commit(*args)
-        finally:
-            self._jvm = real
+        return super()._commit(cast("Any", FaultyJvm()), *args)
 
 
 def raised(epoch: int, batch: int = -1) -> tuple[tuple[Any, int], ...]:
@@ -129,9 +126,7 @@ def test_a_commit_is_a_few_calls_of_the_jvm(
 ) -> None:
     """With more statements than cores each call waits for a core; they are as many for many actions as for one."""
     table = make_table(session, tmp_path / "t")
-    jvm = Jvm(session.newSession())
-    for key, value in exact.PRIVATE_CONFS.items():
-        jvm.spark.conf.set(key, value)
+    jvm = exact.private(session)
     log = jvm.delta_log(table)
     calls: list[str] = []
     send = JavaClient.send_command
@@ -150,6 +145,40 @@ def test_a_commit_is_a_few_calls_of_the_jvm(
             assert exact.commit(jvm, log, snapshot, transactions).reply == "done"
         del snapshot
     assert len(calls) <= 6, calls
+
+
+def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """No job of Spark in the commit, though a checkpoint is due; it is there when what was left is done."""
+    table = make_table(session, tmp_path / "t", checkpointInterval="2")
+    jvm = exact.private(session)
+    log = jvm.delta_log(table)
+    left: list[Callable[[], None]] = []
+    for version in (1, 2):
+        snapshot = jvm.snapshot(log)
+        ids = [Action("txn", {"appId": "x", "version": version})]
+        assert jobs(lambda s=snapshot, a=ids: exact.commit(jvm, log, s, a, later=left.append)) == 0
+    assert exact.commit(jvm, log, jvm.snapshot(log), ids, later=left.append).reply == "done"
+    checkpoints = Path(table, "_delta_log").glob("*.checkpoint*.parquet")
+    assert list(checkpoints) == []
+    for work in left:
+        work()
+    (made,) = Path(table, "_delta_log").glob("*.checkpoint*.parquet")
+    assert made.name.startswith(f"{2:020}.checkpoint")
+    assert json.loads(Path(table, "_delta_log", "_last_checkpoint").read_text())["version"] == 2
+    assert DeltaTableLog(session).read_tokens(table).version == 3
+
+
+def test_an_entry_waits_for_no_entry_of_another_table(session: SparkSession, tmp_path: Path) -> None:
+    """A turn enters its tables side by side."""
+    tables = [make_table(session, tmp_path / name) for name in ("a", "b")]
+    raced = Raced(session)
+    both = threading.Barrier(2, timeout=60)
+    raced.winner = both.wait
+    with ThreadPoolExecutor(2) as pool:
+        replies = pool.map(lambda table: raced.commit_entry(table, Version(0), raised(1), ENTRY), tables)
+        assert list(replies) == ["done", "done"]
 
 
 def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log: DeltaTableLog, tmp_path: Path) -> None:

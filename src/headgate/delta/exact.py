@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pyspark.sql import SparkSession
+
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
@@ -21,6 +23,14 @@ PRIVATE_CONFS = {
     "spark.databricks.delta.history.metricsEnabled": "false",
 }
 """Settings of the session that an exact commit is made in; nothing else is written there."""
+
+
+def private(spark: SparkSession) -> Jvm:
+    """A new session that exact commits are made in."""
+    session = spark.newSession()
+    for key, value in PRIVATE_CONFS.items():
+        session.conf.set(key, value)
+    return Jvm(session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ def commit(
     commit at that version is read: it is ours if it bears our transaction's id.
 
     Args:
-        jvm: Of a session with `PRIVATE_CONFS`.
+        jvm: As `private` made it.
         log: Delta's log of the table.
         snapshot: What the actions were decided on.
         actions: Without `commitInfo`.

@@ -93,18 +93,18 @@ class _State:
 class DeltaTableLog:
     """Port `TableLog` for Delta tables, and what else their logs tell. Safe to use from several threads.
 
-    It has a session of its own, whose settings make a commit a compare-and-set; the caller's session, and the one that
-    is active in the caller's thread, stay as they are.
+    It has sessions of its own, and those for commits have settings that make a commit a compare-and-set; the caller's session,
+    and the one that is active in the caller's thread, stay as they are.
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = Jvm(spark.newSession())
-        for key, value in exact.PRIVATE_CONFS.items():
-            self._jvm.spark.conf.set(key, value)
+        # For the entry commits of each table: what a commit says of itself is a setting of its session.
+        self._writers: dict[TableLocation, tuple[Jvm, threading.Lock]] = {}
         self._states: dict[TableLocation, _State] = {}
         # The log store of a table that was read, and the path of its log.
         self._places: dict[TableLocation, tuple[Any, Any]] = {}
-        self._commit_lock = threading.Lock()
+        self._guard = threading.Lock()
         self._afterwards = Afterwards()
 
     # ------------------------------------------------------------------------------------------------------- tokens
@@ -173,14 +173,18 @@ class DeltaTableLog:
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         txns = [Action("txn", {"appId": token_id, "version": number}) for token_id, number in raised]
-        with self._commit_lock:
-            self._jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
-            return self._commit(table, log, snapshot, txns)
+        with self._guard:
+            if table not in self._writers:
+                self._writers[table] = exact.private(self._jvm.spark), threading.Lock()
+            jvm, lock = self._writers[table]
+        with lock:
+            jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
+            return self._commit(jvm, table, log, snapshot, txns)
 
-    def _commit(self, table: TableLocation, log: Any, snapshot: Any, txns: Sequence[Action]) -> CasReply:
+    def _commit(self, jvm: Jvm, table: TableLocation, log: Any, snapshot: Any, txns: Sequence[Action]) -> CasReply:
         try:
             # A checkpoint takes seconds, and nobody's turn needs it.
-            return exact.commit(self._jvm, log, snapshot, txns, later=self._afterwards).reply
+            return exact.commit(jvm, log, snapshot, txns, later=self._afterwards).reply
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         except Unavailable as error:

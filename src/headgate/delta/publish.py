@@ -46,7 +46,7 @@ from headgate.delta.coming import Coming
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
-from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
@@ -135,10 +135,7 @@ class Publisher:
     """Executes statements of one driver and gets their commits into their tables. Safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
-        private = spark.newSession()
-        for key, value in exact.PRIVATE_CONFS.items():
-            private.conf.set(key, value)
-        self.jvm = Jvm(private)
+        self.jvm = exact.private(spark)
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
         self.coming = Coming()

@@ -23,12 +23,12 @@ import scala.collection.Iterator;
 public final class Attempt {
   private final SparkSession session;
   private final DeltaLog log;
-  private final OptimisticTransaction transaction;
+  private final Transaction transaction;
   private final List<Action> actions = new ArrayList<>();
   private final Map<String, String> tags;
   private final List<PostCommitHook> left = new ArrayList<>();
 
-  private Attempt(SparkSession session, DeltaLog log, OptimisticTransaction transaction, Map<String, String> tags) {
+  private Attempt(SparkSession session, DeltaLog log, Transaction transaction, Map<String, String> tags) {
     this.session = session;
     this.log = log;
     this.transaction = transaction;
@@ -46,8 +46,7 @@ public final class Attempt {
   public static Attempt begin(
       SparkSession session, DeltaLog log, Snapshot snapshot, String actions, Map<String, String> tags, boolean isBlind) {
     return in(session, () -> {
-      OptimisticTransaction transaction = log.startTransaction(Option.empty(), Option.apply(ours(snapshot)));
-      Attempt attempt = new Attempt(session, log, transaction, tags);
+      Attempt attempt = new Attempt(session, log, new Transaction(log, ours(snapshot)), tags);
       // The second lock: were the session's settings ever not seen, a winner that has files would still be.
       if (!isBlind) attempt.transaction.readWholeTable();
       actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
@@ -72,6 +71,7 @@ public final class Attempt {
           left.add(hooks.next());
         }
         transaction.postCommitHooks().clear();
+        transaction.isCheckpointLater = true;
       }
       DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
       long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
@@ -84,6 +84,9 @@ public final class Attempt {
   public void finish() {
     in(session, () -> {
       for (PostCommitHook hook : left) hook.run(session, transaction.getCommitted().get());
+      if (transaction.dueAt >= 0) {
+        log.checkpoint(log.getSnapshotAt(transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
+      }
       return null;
     });
   }
@@ -103,6 +106,29 @@ public final class Attempt {
     return isOurs
         ? shared
         : new Snapshot(shared.path(), shared.version(), shared.logSegment(), shared.deltaLog(), shared.checksumOpt());
+  }
+
+  /**
+   * A transaction whose checkpoint can wait.
+   *
+   * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
+   * returns.
+   */
+  private static final class Transaction extends OptimisticTransaction {
+    private boolean isCheckpointLater;
+    private long dueAt = -1;
+
+    private Transaction(DeltaLog log, Snapshot snapshot) {
+      super(log, Option.empty(), snapshot);
+    }
+
+    @Override
+    public boolean isCheckpointNeeded(long version, Snapshot after) {
+      boolean isDue = super.isCheckpointNeeded(version, after);
+      if (!isDue || !isCheckpointLater) return isDue;
+      dueAt = version;
+      return false;
+    }
   }
 
   private interface Work<T> {

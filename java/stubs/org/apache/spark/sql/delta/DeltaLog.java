@@ -15,7 +15,12 @@ public class DeltaLog {
     throw new UnsupportedOperationException("stub");
   }
 
-  public OptimisticTransaction startTransaction(Option<CatalogTable> table, Option<Snapshot> snapshot) {
+  public Snapshot getSnapshotAt(
+      long version, Option<CheckpointInstance> hint, Option<CatalogTable> table, boolean isWithinRetention) {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public void checkpoint(Snapshot snapshot, Option<CatalogTable> table) {
     throw new UnsupportedOperationException("stub");
   }
 

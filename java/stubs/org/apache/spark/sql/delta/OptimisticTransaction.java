@@ -1,5 +1,6 @@
 package org.apache.spark.sql.delta;
 
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.hooks.PostCommitHook;
 import scala.Option;
@@ -8,6 +9,12 @@ import scala.collection.immutable.Seq;
 import scala.collection.mutable.ArrayBuffer;
 
 public class OptimisticTransaction {
+  public OptimisticTransaction(DeltaLog log, Option<CatalogTable> table, Snapshot snapshot) {}
+
+  public boolean isCheckpointNeeded(long version, Snapshot after) {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public void readWholeTable() {
     throw new UnsupportedOperationException("stub");
   }
