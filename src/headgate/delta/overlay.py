@@ -10,7 +10,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.rows.actions import Action, Body, as_add, partition_columns
@@ -48,7 +48,12 @@ def staged_on(
     log_folder = jvm.path(folder, "_delta_log")
     try:
         disk.mkdirs(log_folder)
-        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.json"), _log(snapshot, files, prefix).encode())
+        commit = _commit(snapshot, files, prefix)
+        # First: who lists the log sees both.
+        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.crc"), json.dumps(_checksum(commit)).encode())
+        lines = (json.dumps(action, ensure_ascii=False) for action in commit)
+        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.json"), ("\n".join(lines) + "\n").encode())
+        jvm.trust_checksum(str(folder))
         captured = stage(str(folder))
     finally:
         jvm.forget(folder)
@@ -78,7 +83,7 @@ def sweep(jvm: Jvm, root: Any) -> None:
                     disk.delete(log_folder, True)
 
 
-def _log(snapshot: Any, files: Sequence[Body], prefix: str) -> str:
+def _commit(snapshot: Any, files: Sequence[Body], prefix: str) -> list[dict[str, Any]]:
     """Version 0: the table's definition and the files, by absolute paths."""
     metadata = json.loads(snapshot.metadata().json())
     properties = metadata["metaData"]["configuration"] = dict(metadata["metaData"].get("configuration") or {})
@@ -101,7 +106,16 @@ def _log(snapshot: Any, files: Sequence[Body], prefix: str) -> str:
         if vector is not None and vector["storageType"] == "u":
             add["deletionVector"] = {**vector, "storageType": "p", "pathOrInlineDv": f"{prefix}{location(vector)}"}
         lines.append({"add": add})
-    return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n"
+    return lines
+
+
+def _checksum(commit: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What Delta would otherwise find out with two jobs of Spark: the definition, and the size."""
+    said = {kind: body for action in commit for kind, body in action.items()}
+    sizes = [action["add"]["size"] for action in commit if "add" in action]
+    counted = {"tableSizeBytes": sum(sizes), "numFiles": len(sizes), "numMetadata": 1, "numProtocol": 1}
+    told = {"metadata": said["metaData"], "protocol": said["protocol"]}
+    return {**counted, **told, "inCommitTimestampOpt": said["commitInfo"]["inCommitTimestamp"]}
 
 
 def _translated(action: Action, files: dict[str, Body], name: str, prefix: str) -> Action:

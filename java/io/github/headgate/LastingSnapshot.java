@@ -24,7 +24,7 @@ public final class LastingSnapshot extends Snapshot {
   }
 
   /** Have the newest snapshot be such a one, right after the commit that made it: nothing of it is cached yet. */
-  static void install(DeltaLog log) {
+  public static void install(DeltaLog log) {
     ReentrantLock installing = log.snapshotLock();
     installing.lock();
     try {
