@@ -19,7 +19,7 @@ from headgate.delta.publish import _Run
 from headgate.streams.ahead import Change, Looked
 from headgate.streams.held import RequestReader
 from headgate.streams.target import TargetRows
-from headgate.tables.running import coming
+from headgate.tables.running import announced, coming
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_coverage_publish import ERASURE, noting
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
@@ -192,6 +192,101 @@ def test_tables_of_every_kind(session: SparkSession, tmp_path: Path, properties:
         feed = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(b.target)
         last = feed.where("_change_type = 'update_postimage'").select("id", "person").collect()
         assert {row.id: row.person for row in last} == {"1": "p", "8": "q", "9": "p"}
+
+
+class Erasing:
+    """Persons to be erased, their requests written and not put, and mutations that lead to them."""
+
+    def __init__(self, b: Bench, *erased: str, batch: int = 1) -> None:
+        self.b, self.batch = b, batch
+        self.erasures = b.stream("TTL")
+        self.erased = b.batch([(person, "erase") for person in erased], ERASURE, batch)
+        self.mutations, self.requests = b.stream("Mut"), b.batch(requests("a>p", "b>q"), REQUEST, 1)
+
+    def announce(self) -> None:
+        """Computes the erasures."""
+        self.erasures.stage(self.erased, self.batch, before=())
+
+    def erase(self, **more: Any) -> None:
+        """Puts them."""
+        self.erasures.run_batch(self.b.turn("TTL", self.batch, **more), self.erased, self.batch)
+
+    def mutate(self) -> None:
+        """Puts the mutations."""
+        self.mutations.run_batch(self.b.turn("Mut", 1), self.requests, 1)
+
+
+ERASURES = ["TTL"]
+
+
+@pytest.mark.parametrize("when", ["before", "after", "while it is stored", "while it is applied"])
+def test_erasures_that_are_written_are_taken_to_stand(b: Bench, done: list[str], when: str) -> None:
+    """Mutations whose turn comes after are decided with them: in their turn nothing is decided, nor changed, anew."""
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    erasing = Erasing(b, "p")
+    if when != "after":
+        erasing.announce()
+    known = erasing.mutations.known()
+    erasing.mutations.stage(erasing.requests, 1, before=ERASURES)
+    if when == "after":
+        erasing.announce()
+        assert erasing.mutations.known() != known
+        erasing.mutations.keep_up(before=ERASURES)
+    step = {"while it is stored": "apply", "while it is applied": "settle"}.get(when)
+    done.clear()
+
+    def keep_up(name: str) -> None:
+        if name == step:
+            erasing.mutations.keep_up(before=ERASURES)
+            assert "read" not in done
+
+    erasing.erase(between=keep_up)
+    done.clear()
+    erasing.mutate()
+    assert "read" not in done
+    assert "_execute" not in done
+    assert persons(b) == {"2": "q", "3": "c"}
+
+
+@pytest.mark.parametrize("instead", ["later", "another", "also", "not applied", "of no concern"])
+def test_erasures_that_were_taken_to_stand_may_not_come(b: Bench, done: list[str], instead: str) -> None:
+    """Their turn comes later after all, or others came in their place, or after them; or their run ended between two steps."""
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    erasing = Erasing(b, "p")
+    erasing.announce()
+    erasing.mutations.stage(erasing.requests, 1, before=ERASURES if instead != "of no concern" else ["In"])
+    if instead == "another":
+        b.run("TTL", [("q", "erase")], ERASURE, 1)
+    elif instead == "also":
+        erasing.erase()
+        b.run("TTL", [("p", "lift"), ("q", "erase")], ERASURE, 2)
+    elif instead == "not applied":
+        with pytest.raises(Crash):
+            erasing.erase(crash_before=frozenset({"apply"}))
+    done.clear()
+    erasing.mutate()
+    assert ("read" in done) == (instead != "of no concern")
+    assert persons(b) == {"1": "p", "3": "c"} | ({} if instead in ("another", "also") else {"2": "q"})
+
+
+def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: SparkSession) -> None:
+    """And when something else is written in their place."""
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    location = TableLocation(f"{b.root}/_headgate/requests/TTL")
+    erasing, seen = Erasing(b, "p"), []
+    erasing.announce()
+    told = announced(session, location, "TTL")
+    assert told is not None
+    assert (told.batch, len(told.adds)) == (1, 1)
+    with pytest.raises(Crash):
+        erasing.erase(
+            between=lambda step: seen.append((step, announced(session, location, "TTL"))),
+            crash_after=frozenset({"apply"}),
+        )
+    assert dict(seen) == {"store": told, "apply": None}
+    later = Erasing(b, "q", batch=2)
+    later.announce()
+    assert announced(session, location, "TTL") is None, "what an earlier run has stored comes first"
 
 
 def test_what_becomes_of_requests_is_written_beside_their_change(

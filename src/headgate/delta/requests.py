@@ -8,7 +8,7 @@ that do not begin a path).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from headgate.core.ids import TableLocation, Version
-from headgate.delta.log import DeltaTableLog, LogGone
+from headgate.core.rows.actions import Body
+from headgate.delta.log import NOTHING_COMES, DeltaTableLog, LogGone
 
 STATES = ("stored", "applied", "superseded", "waiting", "dead")
 NOTHING = StructType([StructField("nothing", BooleanType())])
@@ -102,12 +103,19 @@ class RequestTable:
         """Its newest version; -1 where it does not exist yet."""
         return self._log.head(self.location)
 
-    def rows(self, states: Sequence[str]) -> DataFrame | None:
-        """The requests in these states; None where the table does not exist yet."""
+    def rows(self, states: Sequence[str], coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
+        """The requests in these states; None where the table does not exist yet.
+
+        Args:
+            states: Some of `STATES`.
+            coming: Path → `add` of files to read beside the table's, which no commit has named yet.
+        """
         version = self.head()
         if version < 0:
             return None
         frame = self._log.read_at(self._session, self.location, version)
+        if coming:
+            frame = frame.union(self._log.read_at(self._session, self.location, version, (), coming))
         return frame.where(F.col("state").isin(list(states)))
 
     def may_gain(self, states: Sequence[str], since: Version, head: Version) -> bool:
@@ -118,15 +126,23 @@ class RequestTable:
             return True
         return any(file.partition.get("state") in states for commit in commits for file in commit.added)
 
-    def is_settled(self, since: Version, until: Version, job: str, batch: int) -> bool:
-        """Whether one batch was settled between two versions, and nothing else was changed, as the log tells; no Spark job."""
+    def steps(self, since: Version, until: Version, job: str, batch: int) -> list[tuple[str, frozenset[str]]] | None:
+        """What was done for one batch between two versions, as the log tells: each step, and the paths that it added; no Spark job.
+
+        None where anything else was changed, or the log does not tell.
+        """
         try:
             commits = self._log.commits(self.location, since, until)
         except LogGone:
-            return False
+            return None
         changes = [commit for commit in commits if commit.added or commit.removed or commit.is_metadata_change]
         said = [commit.user_metadata or {} for commit in changes]
-        return [(one.get("job"), one.get("step"), one.get("batch")) for one in said] == [(job, "settle", batch)]
+        if any((one.get("job"), one.get("batch")) != (job, batch) for one in said):
+            return None
+        return [
+            (str(one.get("step")), frozenset(file.path for file in commit.added))
+            for one, commit in zip(said, changes, strict=True)
+        ]
 
     def prepare(self) -> None:
         """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
@@ -134,10 +150,10 @@ class RequestTable:
         assert rows is not None
         rows.inputFiles()
 
-    def keys_since(self, version: Version) -> DataFrame | None:
+    def keys_since(self, version: Version, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
         """The keys of all requests that batches and sweeps have written or changed after this version, as columns.
 
-        There may be others among them. None where others have written, or the log does not tell.
+        There may be others among them. None where others have written, or the log does not tell. `coming`: as for `rows`.
         """
         head = self.head()
         paths: set[str] = set()
@@ -150,7 +166,7 @@ class RequestTable:
                 paths |= {file.path for file in commit.added}
         except LogGone:
             return None
-        rows = self._log.read_at(self._session, self.location, head, paths)
+        rows = self._log.read_at(self._session, self.location, head, paths, coming)
         return rows.where(F.col("key_hash").isNotNull()).select("key.*").distinct()
 
     def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
@@ -172,13 +188,14 @@ class RequestTable:
             return rows.select("key_hash", "key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
         return rows.select("key_hash", "key", "op", "set")
 
-    def erased(self, *, is_unsettled: bool) -> DataFrame | None:
+    def erased(self, *, is_unsettled: bool, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
         """The keys whose erasure stands, as columns; None where there is no table.
 
         Args:
             is_unsettled: What is stored has been applied, so it stands, too.
+            coming: As for `rows`.
         """
-        rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"])
+        rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"], coming)
         if rows is None:
             return None
         if is_unsettled:

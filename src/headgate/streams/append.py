@@ -170,7 +170,7 @@ class AppendStream:
         if computed is None:
             withdraw(self._context.session, self._context.target, self._spec.name)
         else:
-            announce(computed.insert, self._spec.name)
+            announce(computed.insert, self._spec.name, self._ahead.batch_id)
 
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
         log, target = self._context.log, self._context.target

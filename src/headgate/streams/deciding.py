@@ -3,20 +3,23 @@
 A batch of requests is stored, applied and settled, and stands for others from its second step on. One that is stored and not
 applied belongs to who has the turn now, whose end is what a stream waits for: so it is taken to stand, and what was computed
 with it holds if the log shows that just this batch was settled. Or its run has ended in between, which only a turn can tell.
+So is one that a job of this driver has written and not put, if its turn comes before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from headgate.core.ids import TokenId, Version
+from headgate.core.rows.actions import Body
 from headgate.core.spec import StreamSpec
 from headgate.core.turns.tokens import unpack
 from headgate.delta.requests import RequestTable
 from headgate.streams.beside import beside
 from headgate.streams.steps import APPLY, STORE, StreamContext
+from headgate.tables.running import announced
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class StoredBatch:
     number: int
     stands: bool
     """The rows that were there are changed. If not, it is in its turn still, or its run has ended."""
+    coming: Mapping[str, Body] = field(default_factory=dict)
+    """Path → `add` of its rows, where its first step is still to come."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,11 @@ class Look:
     def unsettled(self) -> frozenset[str]:
         """Streams whose last batch stands, or is taken to, though it was not settled."""
         return frozenset(name for name, batch in self.stored.items() if batch.stands)
+
+    @property
+    def coming(self) -> dict[str, Mapping[str, Body]]:
+        """Stream → path → `add` of the requests that are taken to stand, and not stored yet."""
+        return {name: batch.coming for name, batch in self.stored.items()}
 
 
 class Deciding:
@@ -77,11 +87,23 @@ class Deciding:
         self._left = {name: batch for name, batch in look.stored.items() if not batch.stands}
         return look
 
-    def ahead(self) -> Look:
-        """What will stand when the turn that is on has ended: all that is stored, but for what ended runs have left."""
+    def ahead(self, before: Collection[str]) -> Look:
+        """What will stand when a turn comes: all that is stored, but for what ended runs have left; and what others will put.
+
+        Args:
+            before: The jobs whose turns may come before.
+        """
+        session = self._context.session
+        # Read first: what is put in between is in the log.
+        told = {one.name: announced(session, self.requests(one).location, one.name) for one in self.streams}
         look = self.now()
+        coming = {
+            name: StoredBatch(one.batch, stands=True, coming=one.adds)
+            for name, one in told.items()
+            if one is not None and one.adds and name in before and look.seen[name] >= 0
+        }
         stored = {name: replace(one, stands=self._left.get(name) != one) for name, one in look.stored.items()}
-        return replace(look, stored=stored)
+        return replace(look, stored=coming | stored)
 
     def is_read(self, look: Look) -> bool:
         """Whether what was read since a look was as it was then."""
@@ -107,7 +129,14 @@ class Deciding:
         since, until, before = then.seen[name], now.seen[name], then.stored.get(name)
         if self._context.log.is_unchanged(table.location, since, until):
             return before == now.stored.get(name)
-        return before is not None and before.stands and table.is_settled(since, until, name, before.number)
+        if before is None or not before.stands or (steps := table.steps(since, until, name, before.number)) is None:
+            return False
+        if before.coming:
+            if not steps or steps.pop(0) != ("store", frozenset(before.coming)):
+                return False
+            if not steps:
+                return now.stored.get(name) == replace(before, coming={})
+        return [step for step, _ in steps] == ["settle"]
 
 
 def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> StoredBatch | None:

@@ -9,7 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.ids import Version
+from headgate.core.rows.actions import Body
 from headgate.core.spec import Erase, Mutate, StreamSpec
+from headgate.delta.log import NOTHING_COMES
 from headgate.delta.requests import RequestTable
 from headgate.streams.deciding import Deciding
 from headgate.streams.records import column, quoted
@@ -47,6 +49,7 @@ class Erasures:
         unsettled: Erase streams whose last batch stands, though it was not settled; as it is now if None.
         since: Only the keys of erasures and lifts that these streams have written after these versions of their tables,
             whatever stands for them now.
+        coming: Stream → path → `add` of requests that are read beside those in its table, and are not in it yet.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Erasures:
         *,
         unsettled: Collection[str] | None = None,
         since: Mapping[str, Version] | None = None,
+        coming: Mapping[str, Mapping[str, Body]] | None = None,
     ) -> None:
         self._mutate = mutate
         self._set = list(mutate.set)
@@ -68,10 +72,11 @@ class Erasures:
         for stream in streams:
             assert isinstance(stream.kind, Erase)
             table = RequestTable(context.session, context.log, context.requests_of(stream))
+            more = (coming or {}).get(stream.name, NOTHING_COMES)
             if since is None:
-                keys = table.erased(is_unsettled=stream.name in (unsettled or ()))
+                keys = table.erased(is_unsettled=stream.name in (unsettled or ()), coming=more)
             elif stream.name in since:
-                keys = table.keys_since(since[stream.name])
+                keys = table.keys_since(since[stream.name], more)
                 self.is_told &= keys is not None
             else:
                 keys = None

@@ -42,7 +42,7 @@ from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamC
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
 from headgate.streams.tested import Progress, Tested
-from headgate.tables.running import coming, finish, put, stage_append
+from headgate.tables.running import announce, coming, finish, put, stage_append, withdraw
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
 """`none`: the source of a stream's MERGE is fixed rows, or of a fixed version of a table: the same each time it is read."""
@@ -171,7 +171,7 @@ class RequestStream:
                 self._check_columns(schema)
                 # What is put in the turn is not compared there any more.
                 self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
-                self._ahead.computed = self._compute(records, schema, batch_id)
+                self._ahead.computed = self._compute(records, schema, batch_id, before)
             if self._ahead.computed is None:
                 with refusals(self._spec):
                     records.count()
@@ -179,7 +179,9 @@ class RequestStream:
             self._drop_ahead()
             raise
 
-    def _compute(self, records: DataFrame, schema: StructType, batch_id: int) -> _Computed | None:
+    def _compute(
+        self, records: DataFrame, schema: StructType, batch_id: int, before: Collection[str]
+    ) -> _Computed | None:
         """What can be said of a batch now; None where requests of an earlier one are not settled yet."""
         own_look = Deciding(self._context, [self._spec]).now()
         if own_look.stored:  # by the log, which spares the usual case a Spark job
@@ -196,10 +198,10 @@ class RequestStream:
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
                 taken = replace(taken, rows=session.createDataFrame(found).coalesce(1))
                 storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
-                look = self._deciding.ahead()
+                look = self._deciding.ahead(before)
                 erasures, decided = self._decided(taken.rows, keys, look)
                 # Erasures that come while this is read are mostly those of the turn that has begun with it.
-                if self._deciding.changed(look, now := self._deciding.ahead()):
+                if self._deciding.changed(look, now := self._deciding.ahead(before)):
                     look = now
                     erasures, decided = self._decided(taken.rows, keys, look, decided.kept)
                 if decided.own.requests:
@@ -211,6 +213,7 @@ class RequestStream:
         if not decided.own.requests:
             taken.forget()
             return None
+        announce(store, self._spec.name, batch_id)
         return _Computed(
             schema=schema,
             own=own_look.seen[self._spec.name],
@@ -226,8 +229,8 @@ class RequestStream:
         """See `StreamKind.known`."""
         erasures = [self._context.requests_of(stream) for stream in self._deciding.streams]
         tables = locations(self._context.target, self._requests.location, *erasures)
-        announced = coming(self._context.session, self._context.target)
-        return [frozenset(announced), *[self._context.log.known(table) for table in tables]]
+        told = [frozenset(coming(self._context.session, table)) for table in (self._context.target, *erasures)]
+        return [*told, *[self._context.log.known(table) for table in tables]]
 
     def keep_up(self, *, before: Collection[str]) -> None:
         """Decides anew where erasures have changed that, and has the change follow the target, and appends that come before."""
@@ -238,7 +241,7 @@ class RequestStream:
             computed = ahead.computed
             if computed is None or ahead.is_taken or not self._is_own_unchanged(computed):
                 return
-            look = self._deciding.ahead()
+            look = self._deciding.ahead(before)
             if not self._still_holds(computed, look):
                 computed = self._decided_anew(computed, look)
             if computed.change is not None:
@@ -292,9 +295,11 @@ class RequestStream:
         if erasures is None or not changed:
             return True
         assert isinstance(self._kind, Mutate)
-        if any(stream.name in then.stored and stream.name in now.stored for stream in changed):
-            return False  # a batch that was there before may have come to stand, or not to
-        came = Erasures(self._context, self._kind, since={stream.name: then.seen[stream.name] for stream in changed})
+        before = {stream.name: then.stored[stream.name] for stream in changed if stream.name in then.stored}
+        if any(batch.coming or name in now.stored for name, batch in before.items()):
+            return False  # a batch that was there before, or about to be, may have come to stand, or not to
+        since = {stream.name: then.seen[stream.name] for stream in changed}
+        came = Erasures(self._context, self._kind, since=since, coming=now.coming)
         if came.is_empty:
             return True
         # Persons that other columns name, too, are looked up when rows are changed; what stands may lead to one where keys move.
@@ -307,6 +312,7 @@ class RequestStream:
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
+            withdraw(self._context.session, self._requests.location, self._spec.name)
             ahead.forget()
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
@@ -465,12 +471,15 @@ class RequestStream:
                 is_new = turn.write(location, step=STORE, name="store", statement=statement)
         finally:
             taken.forget()
+        withdraw(self._context.session, location, self._spec.name)
         return letters, is_new
 
     def _erasures(self, look: Look | None = None) -> Erasures | None:
         if not self._reads_erasures or not isinstance(self._kind, Mutate):
             return None
-        return Erasures(self._context, self._kind, unsettled=None if look is None else look.unsettled)
+        if look is None:
+            return Erasures(self._context, self._kind)
+        return Erasures(self._context, self._kind, unsettled=look.unsettled, coming=look.coming)
 
     # ---------------------------------------------------------------------------------------------- apply and settle
 

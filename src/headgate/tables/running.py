@@ -14,6 +14,7 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body
 from headgate.core.rows.publish import Published
 from headgate.core.rows.statement import Operation
+from headgate.delta.coming import Announced
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm, silence
@@ -152,9 +153,9 @@ def foresee(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
     return publisher(staged.dml.session).foresee(staged, coming, meets)
 
 
-def announce(staged: Staged, job: str) -> None:
-    """Tell others of this driver of an append that the job is going to put."""
-    publisher(staged.dml.session).coming.announce(staged.dml.table, job, staged.commit)
+def announce(staged: Staged, job: str, batch: int) -> None:
+    """Tell others of this driver of an append that the job is going to put for a batch."""
+    publisher(staged.dml.session).coming.announce(staged.dml.table, job, batch, staged.commit)
 
 
 def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
@@ -165,6 +166,11 @@ def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
 def coming(spark: SparkSession, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
     """Path → `add` of the files that these jobs have announced, or any."""
     return publisher(spark).coming.adds(table, jobs)
+
+
+def announced(spark: SparkSession, table: TableLocation, job: str) -> Announced | None:
+    """What one job has announced."""
+    return publisher(spark).coming.of(table, job)
 
 
 def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
