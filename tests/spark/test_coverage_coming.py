@@ -22,6 +22,7 @@ from headgate.streams.target import TargetRows
 from headgate.tables.running import announced, coming
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_coverage_publish import ERASURE, noting
+from tests.spark.test_delta_statements import wait_until
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, Crash, table
 
@@ -245,6 +246,29 @@ def test_erasures_that_are_written_are_taken_to_stand(b: Bench, done: list[str],
     erasing.mutate()
     assert "read" not in done
     assert "_execute" not in done
+    assert persons(b) == {"2": "q", "3": "c"}
+
+
+def test_erasures_are_announced_before_it_is_known_what_they_do(
+    b: Bench, session: SparkSession, done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mutations that are computed at the same time are decided with them."""
+    b.run("TTL", [("nobody", "erase")], ERASURE, 0)
+    erasing, stage = Erasing(b, "p"), TargetRows.stage
+    location = TableLocation(f"{b.root}/_headgate/requests/TTL")
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(TargetRows, "stage", stage)
+        wait_until(lambda: announced(session, location, "TTL") is not None)
+        erasing.mutations.stage(erasing.requests, 1, before=ERASURES)
+        return stage(*given)
+
+    monkeypatch.setattr(TargetRows, "stage", meanwhile)
+    erasing.announce()
+    erasing.erase()
+    done.clear()
+    erasing.mutate()
+    assert "read" not in done
     assert persons(b) == {"2": "q", "3": "c"}
 
 

@@ -189,7 +189,7 @@ class RequestStream:
             if stored is None or not stored.isEmpty():
                 return None
         taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
-        session, location = self._context.session, self._requests.location
+        session = self._context.session
         change = None
         try:
             with refusals(self._spec), beside(session) as begin:
@@ -197,7 +197,7 @@ class RequestStream:
                 keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
                 taken = replace(taken, rows=session.createDataFrame(found).coalesce(1))
-                storing = begin(as_job(session, self._spec.name, partial(stage_append, session, taken.rows, location)))
+                storing = begin(as_job(session, self._spec.name, partial(self._written, taken.rows, batch_id)))
                 look = self._deciding.ahead(before)
                 erasures, decided = self._decided(taken.rows, keys, look)
                 # Erasures that come while this is read are mostly those of the turn that has begun with it.
@@ -211,9 +211,9 @@ class RequestStream:
             taken.forget()
             raise
         if not decided.own.requests:
+            withdraw(session, self._requests.location, self._spec.name)
             taken.forget()
             return None
-        announce(store, self._spec.name, batch_id)
         return _Computed(
             schema=schema,
             own=own_look.seen[self._spec.name],
@@ -224,6 +224,12 @@ class RequestStream:
             decided=decided,
             change=change,
         )
+
+    def _written(self, rows: DataFrame, batch_id: int) -> Staged:
+        """The requests of a batch in files; others may decide with them from now on."""
+        store = stage_append(self._context.session, rows, self._requests.location)
+        announce(store, self._spec.name, batch_id)
+        return store
 
     def known(self) -> object:
         """See `StreamKind.known`."""
