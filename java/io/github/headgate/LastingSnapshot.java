@@ -23,7 +23,7 @@ public final class LastingSnapshot extends Snapshot {
     super(like.path(), like.version(), like.logSegment(), like.deltaLog(), like.checksumOpt());
   }
 
-  /** Have the newest snapshot be such a one, right after the commit that made it: nothing of it is cached yet. */
+  /** Have the newest snapshot be such a one, as soon as it is there: nothing of it is cached yet. */
   public static void install(DeltaLog log) {
     ReentrantLock installing = log.snapshotLock();
     installing.lock();
