@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,3 +54,36 @@ def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
     assert {row.id: row.v for row in session.table(f"delta.`{table}`").where("v > 0").collect()} == dict.fromkeys(
         (0, 1, 2, 11), 1
     )
+
+
+def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkSession, tmp_path: Path) -> None:
+    """Delta lists them in the checksum of each commit. A list that is not whole is not taken."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", enableDeletionVectors="true")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(20)")
+    headgate.DeltaTable.forPath(session, str(table)).delete("id < 2")
+    jvm = Jvm(session)
+    tracker = session.sparkContext.statusTracker()
+
+    def found() -> tuple[set[str], bool]:
+        """The files of the newest version, and whether Spark had jobs for it."""
+        group = uuid.uuid4().hex
+        session.sparkContext.setJobGroup(group, "files")
+        try:
+            with jvm.active():
+                files = jvm.delta_log(str(table)).unsafeVolatileSnapshot().allFiles().collectAsList()
+            return {str(file.path()) for file in files}, bool(tracker.getJobIdsForGroup(group))
+        finally:
+            session.sparkContext._jsc.clearJobGroup()
+
+    files, has_jobs = found()
+    assert len(files) > 1
+    assert not has_jobs
+    checksum = max((tmp_path / "t" / "_delta_log").glob("*.crc"))
+    said = json.loads(checksum.read_text())
+    assert {file["path"] for file in said["allFiles"]} == files
+    said["allFiles"].pop()
+    checksum.write_text(json.dumps(said))
+    checksum.with_name(f".{checksum.name}.crc").unlink(missing_ok=True)  # Hadoop's own checksum of the file
+    jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    jvm.trust_checksum(str(table))
+    assert found() == (files, True)

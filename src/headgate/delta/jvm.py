@@ -71,7 +71,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
-    f"{OURS}.LastingSnapshot": ("install/1", "hold/1", "release/0"),
+    f"{OURS}.LastingSnapshot": ("install/1", "prefer/1", "update/1", "hold/1", "release/0"),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""
@@ -252,15 +252,17 @@ class Jvm:
         finally:
             if held is not None:
                 held.release()
+            # That of the statement's own commit, if Delta has made it.
+            self._lasting.prefer(log)
 
     def trust_checksum(self, table: str) -> None:
-        """Have Delta take a table's size from its checksum."""
+        """Have Delta take a table's size, and the files of a small one, from its checksum."""
         self._lasting.install(self.delta_log(table))
 
     def snapshot(self, log: Any) -> Any:
         """A fresh `Snapshot`: the log is listed again."""
         with self.active():
-            return log.update(False, self.none, self.none)
+            return self._lasting.update(log)
 
     def transactions(self, snapshot: Any) -> dict[str, int]:
         """The snapshot's transaction ids with their numbers; a Spark job, unless they were given to it."""

@@ -110,11 +110,12 @@ def _commit(snapshot: Any, files: Sequence[Body], prefix: str) -> list[dict[str,
 
 
 def _checksum(commit: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What Delta would otherwise find out with two jobs of Spark: the definition, and the size."""
+    """What Delta would otherwise find out with jobs of Spark: the definition, the size and the files."""
     said = {kind: body for action in commit for kind, body in action.items()}
-    sizes = [action["add"]["size"] for action in commit if "add" in action]
-    counted = {"tableSizeBytes": sum(sizes), "numFiles": len(sizes), "numMetadata": 1, "numProtocol": 1}
-    told = {"metadata": said["metaData"], "protocol": said["protocol"]}
+    files = [{**action["add"], "dataChange": False} for action in commit if "add" in action]
+    size = sum(file["size"] for file in files)
+    counted = {"tableSizeBytes": size, "numFiles": len(files), "numMetadata": 1, "numProtocol": 1}
+    told = {"metadata": said["metaData"], "protocol": said["protocol"], "allFiles": files}
     return {**counted, **told, "inCommitTimestampOpt": said["commitInfo"]["inCommitTimestamp"]}
 
 

@@ -1,8 +1,15 @@
 package io.github.headgate;
 
 import java.util.concurrent.locks.ReentrantLock;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.VersionChecksum;
+import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.implicits.package$;
+import scala.Option;
+import scala.collection.immutable.Seq;
 
 /**
  * A snapshot whose cached state outlives its time as the newest one, for statements that still run on it.
@@ -10,8 +17,9 @@ import org.apache.spark.sql.delta.Snapshot;
  * <p>Delta drops the cache as soon as a newer snapshot is there. Whoever still asks the old one for files has its state
  * worked out again from the log, each time; beside a commit a second that is most statements.
  *
- * <p>And it takes the table's size from its checksum, where Delta sums the state up in a job of Spark, for each version that is
- * read.
+ * <p>And it takes from the checksum what is there: the table's size, and the files of a small table. Delta writes them there, and
+ * trusts it for the definition and the transactions; the files it works out from the log in a job of Spark, for each version that
+ * is read.
  */
 public final class LastingSnapshot extends Snapshot {
   // Not this object's monitor: it is held by Scala while a job of Spark works out the state.
@@ -37,9 +45,28 @@ public final class LastingSnapshot extends Snapshot {
     }
   }
 
+  /** The newest snapshot, made such a one if its checksum lists the files; without, it may have cached what it has worked out. */
+  public static Snapshot prefer(DeltaLog log) {
+    if (listsFiles(log.unsafeVolatileSnapshot().checksumOpt())) install(log);
+    return log.unsafeVolatileSnapshot();
+  }
+
+  /** A fresh snapshot: the log is listed again. */
+  public static Snapshot update(DeltaLog log) {
+    log.update(false, Option.empty(), Option.empty());
+    return prefer(log);
+  }
+
   /** The newest snapshot, to be released; null if its cache goes when a newer one comes. */
   public static LastingSnapshot hold(DeltaLog log) {
-    return log.unsafeVolatileSnapshot() instanceof LastingSnapshot newest && newest.holdIfNewest() ? newest : null;
+    return prefer(log) instanceof LastingSnapshot newest && newest.holdIfNewest() ? newest : null;
+  }
+
+  /** Delta lists those of tables of up to 50 files. */
+  private static boolean listsFiles(Option<VersionChecksum> checksum) {
+    if (!checksum.isDefined()) return false;
+    Option<Seq<AddFile>> files = checksum.get().allFiles();
+    return files.isDefined() && files.get().size() == checksum.get().numFiles();
   }
 
   private boolean holdIfNewest() {
@@ -47,6 +74,12 @@ public final class LastingSnapshot extends Snapshot {
       if (!isReplaced) holders++;
       return !isReplaced;
     }
+  }
+
+  @Override
+  public Dataset<AddFile> allFiles() {
+    if (!listsFiles(checksumOpt())) return super.allFiles();
+    return SparkSession.active().createDataset(checksumOpt().get().allFiles().get(), package$.MODULE$.addFileEncoder());
   }
 
   @Override

@@ -4,4 +4,6 @@ import scala.collection.Iterator;
 
 public interface Seq<A> {
   Iterator<A> iterator();
+
+  int size();
 }

@@ -1,8 +1,18 @@
 package org.apache.spark.sql.classic;
 
+import org.apache.spark.sql.Encoder;
 import scala.Option;
+import scala.collection.immutable.Seq;
 
 public class SparkSession extends org.apache.spark.sql.SparkSession {
+  public static SparkSession active() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public <T> Dataset<T> createDataset(Seq<T> data, Encoder<T> encoder) {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public static Option<SparkSession> getActiveSession() {
     throw new UnsupportedOperationException("stub");
   }

@@ -15,6 +15,10 @@ public class DeltaLog {
     throw new UnsupportedOperationException("stub");
   }
 
+  public Snapshot update(boolean stalenessAcceptable, Option<Object> ifNotSince, Option<CatalogTable> table) {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public Snapshot getSnapshotAt(
       long version, Option<CheckpointInstance> hint, Option<CatalogTable> table, boolean isWithinRetention) {
     throw new UnsupportedOperationException("stub");

@@ -1,6 +1,8 @@
 package org.apache.spark.sql.delta;
 
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.delta.actions.AddFile;
 import org.apache.spark.sql.delta.actions.Protocol;
 import scala.Option;
 
@@ -28,6 +30,10 @@ public class Snapshot {
   }
 
   public Protocol protocol() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Dataset<AddFile> allFiles() {
     throw new UnsupportedOperationException("stub");
   }
 
