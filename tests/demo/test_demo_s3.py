@@ -11,6 +11,7 @@ import pytest
 
 
 @pytest.mark.spark
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_three_jobs_take_turns_on_a_table_on_s3(tmp_path: Path) -> None:
     """One of them is killed, and the table is right.

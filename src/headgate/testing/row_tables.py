@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pyroaring import BitMap64
 
 from headgate.core.ids import Version
-from headgate.core.rows.actions import Action, parse
+from headgate.core.rows.actions import Action
+from headgate.core.rows.actions import parse as parse_text
 from headgate.core.rows.effects import Captured
 from headgate.core.rows.vectors import read, write_inline
 from headgate.testing.row_statements import Change, Row
@@ -22,6 +23,12 @@ Log = tuple[str, ...]
 
 class Wrong(Exception):
     """A rule is broken."""
+
+
+@lru_cache(1 << 16)
+def parse(text: str) -> tuple[Action, ...]:
+    """The actions of a commit, which many logs have."""
+    return parse_text(text)
 
 
 @cache
@@ -66,8 +73,8 @@ def marked_of(body: Mapping[str, Any]) -> BitMap64:
 
 
 def key_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """What makes a file of a table the same: path and vector."""
-    return body["path"], json.dumps(body.get("deletionVector"))
+    """What makes a file of a table the same: path and vector, which lies in the log."""
+    return body["path"], (body.get("deletionVector") or {}).get("pathOrInlineDv", "")
 
 
 def add_of(log: Log, removed: Mapping[str, Any]) -> Mapping[str, Any]:

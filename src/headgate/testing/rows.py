@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pyroaring import BitMap64
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.ids import Version
 from headgate.core.rows import publish as publishing
-from headgate.core.rows.actions import Action, changes, parse
+from headgate.core.rows.actions import Action, changes
 from headgate.core.rows.effects import (
     Captured,
     Committed,
@@ -50,6 +50,7 @@ from headgate.testing.row_tables import (
     is_told_by_feed,
     live_of,
     moved_to,
+    parse,
     rows_in,
     rows_of,
     text_of,
@@ -366,8 +367,13 @@ def _put_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
 
 def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Captured:
     """What stock Delta computes for the writer's statement on the log's last version."""
-    change, name = scenario.writers[writer], f"w{writer}-{len(trace)}"
-    return _computed(scenario, change, name, files_of(log), Version(len(log) - 1))
+    name = f"w{writer}-{len(trace)}"
+    return _whole(scenario.writers[writer], name, log, is_marking=scenario.marks, has_feed=scenario.has_feed)
+
+
+@lru_cache(1 << 16)
+def _whole(change: Change, name: str, log: Log, *, is_marking: bool, has_feed: bool) -> Captured:
+    return computed(change, name, files_of(log), Version(len(log) - 1), is_marking=is_marking, has_feed=has_feed)
 
 
 def _on_files(
@@ -378,14 +384,9 @@ def _on_files(
     there = {**files_of(log[: version + 1]), **(_coming(scenario, writer) if scenario.foresees else {})}
     if any(there.get(path) != body for path, body in bodies.items()):
         raise Wrong("a statement was executed on files that are not in the table")
-    captured = _computed(scenario, scenario.writers[writer], name, bodies, version)
+    change = scenario.writers[writer]
+    captured = computed(change, name, bodies, version, is_marking=scenario.marks, has_feed=scenario.has_feed)
     return captured if captured.actions else Committed(None)
-
-
-def _computed(
-    scenario: Scenario, change: Change, name: str, files: Mapping[str, Mapping[str, Any]], version: Version
-) -> Captured:
-    return computed(change, name, files, version, is_marking=scenario.marks, has_feed=scenario.has_feed)
 
 
 def _first(scenario: Scenario) -> str:
