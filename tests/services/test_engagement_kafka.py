@@ -28,6 +28,7 @@ def experiment() -> ModuleType:
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.zookeeper
+@pytest.mark.matrix
 @pytest.mark.timeout(1800)
 def test_with_a_coordinator_nothing_overlaps_and_without_one_writers_conflict(tmp_path: Path) -> None:
     """0 overlaps, 0 conflicts, the order kept, the table right; the same streams without turns meet conflicts."""
