@@ -57,7 +57,7 @@ class TestMemory(TurnStoreConformance):
 class TestSqlite(TurnStoreConformance):
     """The store of one machine."""
 
-    turns_each = 1
+    turns_each = 2
 
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> Callable[[], TurnStore]:
@@ -75,7 +75,7 @@ def zookeeper_node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFact
 class TestZookeeper(TurnStoreConformance):
     """The store of several machines, on a server of its own."""
 
-    turns_each = 2
+    turns_each = 4
 
     @pytest.fixture
     def open_store(self, zookeeper_node: ZookeeperNode) -> Iterator[Callable[[], TurnStore]]:

@@ -418,10 +418,7 @@ def ahead(b: Bench, name: str, batch: int, *said: str, keeps_up: bool = False) -
     return put
 
 
-KEEPS_UP = pytest.mark.parametrize(
-    "keeps_up",
-    [pytest.param(False, id="in its turn", marks=pytest.mark.matrix), pytest.param(True, id="before its turn")],
-)
+KEEPS_UP = pytest.mark.parametrize("keeps_up", [False, True], ids=["in its turn", "before its turn"])
 
 
 @KEEPS_UP
@@ -524,7 +521,7 @@ def test_only_what_others_may_have_changed_is_decided_again(
     assert sorted(b.states("Mut").values()) == ["applied", "applied", "applied", "superseded"]
 
 
-@pytest.mark.parametrize("step", ["apply", pytest.param("settle", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("step", ["apply", "settle"])
 def test_what_an_erase_stream_stores_is_taken_to_stand(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

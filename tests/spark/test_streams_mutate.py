@@ -206,7 +206,7 @@ def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -
     assert not b.stream("Mut").has_sweep_work()
 
 
-@pytest.mark.parametrize("step", ["apply", pytest.param("settle", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("step", ["apply", "settle"])
 def test_a_sweep_that_ended_between_its_steps_moves_no_row_twice(
     session: SparkSession, tmp_path: Path, step: str
 ) -> None:
@@ -275,7 +275,7 @@ def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSes
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("moves_rows", [pytest.param(False, marks=pytest.mark.matrix), True])
+@pytest.mark.parametrize("moves_rows", [False, True])
 def test_rows_meet_what_was_applied_and_not_settled(
     session: SparkSession, tmp_path: Path, step: str, moves_rows: bool
 ) -> None:
@@ -293,7 +293,7 @@ def test_rows_meet_what_was_applied_and_not_settled(
     assert not b.stream("Mut").has_sweep_work()
 
 
-@pytest.mark.parametrize("step", [STEPS[0], *(pytest.param(step, marks=pytest.mark.matrix) for step in STEPS[1:])])
+@pytest.mark.parametrize("step", STEPS)
 def test_erased_persons_stay_away_before_their_erasure_is_settled(
     session: SparkSession, tmp_path: Path, step: str
 ) -> None:

@@ -73,8 +73,8 @@ def marked_of(body: Mapping[str, Any]) -> BitMap64:
 
 
 def key_of(body: Mapping[str, Any]) -> tuple[str, str]:
-    """What makes a file of a table the same: path and vector, which lies in the log."""
-    return body["path"], (body.get("deletionVector") or {}).get("pathOrInlineDv", "")
+    """What makes a file of a table the same: path and vector."""
+    return body["path"], json.dumps(body.get("deletionVector"))
 
 
 def add_of(log: Log, removed: Mapping[str, Any]) -> Mapping[str, Any]:
