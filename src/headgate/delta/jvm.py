@@ -66,12 +66,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
-    f"{OURS}.Bulk": ("commits/5", "names/2", "read/2", "readRange/4", "texts/3", "write/3", "missing/3"),
+    f"{OURS}.Bulk": ("commits/6", "names/2", "read/2", "readRange/4", "texts/3", "write/3", "missing/3"),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
     f"{OURS}.LastingSnapshot": ("install/1", "prefer/1", "update/1", "hold/1", "release/0"),
+    f"{OURS}.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""
@@ -161,6 +162,7 @@ class _Handles:
     actions: Any
     attempt: Any
     lasting: Any
+    scratch: Any
 
 
 @lru_cache(1)
@@ -176,6 +178,7 @@ def _handles(root: Any) -> _Handles:
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
         attempt=Statics(root.io.github.headgate.Attempt),
         lasting=Statics(root.io.github.headgate.LastingSnapshot),
+        scratch=Statics(root.io.github.headgate.ScratchLogs),
     )
 
 
@@ -207,6 +210,7 @@ class Jvm:
         self._actions: Any = handles.actions
         self._attempt: Any = handles.attempt
         self._lasting: Any = handles.lasting
+        self._scratch: Any = handles.scratch
 
     @cached_property
     def hadoop_conf(self) -> Any:
@@ -279,12 +283,21 @@ class Jvm:
         numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
-    def commits_from(self, store: Any, log_path: Any, version: int, known: int) -> dict[int, Listed] | None:
+    def commits_from(
+        self, store: Any, log_path: Any, version: int, known: int, known_at_ms: int
+    ) -> dict[int, Listed] | None:
         """The commits from a version on: after `known` with their actions; of a long one, only `txn` and `protocol`.
 
         Empty where there is no log, None where a commit was cleaned up between being listed and being read.
+
+        Args:
+            store: Delta's log store of the table.
+            log_path: Of its log.
+            version: The first one.
+            known: The last one that is known.
+            known_at_ms: When its file was modified; -1 if none is known.
         """
-        text = self._bulk.commits(store, log_path, version, known, self.hadoop_conf)
+        text = self._bulk.commits(store, log_path, version, known, known_at_ms, self.hadoop_conf)
         if text is None:
             return None
         found: dict[int, Listed] = {}
@@ -330,9 +343,17 @@ class Jvm:
 
     def missing(self, root: Any, paths: Sequence[str]) -> str | None:
         """The first of these files of a table that is not there; paths as in the log, below `root`."""
-        names = [unquote(path) for path in paths if ":" not in path]
+        names = dict.fromkeys(unquote(path) for path in paths if ":" not in path)
         missing: str | None = self._bulk.missing(root.getFileSystem(self.hadoop_conf), root, "\n".join(names))
         return missing
+
+    def make_scratch(self, log_path: Any, commit: str, checksum: str) -> None:
+        """The log of a table that is there for one statement: its only commit and the checksum of that."""
+        self._scratch.make(log_path, commit, checksum, self.hadoop_conf)
+
+    def drop_scratch(self, log_path: Any) -> None:
+        """Remove such a log."""
+        self._scratch.drop(log_path, self.hadoop_conf)
 
     def forget(self, folder: Any) -> None:
         """Have Delta no longer remember the table of a folder."""

@@ -157,6 +157,14 @@ class DeltaTableLog:
         """The table's newest version, as fresh as `read_tokens`; -1 where there is no table."""
         return self.read_tokens(table).version
 
+    def seen(self, table: TableLocation) -> Version:
+        """The newest version that was read here; -1 if none was. Storage is not asked.
+
+        In a turn that has entered the table it is enough for what only turns change.
+        """
+        state = self._states.get(table)
+        return Version(-1) if state is None else state.version
+
     def commit_entry(
         self, table: TableLocation, after: Version, raised: tuple[tuple[TokenId, int], ...], user_metadata: str
     ) -> CasReply:
@@ -227,7 +235,7 @@ class DeltaTableLog:
             state = self._states.get(table) or self._load(table)
             if state is None:
                 return None
-            tail = self._jvm.commits_from(*self._places[table], state.version, state.version)
+            tail = self._jvm.commits_from(*self._places[table], state.version, state.version, state.modified_at_ms)
             if tail is None:
                 continue
             before = tail.pop(state.version, None)
@@ -255,7 +263,7 @@ class DeltaTableLog:
         transactions: dict[str, int] | None = None
         texts: dict[Version, str] = {}
         if version <= WHOLE_LOG_MAX:
-            commits = self._jvm.commits_from(*self._places[table], 0, -1) or {}
+            commits = self._jvm.commits_from(*self._places[table], 0, -1, -1) or {}
             last = commits.get(version)
             if last is not None and last.modified_at_ms == modified_at_ms and set(range(version)) <= commits.keys():
                 whole_log = (commits[number] for number in range(version + 1))
@@ -343,15 +351,18 @@ class DeltaTableLog:
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
 
-    def metadata(self, table: TableLocation) -> TableMetadata:
-        """The table's definition at its head.
+    def metadata(self, table: TableLocation, since: Version | None = None) -> TableMetadata:
+        """The table's definition at its head; or, with `since`, at any version from that one on, without a request if one is known.
 
         Raises:
             InvalidRequest: There is no table.
             Unavailable: The log could not be read.
         """
         try:
-            snapshot = self._jvm.snapshot(self._jvm.delta_log(table))
+            log = self._jvm.delta_log(table)
+            snapshot = log.unsafeVolatileSnapshot()
+            if since is None or snapshot.version() < since:
+                snapshot = self._jvm.snapshot(log)
             version = Version(snapshot.version())
             if version < 0:
                 raise InvalidRequest("there is no Delta table here; nothing was read", table=table)

@@ -36,7 +36,7 @@ def staged_on(
     Args:
         jvm: Of the statement's session.
         log: Delta's log of the table.
-        snapshot: The version that the files are of.
+        snapshot: With the definition that the table has at the version that the files are of.
         files: The `add`, or the `remove`, of each.
         stage: Runs it on the table at a path, and keeps its commit.
     """
@@ -44,20 +44,16 @@ def staged_on(
     name = PREFIX + uuid.uuid4().hex[:12]
     folder = jvm.path(root, name)
     prefix = str(root.toUri()).rstrip("/") + "/"
-    disk = root.getFileSystem(jvm.hadoop_conf)
     log_folder = jvm.path(folder, "_delta_log")
+    commit = _commit(snapshot, files, prefix)
+    lines = (json.dumps(action, ensure_ascii=False) for action in commit)
     try:
-        disk.mkdirs(log_folder)
-        commit = _commit(snapshot, files, prefix)
-        # First: who lists the log sees both.
-        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.crc"), json.dumps(_checksum(commit)).encode())
-        lines = (json.dumps(action, ensure_ascii=False) for action in commit)
-        jvm.write_bytes(jvm.path(log_folder, f"{0:020d}.json"), ("\n".join(lines) + "\n").encode())
+        jvm.make_scratch(log_folder, "\n".join(lines) + "\n", json.dumps(_checksum(commit)))
         jvm.trust_checksum(str(folder))
         captured = stage(str(folder))
     finally:
         jvm.forget(folder)
-        disk.delete(log_folder, True)
+        jvm.drop_scratch(log_folder)
     if isinstance(captured, Committed):
         return captured
     by_path = {file["path"]: file for file in files}

@@ -49,7 +49,7 @@ from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
-from headgate.delta.rows import TableRows
+from headgate.delta.rows import TableRows, VectorFiles
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
 from headgate.delta.together import lead
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
@@ -139,6 +139,7 @@ class Publisher:
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
         self.coming = Coming()
+        self.vector_files = VectorFiles()
         self._lines: dict[str, Line] = {}
         self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
@@ -387,7 +388,7 @@ class _Run:
     def rows(self) -> TableRows:
         """Made when it is asked for."""
         if self._rows is None:
-            self._rows = TableRows(self.jvm, self.log, self.dml)
+            self._rows = TableRows(self.jvm, self.log, self.dml, self.publisher.vector_files)
         return self._rows
 
     def answer(self, effect: Effect[Any]) -> Any:
@@ -464,10 +465,18 @@ class _Run:
             with self._timed():
                 return self.gate.run(lambda: run_on(path), token=self.token, is_staged=True).commit
 
-        with self.jvm.active():
-            snapshot = self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
-        executed = overlay.staged_on(self.jvm, self.log, snapshot, files, stage)
+        executed = overlay.staged_on(self.jvm, self.log, self._defined_as_at(version), files, stage)
         return executed if isinstance(executed, Committed) else self.stamped(executed)
+
+    def _defined_as_at(self, version: Version) -> Any:
+        """A snapshot with the definition that the table has at a version: the newest one, where the commits between are known."""
+        newest = self.log.unsafeVolatileSnapshot()
+        first, last = sorted((int(newest.version()), int(version)))
+        between = [self.known.get(Version(number)) for number in range(first + 1, last + 1)]
+        if all(each is not None and not any(a.kind in ("metaData", "protocol") for a in each) for each in between):
+            return newest
+        with self.jvm.active():
+            return self.log.getSnapshotAt(version, self.jvm.none, self.jvm.none, False)
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

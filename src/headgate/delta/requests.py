@@ -94,14 +94,16 @@ def _name(name: str) -> str:
 
 
 class RequestTable:
-    """One request table, read pinned to its head."""
+    """One request table, read pinned to its head, or to the version that is given."""
 
-    def __init__(self, session: SparkSession, log: DeltaTableLog, location: TableLocation) -> None:
-        self._session, self._log, self.location = session, log, location
+    def __init__(
+        self, session: SparkSession, log: DeltaTableLog, location: TableLocation, at: Version | None = None
+    ) -> None:
+        self._session, self._log, self.location, self._at = session, log, location, at
 
     def head(self) -> Version:
-        """Its newest version; -1 where it does not exist yet."""
-        return self._log.head(self.location)
+        """The version that it is read at: its newest, where none is given; -1 where it does not exist yet."""
+        return self._log.head(self.location) if self._at is None else self._at
 
     def rows(self, states: Sequence[str], coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
         """The requests in these states; None where the table does not exist yet.

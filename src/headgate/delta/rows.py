@@ -7,6 +7,7 @@ rule out are not read.
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
@@ -44,6 +45,7 @@ BUDGET_CONF, BUDGET_BYTES = "spark.headgate.testBytesMax", 2**30
 """Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
 COLLATIONS = "__COLLATIONS"
 """In a column's metadata: it is compared in another way than byte by byte. An expression's type does not say so."""
+VECTOR_FILES_BYTES_MAX = 2**24
 POSITIONS_MAX = 100_000
 """Of so many rows the positions are collected in the driver."""
 LISTED_MAX = 1_000
@@ -59,6 +61,31 @@ _State = tuple[str, str | None, str | None]
 """A file, and its vectors before and after."""
 
 
+class VectorFiles:
+    """Files of deletion vectors that were read or written last, by their URI: no file of that name ever has another content.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._files: dict[str, bytes] = {}
+        self._bytes = 0
+
+    def get(self, uri: str) -> bytes | None:
+        """One that is remembered."""
+        with self._guard:
+            return self._files.get(uri)
+
+    def keep(self, uri: str, content: bytes) -> None:
+        """Remember one, and forget the oldest where they are too many."""
+        with self._guard:
+            self._bytes += len(content) - len(self._files.pop(uri, b""))
+            self._files[uri] = content
+            while self._bytes > VECTOR_FILES_BYTES_MAX:
+                self._bytes -= len(self._files.pop(next(iter(self._files))))
+
+
 class TableRows:
     """The rows of one table, for one statement.
 
@@ -66,10 +93,11 @@ class TableRows:
         jvm: Of the statement's session.
         log: Delta's log of the table.
         dml: The statement.
+        vector_files: Those of the driver.
     """
 
-    def __init__(self, jvm: Jvm, log: Any, dml: Dml) -> None:
-        self._jvm, self._log, self._dml = jvm, log, dml
+    def __init__(self, jvm: Jvm, log: Any, dml: Dml, vector_files: VectorFiles) -> None:
+        self._jvm, self._log, self._dml, self._vector_files = jvm, log, dml, vector_files
         self._root = log.dataPath()
         self._prefix = _plain(str(self._root.toUri())).rstrip("/") + "/"
         self.rows_read = 0
@@ -79,8 +107,6 @@ class TableRows:
         self._unmet: set[_State] = set()
         """Changes with no row that belongs to one of the source."""
         self._vectors: dict[str, BitMap64] = {}
-        self._vector_files: dict[str, bytes] = {}
-        """A commit has its vectors in few files."""
 
     # ------------------------------------------------------------------------------------------------------- questions
 
@@ -183,9 +209,10 @@ class TableRows:
         return self._vectors[name]
 
     def _read_vector(self, descriptor: vectors.Descriptor, where: str) -> BitMap64:
-        if where in self._vector_files:
-            return vectors.read(descriptor, self._vector_files[where])
         path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
+        uri = str(path)
+        if (known := self._vector_files.get(uri)) is not None:
+            return vectors.read(descriptor, known)
         try:
             content = self._jvm.read_bytes(path)
         except JVM_ERRORS as error:
@@ -193,8 +220,8 @@ class TableRows:
                 "the file of a deletion vector cannot be read; nothing was written", reason=first_line(error)
             ) from error
         if content is None:
-            raise Corrupt("the file of a deletion vector is gone; nothing was written", file=str(path))
-        self._vector_files[where] = content
+            raise Corrupt("the file of a deletion vector is gone; nothing was written", file=uri)
+        self._vector_files.keep(uri, content)
         return vectors.read(descriptor, content)
 
     def write_vectors(self, positions: Sequence[BitMap64]) -> tuple[vectors.Descriptor, ...]:
@@ -204,6 +231,7 @@ class TableRows:
         content, descriptors = vectors.write(positions, uuid.uuid4().bytes)
         path = self._jvm.path(self._root, vectors.location(descriptors[0]) or "")
         self._jvm.write_bytes(path, content)
+        self._vector_files.keep(str(path), content)
         return tuple(descriptors)
 
     # ---------------------------------------------------------------------------------------------------------- files

@@ -115,7 +115,7 @@ class Change:
             token: Goes into the commit.
             looking: `look`, in the turn.
         """
-        came = self._came(log, target, log.head(target))
+        came = self._came(log, target, log.seen(target))
         version = finish(self.staged, token, self._meets(came, looking)).version
         before = log.head(target) if version is None else Version(version - 1)
         met = looking.result().met

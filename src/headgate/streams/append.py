@@ -57,8 +57,8 @@ class _Computed:
 
     look: Look
     """At the requests that it has met."""
-    version: Version
-    """Of the target, before it was read."""
+    version: Version | None
+    """Of the target, before it was looked through for keys; None where that is not done."""
     insert: Staged
     """Its commit."""
 
@@ -173,15 +173,13 @@ class AppendStream:
             announce(computed.insert, self._spec.name, self._ahead.batch_id)
 
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
-        log, target = self._context.log, self._context.target
-        version = log.head(target)
-        rows = self._met(read, look.unsettled)
-        # What stands, and what was stored and is taken to stand, must be of the same moment.
-        if not self._deciding.is_read(look):
+        session, target = self._context.session, self._context.target
+        version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
+        rows = self._met(read, look)
+        # What was stored and stands is read as it is now, and must be of the same moment as what was settled.
+        if look.unsettled and not self._deciding.is_read(look):
             return None
-        return _Computed(
-            look=look, version=version, insert=stage_append(self._context.session, rows, target, self._options)
-        )
+        return _Computed(look=look, version=version, insert=stage_append(session, rows, target, self._options))
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -207,7 +205,7 @@ class AppendStream:
                 self._table.properties,
             )
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
-        metadata, look = log.metadata(target), self._deciding.now()
+        metadata, look = log.metadata(target, log.seen(target)), self._deciding.now()
         insert: Staged | None = None
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
@@ -227,8 +225,8 @@ class AppendStream:
         try:
             if read.bad is not None:
                 letters = write_dead_letters(turn, self._context, self._spec, read.bad, batch_id)
-            write = self._write_of(insert, read, look.unsettled, is_ahead=ahead is not None)
-            before = log.head(target)
+            write = self._write_of(insert, read, look, is_ahead=ahead is not None)
+            before = log.seen(target)
             tokens: list[WriteToken] = []
 
             def statement(token: WriteToken) -> None:
@@ -245,13 +243,13 @@ class AppendStream:
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
     def _write_of(
-        self, insert: Staged | None, read: _Read, unsettled: frozenset[str], *, is_ahead: bool
+        self, insert: Staged | None, read: _Read, look: Look, *, is_ahead: bool
     ) -> Callable[[WriteToken], object]:
         """What writes a batch with a token: its commit is put, or it is computed now."""
         if insert is not None:
             return partial(finish, insert)
         session, target = self._context.session, self._context.target
-        insert_now = partial(append, self._met(read, unsettled), target, options=self._options)
+        insert_now = partial(append, self._met(read, look), target, options=self._options)
         if not is_ahead:
             return insert_now
         return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
@@ -267,9 +265,9 @@ class AppendStream:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
         return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
-    def _met(self, read: _Read, unsettled: frozenset[str]) -> DataFrame:
-        """The rows that a batch adds, after what stands for them now."""
-        rows = self._without_erased(self._with_standing(read.rows, unsettled), unsettled)
+    def _met(self, read: _Read, look: Look) -> DataFrame:
+        """The rows that a batch adds, after what stands for them."""
+        rows = self._without_erased(self._with_standing(read.rows, look), look)
         if self._append.on_duplicate == "keep_first":
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS)
@@ -277,8 +275,8 @@ class AppendStream:
     def _holds(self, computed: _Computed, now: Look) -> bool:
         """Whether no commit has changed what a batch was computed from."""
         # Rows that others append concern only who looks for keys.
-        is_concerned = self._append.on_duplicate == "keep_first"
-        if is_concerned and not self._context.log.is_unchanged(self._context.target, computed.version):
+        version = computed.version
+        if version is not None and not self._context.log.is_unchanged(self._context.target, version):
             return False
         return not self._deciding.changed(computed.look, now)
 
@@ -293,9 +291,9 @@ class AppendStream:
         return {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
 
     def _written_by(self, token: WriteToken, before: Version) -> int:
-        """Rows in the commit of this token, which is after `before`."""
+        """Rows in the commit of this token, which is after `before`, and was looked for when it was made."""
         log, target = self._context.log, self._context.target
-        for commit in reversed(log.commits(target, before, log.head(target))):
+        for commit in reversed(log.commits(target, before, log.seen(target))):
             if commit.tokens.get(token.token_id) == token.number:
                 return int(commit.metrics.get("numOutputRows", 0))
         return 0
@@ -393,26 +391,26 @@ class AppendStream:
     def _request_tables(self) -> list[TableLocation]:
         return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
-    def _with_standing(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
+    def _with_standing(self, rows: DataFrame, look: Look) -> DataFrame:
         """The rows after the standing mutations of the table, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Mutate):
                 continue
-            standing = self._deciding.requests(stream).standing(
+            standing = self._deciding.requests(stream, look).standing(
                 moves_rows=stream.kind.moves_rows, stand_for_ms=stream.kind.stand_for_ms, now_ms=now_ms
             )
             if standing is not None:
                 rows = meet(rows, standing, stream.kind)
-            if stream.name in unsettled and (later := later_rules(self._context, stream)) is not None:
+            if stream.name in look.unsettled and (later := later_rules(self._context, stream)) is not None:
                 rows = meet(rows, later, stream.kind)
         return rows
 
-    def _without_erased(self, rows: DataFrame, unsettled: frozenset[str]) -> DataFrame:
+    def _without_erased(self, rows: DataFrame, look: Look) -> DataFrame:
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue
-            erased = self._deciding.requests(stream).erased(is_unsettled=stream.name in unsettled)
+            erased = self._deciding.requests(stream, look).erased(is_unsettled=stream.name in look.unsettled)
             if erased is None:
                 continue
             names = {name.lower(): name for name in rows.columns}

@@ -62,9 +62,10 @@ class Deciding:
         self._left: Mapping[str, StoredBatch] = {}
         """Batches that were stored and not applied when nobody else had the turn: their runs have ended."""
 
-    def requests(self, stream: StreamSpec) -> RequestTable:
-        """Of one of them."""
-        return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream))
+    def requests(self, stream: StreamSpec, look: Look | None = None) -> RequestTable:
+        """Of one of them, as they are, or as they were at a look."""
+        at = None if look is None else look.seen[stream.name]
+        return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream), at)
 
     def now(self) -> Look:
         """What stands."""

@@ -291,8 +291,9 @@ class RequestStream:
             return None
         return Change.compute(rows, decided, self._context.log.head(self._context.target))
 
-    def _is_own_unchanged(self, computed: _Computed) -> bool:
-        return self._context.log.is_unchanged(self._requests.location, computed.own)
+    def _is_own_unchanged(self, computed: _Computed, *, is_entered: bool = False) -> bool:
+        log, location = self._context.log, self._requests.location
+        return log.is_unchanged(location, computed.own, log.seen(location) if is_entered else None)
 
     def _still_holds(self, computed: _Computed, now: Look) -> bool:
         """Whether what was decided before the turn is what would be decided with the erasures that are there now."""
@@ -343,7 +344,7 @@ class RequestStream:
                 begin(as_job(self._context.session, self._spec.name, partial(self.keep_up, before=())))
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = self._deciding.in_turn()
-            is_own_unchanged = computed is not None and self._is_own_unchanged(computed)
+            is_own_unchanged = computed is not None and self._is_own_unchanged(computed, is_entered=True)
             taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
             letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
         if ahead is not None:
@@ -565,7 +566,7 @@ class RequestStream:
     ) -> Met | None:
         """Changes the rows that are there; what was met, on the version that the change was computed on."""
         log, target = self._context.log, self._context.target
-        if log.head(target) < 0 or not decided.paths:
+        if log.seen(target) < 0 or not decided.paths:
             return None
         met: Met | None = None
 
@@ -615,7 +616,8 @@ class RequestStream:
         met: Met | None,
     ) -> Tested:
         log, target = self._context.log, self._context.target
-        last = self._progress.last() or self._sweeps.counted()
+        # Others write no requests of this stream while it has the turn.
+        last = self._progress.last(log.seen(self._requests.location)) or self._sweeps.counted()
         first_seen = dict(zip(held.rows["request_id"].to_pylist(), held.rows["first_seen_ms"].to_pylist(), strict=True))
         now_waiting = [id_ for id_, outcome in settled.items() if outcome.state == "waiting"]
         if not self._meaning.is_standing:

@@ -201,9 +201,8 @@ def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
 
 def target_schema(context: StreamContext) -> StructType | None:
     """The target's columns; None where there is no table yet."""
-    if context.log.head(context.target) < 0:
-        return None
-    return context.log.metadata(context.target).schema
+    head = context.log.head(context.target)
+    return None if head < 0 else context.log.metadata(context.target, head).schema
 
 
 def lacking(schema: StructType, names: Sequence[str]) -> list[str]:

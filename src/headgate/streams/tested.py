@@ -51,9 +51,10 @@ class Progress:
         self._said: tuple[Version, Tested] | None = None
         self._walked: tuple[Version, Version, frozenset[str]] | None = None
 
-    def last(self) -> Tested | None:
-        """What the last `settle` said; `NEVER` if there was none, None if the log does not tell any more."""
-        log, head = self._context.log, self._context.log.head(self._requests)
+    def last(self, head: Version | None = None) -> Tested | None:
+        """What the last `settle` said, up to now or to a version; `NEVER` if there was none, None if the log does not tell."""
+        log = self._context.log
+        head = log.head(self._requests) if head is None else head
         known = -1 if self._said is None or self._said[0] > head else self._said[0]
         upto = head
         while upto > known:

@@ -3,9 +3,16 @@ package io.github.headgate;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.io.InterruptedIOException;
 import java.io.OutputStream;
 import java.nio.file.NoSuchFileException;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
@@ -19,7 +26,7 @@ import scala.collection.Iterator;
 public final class Bulk {
   private static final String COMMIT = "\\d{20}\\.json";
   private static final int KIND_WIDTH = 24; // an action's kind is the first key of its line
-  private static final long SHORT_MAX = 1 << 16; // bytes of a commit that is told whole
+  private static final ExecutorService ASKING = Executors.newFixedThreadPool(8, Bulk::daemon); // requests to storage mostly wait
 
   private Bulk() {}
 
@@ -28,9 +35,13 @@ public final class Bulk {
    * modification (ms) and 1 or 0 for told whole or not; below it, for versions after `known`, the actions, of a long one
    * those of the kinds `txn` and `protocol`. Empty where there is no log, null where a commit was cleaned up between being
    * listed and being read.
+   *
+   * @param knownAtMs when `known` was modified; -1 if it is not known
    */
-  public static String commits(LogStore store, Path log, long from, long known, Configuration conf) throws IOException {
+  public static String commits(LogStore store, Path log, long from, long known, long knownAtMs, Configuration conf)
+      throws IOException {
     StringBuilder found = new StringBuilder();
+    boolean isOfKnownTable = false;
     Iterator<FileStatus> files;
     try {
       files = store.listFrom(new Path(log, String.format(Locale.ROOT, "%020d.json", from)), conf);
@@ -42,15 +53,20 @@ public final class Bulk {
       String name = file.getPath().getName();
       if (!name.matches(COMMIT)) continue;
       long version = Long.parseLong(name.substring(0, 20));
-      boolean isWhole = version > known && file.getLen() <= SHORT_MAX;
+      if (version == known) isOfKnownTable = file.getModificationTime() == knownAtMs;
+      boolean isWhole = version > known && file.getLen() <= CommitTexts.SHORT_MAX;
       found.append('\u0001').append(version).append(' ').append(file.getModificationTime()).append(isWhole ? " 1\n" : " 0\n");
       if (version <= known) continue;
       try {
+        if (isWhole) {
+          found.append(CommitTexts.of(file, isOfKnownTable, store, conf));
+          continue;
+        }
         Iterator<String> lines = store.read(file.getPath(), conf).iterator();
         while (lines.hasNext()) {
           String line = lines.next();
           String kind = line.substring(0, Math.min(KIND_WIDTH, line.length()));
-          if (isWhole || kind.contains("\"txn\"") || kind.contains("\"protocol\"")) found.append(line).append('\n');
+          if (kind.contains("\"txn\"") || kind.contains("\"protocol\"")) found.append(line).append('\n');
         }
       } catch (FileNotFoundException | NoSuchFileException cleaned) {
         return null;
@@ -68,12 +84,12 @@ public final class Bulk {
     LogStore store = log.store();
     Iterator<FileStatus> files = store.listFrom(new Path(log.logPath(), String.format(Locale.ROOT, "%020d.json", from)), conf);
     while (files.hasNext()) {
-      Path path = files.next().getPath();
-      if (!path.getName().matches(COMMIT)) continue;
-      found.append('\u0001').append(Long.parseLong(path.getName().substring(0, 20))).append('\n');
+      FileStatus file = files.next();
+      String name = file.getPath().getName();
+      if (!name.matches(COMMIT)) continue;
+      found.append('\u0001').append(Long.parseLong(name.substring(0, 20))).append('\n');
       try {
-        Iterator<String> lines = store.read(path, conf).iterator();
-        while (lines.hasNext()) found.append(lines.next()).append('\n');
+        found.append(CommitTexts.of(file, false, store, conf));
       } catch (FileNotFoundException | NoSuchFileException cleaned) {
         return null;
       }
@@ -107,12 +123,19 @@ public final class Bulk {
   }
 
   /** The first of these files below a folder, a line each, that does not exist; null if all do. */
-  public static String missing(FileSystem files, Path folder, String names) throws IOException {
-    if (names.isEmpty()) return null;
-    for (String name : names.split("\n")) {
-      if (!files.exists(new Path(folder, name))) return name;
+  public static String missing(FileSystem files, Path folder, String lines) throws IOException {
+    if (lines.isEmpty()) return null;
+    String[] names = lines.split("\n");
+    List<Future<Boolean>> asked = new ArrayList<>();
+    for (String name : names) asked.add(ASKING.submit(() -> files.exists(new Path(folder, name))));
+    try {
+      for (int i = 0; i < names.length; i++) if (!asked.get(i).get()) return names[i];
+      return null;
+    } catch (ExecutionException failed) {
+      throw failed.getCause() instanceof IOException told ? told : new IOException(failed.getCause());
+    } catch (InterruptedException ended) {
+      throw new InterruptedIOException();
     }
-    return null;
   }
 
   /** The names of a folder's files, a line each; empty where there is none. */
@@ -124,5 +147,11 @@ public final class Bulk {
       return "";
     }
     return names.toString();
+  }
+
+  private static Thread daemon(Runnable work) {
+    Thread thread = new Thread(work, "headgate-asking");
+    thread.setDaemon(true);
+    return thread;
   }
 }

@@ -92,6 +92,7 @@ public class GateLogStore extends LogStore {
             if (waited != null) WAITED.set(waited);
             throw taken;
           }
+          CommitTexts.put(path, lines.all());
           gate.isPut(job);
           if (scope != null) gate.isDone(scope, version);
           return;
@@ -105,12 +106,14 @@ public class GateLogStore extends LogStore {
 
   @Override
   public CloseableIterator<String> read(Path path, Configuration conf) throws IOException {
-    return behind(path).read(path, conf);
+    CloseableIterator<String> held = ScratchLogs.read(path);
+    return held == null ? behind(path).read(path, conf) : held;
   }
 
   @Override
   public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
-    return behind(path).listFrom(path, conf);
+    Iterator<FileStatus> held = ScratchLogs.listFrom(path);
+    return held == null ? behind(path).listFrom(path, conf) : held;
   }
 
   @Override

@@ -1,6 +1,8 @@
 package org.apache.hadoop.fs;
 
 public class FileStatus {
+  public FileStatus(long length, boolean isDirectory, int replication, long blockSize, long modifiedAt, Path path) {}
+
   public Path getPath() {
     return null;
   }
