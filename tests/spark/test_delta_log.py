@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import uuid
@@ -401,6 +402,31 @@ def test_commits_that_came_with_the_head_are_not_read_again(
     paths[3].unlink()
     with pytest.raises(LogGone):
         log.commits(table, Version(2), Version(4))
+
+
+@pytest.mark.parametrize("is_the_same", [True, False], ids=["the table", "another in its place"])
+def test_a_commit_that_was_put_here_is_not_read_back(session: SparkSession, tmp_path: Path, is_the_same: bool) -> None:
+    """A turn asks for it at once. Behind a commit that is still the file that it was nobody else can have put that version; in a
+    table that was made anew it is another's.
+    """
+    table, log = make_table(session, tmp_path / "t"), DeltaTableLog(session)
+    assert log.head(table) == 0
+    append(rows(session, 1), table, write_token(1, 0))
+    first, last = commit_paths(table)
+    put, other = str(number(1, 0)), str(number(1, 1))
+    assert (len(put), put in last.read_text()) == (len(other), True)
+    last.write_text(last.read_text().replace(put, other))
+    if not is_the_same:
+        os.utime(first, (1, 1))
+    for reader in (log, DeltaTableLog(session)):  # once listed behind a known one, it is known to all by its time
+        assert reader.read_tokens(table).tokens == {QUERY: number(1, 0) if is_the_same else number(1, 1)}
+        text = Jvm(session).texts_from(Jvm(session).delta_log(table), 1)
+        assert text is not None
+        assert (put in text[1]) == is_the_same
+    os.utime(last, (1, 1))
+    again = Jvm(session).texts_from(Jvm(session).delta_log(table), 1)
+    assert again is not None
+    assert other in again[1]
 
 
 @pytest.fixture(scope="module")

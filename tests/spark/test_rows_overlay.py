@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter
@@ -16,7 +17,8 @@ import headgate
 from headgate.core.rows.rebase import KEYS_CAME
 from headgate.delta.jvm import Jvm
 from headgate.delta.overlay import ABANDONED_AFTER_S
-from headgate.delta.publish import Outcome
+from headgate.delta.publish import Outcome, Staged
+from headgate.delta.rows import VectorFiles
 from headgate.delta.statements import confs
 from headgate.tables.running import collected, finish, publisher
 from headgate.tables.sql import statement
@@ -82,6 +84,69 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     known = [str(gate) for gate in gates.get(None).keySet()]
     assert any(table in gate for gate in known)
     assert not any(Path(path).name in gate for gate in known)
+
+
+def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path) -> None:
+    """Delta lists a log several times for a statement; its commit is on disk, too, as Spark reads commits past the log store."""
+    table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
+    definition = (Path(table) / "_delta_log" / f"{0:020d}.json").read_text()
+    folder = jvm.path(jvm.delta_log(table).dataPath(), "hg0123456789ab")
+    log_path, on_disk = jvm.path(folder, "_delta_log"), tmp_path / "t" / "hg0123456789ab" / "_delta_log"
+    said = {kind: body for line in definition.splitlines() for kind, body in json.loads(line).items()}
+    counted = {"tableSizeBytes": 0, "numFiles": 0, "numMetadata": 1, "numProtocol": 1}
+    told = {"metadata": said["metaData"], "protocol": said["protocol"], "allFiles": []}
+    jvm.make_scratch(log_path, definition, json.dumps({**counted, **told}))
+    try:
+        assert [path.name for path in on_disk.iterdir() if not path.name.startswith(".")] == [f"{0:020d}.json"]
+        assert (on_disk / f"{0:020d}.json").read_text() == definition
+        (on_disk / f"{0:020d}.json").unlink()
+        snapshot = jvm.snapshot(jvm.delta_log(str(folder)))
+        assert snapshot.version() == 0
+        assert snapshot.checksumOpt().isDefined()
+        assert jvm.texts_from(jvm.delta_log(str(folder)), 0) == {0: definition}
+    finally:
+        jvm.forget(folder)
+        jvm.drop_scratch(log_path)
+    assert not on_disk.exists()
+    assert jvm.delta_log(str(folder)).unsafeVolatileSnapshot().version() == -1
+
+
+def test_files_of_vectors_are_read_once(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for the next statement, and none that was written here."""
+    table, read = make_table(session, tmp_path / "t", enableDeletionVectors="true"), list[str]()
+    rows(session, *range(20)).write.format("delta").mode("append").save(table)
+    read_bytes = Jvm.read_bytes
+
+    def noted(self: Jvm, path: Any) -> bytes | None:
+        read.append(str(path))
+        return read_bytes(self, path)
+
+    def staged(id_: int) -> Staged:
+        dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = {id_}")
+        assert dml is not None
+        return publisher(session).stage(dml)
+
+    monkeypatch.setattr(Jvm, "read_bytes", noted)
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 0")
+    ours = [staged(1), staged(2)]
+    session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    assert [finish(one).level for one in ours] == [2, 2]
+    # What the file had before them, what the winner gave it, and one of each of ours; what came of these was written here.
+    assert len(read) == len(set(read)) == 4, read
+    assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
+
+
+def test_so_many_bytes_of_vectors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten first, one that is kept again is the newest, and what is longer than all is not remembered."""
+    monkeypatch.setattr("headgate.delta.rows.VECTOR_FILES_BYTES_MAX", 10)
+    files = VectorFiles()
+    for uri, content in (("a", b"1234"), ("b", b"1234"), ("a", b"12345"), ("c", b"12")):
+        files.keep(uri, content)
+    assert [files.get(uri) for uri in "abc"] == [b"12345", None, b"12"]
+    files.keep("d", b"12345678901")
+    assert [files.get(uri) for uri in "abcd"] == [None] * 4
+    files.keep("e", b"1234567890")
+    assert files.get("e") == b"1234567890"
 
 
 def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, tmp_path: Path) -> None:
