@@ -97,6 +97,7 @@ class HandTurn:
             except StatementConflict:
                 continue
             self.written.append(name)
+            self.log.read_tokens(table)
             if name in self.crash_after:
                 raise Crash(name)
             return True

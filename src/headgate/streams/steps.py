@@ -42,6 +42,8 @@ class BatchTurn(Protocol):
     def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
         """Runs `statement` once under its token; False if an earlier run had applied it and it was not called.
 
+        The table's tokens are read before it and after it, which is what `DeltaTableLog.seen` then tells.
+
         A statement that raises `StatementConflict` is run again from the token read on, so it may be called several times.
         """
         ...
