@@ -66,7 +66,16 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
-    f"{OURS}.Bulk": ("commits/6", "names/2", "read/2", "readRange/4", "texts/3", "write/3", "missing/3"),
+    f"{OURS}.Bulk": (
+        "commits/6",
+        "names/2",
+        "read/2",
+        "readRange/4",
+        "lacking/3",
+        "texts/3",
+        "write/3",
+        "missing/3",
+    ),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
@@ -107,33 +116,36 @@ def check_jvm(spark: SparkSession) -> None:
     """
     jvm: Any = spark._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    lacking = []
+    find_class = jvm.java.lang.Class.forName
+    other_jar = "without Headgate's jar, or with that of another version"
+    for name, made in ((f"{DELTA}.DeltaLog", "without Delta"), (f"{OURS}.Bulk", other_jar)):
+        try:
+            find_class(name, False, loader)
+        except JVM_ERRORS as error:
+            raise _made(made) from error
+    ours, lacking = Statics(jvm.io.github.headgate.Bulk), []
     for name, methods in {**NEEDED, **OURS_NEEDED}.items():
         try:
-            found_class = jvm.java.lang.Class.forName(name, False, loader)
-            found = {f"{method.getName()}/{method.getParameterCount()}" for method in found_class.getMethods()}
-            found |= {f"<init>/{constructor.getParameterCount()}" for constructor in found_class.getConstructors()}
-        except JVM_ERRORS as error:
-            if name == f"{DELTA}.DeltaLog":
-                raise MissingExtra(
-                    "this Spark session was made without Delta; nothing was done",
-                    advice="Start it with headgate.session(…), or with the jars of: headgate jars path",
-                ) from error
+            # One call a class, where py4j takes several for each method; and a short answer: one of more than 8 KiB takes 40 ms.
+            lacking += [f"{name}.{method}" for method in ours.lacking(name, "\n".join(methods), loader).split()]
+        except JVM_ERRORS:
             lacking.append(name)
-        else:
-            lacking += [f"{name}.{method}" for method in methods if method not in found]
     if any(name.startswith(OURS) for name in lacking):
-        raise MissingExtra(
-            "this Spark session was made without Headgate's jar, or with that of another version; nothing was done",
-            advice="Start it with headgate.session(…), or with the jars of: headgate jars path",
-            lacking=", ".join(lacking),
-        )
+        raise _made(other_jar, lacking=", ".join(lacking))
     if lacking:
         raise UnsupportedTable(
             "this version of Delta lacks what Headgate calls; nothing was done",
             advice="Use the version of Delta that belongs to this release: headgate jars path",
             lacking=", ".join(lacking),
         )
+
+
+def _made(how: str, **facts: str) -> MissingExtra:
+    return MissingExtra(
+        f"this Spark session was made {how}; nothing was done",
+        advice="Start it with headgate.session(…), or with the jars of: headgate jars path",
+        **facts,
+    )
 
 
 class Statics:

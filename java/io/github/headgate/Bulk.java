@@ -5,10 +5,14 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.io.InterruptedIOException;
 import java.io.OutputStream;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Method;
 import java.nio.file.NoSuchFileException;
 import java.util.ArrayList;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.Set;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -147,6 +151,19 @@ public final class Bulk {
       return "";
     }
     return names.toString();
+  }
+
+  /**
+   * Which of these methods a class has not got; `<init>` is a constructor.
+   *
+   * @param methods a line each, of name and number of parameters
+   */
+  public static String lacking(String name, String methods, ClassLoader loader) throws ClassNotFoundException {
+    Class<?> found = Class.forName(name, false, loader);
+    Set<String> lacking = new LinkedHashSet<>(methods.lines().toList());
+    for (Method method : found.getMethods()) lacking.remove(method.getName() + "/" + method.getParameterCount());
+    for (Constructor<?> one : found.getConstructors()) lacking.remove("<init>/" + one.getParameterCount());
+    return String.join("\n", lacking);
   }
 
   private static Thread daemon(Runnable work) {
