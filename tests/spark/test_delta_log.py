@@ -429,6 +429,35 @@ def test_a_commit_that_was_put_here_is_not_read_back(session: SparkSession, tmp_
     assert other in again[1]
 
 
+@pytest.mark.parametrize("length", [1, 5000, 20_000, 20_001, 20_002, 301_000])
+def test_long_answers_come_whole(session: SparkSession, tmp_path: Path, length: int) -> None:
+    """In parts, as py4j waits within one of more than 8 KiB; none of them splits what takes two places in UTF-16."""
+    table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
+    foreign_commit(table, txn("x" * (length % 10) + "\U0001f511ä" * (length // 3), 1))
+    path = commit_paths(table)[1]
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions), encoding="utf-8")
+    assert jvm.texts_from(jvm.delta_log(table), 1) == {1: path.read_text(encoding="utf-8")}
+
+
+def test_no_part_of_a_long_answer_is_kept(session: SparkSession, tmp_path: Path) -> None:
+    """What is kept by the JVM for the next call is gone with it; an answer of 5,000 characters needs none."""
+    table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
+    calls: list[int] = []
+    parts = jvm._parts
+
+    class Counted:
+        def next(self, number: int) -> str:
+            calls.append(number)
+            return str(parts.next(number))
+
+    jvm._parts = Counted()
+    foreign_commit(table, txn("x" * 20_000, 1))
+    assert jvm.texts_from(jvm.delta_log(table), 1) == {1: commit_paths(table)[1].read_text()}
+    assert len(calls) == 4
+    assert [parts.next(number) for number in calls] == [None] * 4
+
+
 @pytest.fixture(scope="module")
 def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
     """Counts the Spark jobs of a call."""

@@ -81,7 +81,7 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
-                kept, version = self._gate.take(token, table), int(self._gate.done(token))
+                kept, version = self._take(token, table), int(self._gate.done(token))
                 if kept is not None:
                     return Ran(_captured(kept, table), None)
                 raise_refusal(error)
@@ -90,6 +90,9 @@ class Gate:
                 raise
         version = int(self._gate.done(token))
         return Ran(Committed(Version(version) if version >= 0 else None), returned)
+
+    def _take(self, token: str, table: TableLocation | None) -> str | None:
+        return self._jvm.whole(self._gate.take(token, table))
 
     @contextmanager
     def closed(self) -> Iterator[None]:
@@ -106,7 +109,7 @@ class Gate:
         except Exception as error:
             raised = error
         # Also where the code itself has caught what ended its commit.
-        if self._gate.take(token, None) is not None:
+        if self._take(token, None) is not None:
             raise InvalidRequest(
                 "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
                 "headgate.DeltaTable or headgate.sql wanted to commit; nothing was written",

@@ -81,11 +81,14 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
     ),
     f"{OURS}.LastingSnapshot": ("install/1", "prefer/1", "update/1", "hold/1", "release/0"),
+    f"{OURS}.Parts": ("next/1",),
     f"{OURS}.ScratchLogs": ("make/4", "drop/2"),
     f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""
 
+PART = "\x02"
+"""Around the number of what is left of an answer."""
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
@@ -174,6 +177,7 @@ class _Handles:
     actions: Any
     attempt: Any
     lasting: Any
+    parts: Any
     scratch: Any
 
 
@@ -190,6 +194,7 @@ def _handles(root: Any) -> _Handles:
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
         attempt=Statics(root.io.github.headgate.Attempt),
         lasting=Statics(root.io.github.headgate.LastingSnapshot),
+        parts=Statics(root.io.github.headgate.Parts),
         scratch=Statics(root.io.github.headgate.ScratchLogs),
     )
 
@@ -222,6 +227,7 @@ class Jvm:
         self._actions: Any = handles.actions
         self._attempt: Any = handles.attempt
         self._lasting: Any = handles.lasting
+        self._parts: Any = handles.parts
         self._scratch: Any = handles.scratch
 
     @cached_property
@@ -295,6 +301,15 @@ class Jvm:
         numbers = self._transactions.numbers({app_id: str(number) for app_id, number in transactions.items()})
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
+    def whole(self, answer: str | None) -> str | None:
+        """An answer that may have come in parts; see `Parts.java`."""
+        parts = []
+        while answer is not None and answer.startswith(PART):
+            number, part = answer[1:].split(PART, 1)
+            parts.append(part)
+            answer = self._parts.next(int(number))
+        return "".join([*parts, answer]) if answer is not None else None
+
     def commits_from(
         self, store: Any, log_path: Any, version: int, known: int, known_at_ms: int
     ) -> dict[int, Listed] | None:
@@ -309,7 +324,7 @@ class Jvm:
             known: The last one that is known.
             known_at_ms: When its file was modified; -1 if none is known.
         """
-        text = self._bulk.commits(store, log_path, version, known, known_at_ms, self.hadoop_conf)
+        text = self.whole(self._bulk.commits(store, log_path, version, known, known_at_ms, self.hadoop_conf))
         if text is None:
             return None
         found: dict[int, Listed] = {}
@@ -321,7 +336,7 @@ class Jvm:
 
     def texts_from(self, log: Any, version: int) -> dict[int, str] | None:
         """The whole commits from a version on; None where one was cleaned up between being listed and being read."""
-        text = self._bulk.texts(log, version, self.hadoop_conf)
+        text = self.whole(self._bulk.texts(log, version, self.hadoop_conf))
         if text is None:
             return None
         found = {}

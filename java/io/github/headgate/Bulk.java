@@ -76,7 +76,7 @@ public final class Bulk {
         return null;
       }
     }
-    return found.toString();
+    return Parts.of(found.toString());
   }
 
   /**
@@ -98,7 +98,7 @@ public final class Bulk {
         return null;
       }
     }
-    return found.toString();
+    return Parts.of(found.toString());
   }
 
   /** Writes a new file; fails where there is one. */

@@ -190,7 +190,7 @@ public final class Gate {
    */
   public static String take(String token, String table) {
     Commit commit = KEPT.remove(token);
-    if (commit == null || table == null || commit.isOf(new Path(table))) return commit == null ? null : commit.text;
+    if (commit == null || table == null || commit.isOf(new Path(table))) return commit == null ? null : Parts.of(commit.text);
     return "\n" + commit.table.toUri().getPath();
   }
 
