@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.rows.rebase import KEYS_CAME
-from headgate.delta.jvm import Jvm
+from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.overlay import ABANDONED_AFTER_S
 from headgate.delta.publish import Outcome, Staged
 from headgate.delta.rows import VectorFiles
@@ -134,6 +134,21 @@ def test_files_of_vectors_are_read_once(session: SparkSession, tmp_path: Path, m
     # What the file had before them, what the winner gave it, and one of each of ours; what came of these was written here.
     assert len(read) == len(set(read)) == 4, read
     assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
+
+
+def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSession, tmp_path: Path) -> None:
+    """Readable to the same, whatever the mask of the process is; in new folders; and never in the place of another file."""
+    jvm, before = Jvm(session), os.umask(0o077)
+    try:
+        jvm.hadoop_conf.set("fs.permissions.umask-mode", "007")
+        ours = tmp_path / "a b" / "ours.bin"
+        jvm.write_bytes(jvm.absolute(ours.as_uri()), b"one")
+    finally:
+        os.umask(before)
+    with pytest.raises(JVM_ERRORS):
+        jvm.write_bytes(jvm.absolute(ours.as_uri()), b"two")
+    assert ours.read_bytes() == b"one" and jvm.read_bytes(jvm.absolute(ours.as_uri())) == b"one"
+    assert ours.stat().st_mode & 0o777 == 0o660
 
 
 def test_so_many_bytes_of_vectors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -506,8 +506,12 @@ class _Run:
         statement = classify(
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
-        if statement.reads is Reads.KEYS:
-            _ = self.dml.described_keys  # read from the source now, while nobody waits
+        # What will be asked of others' commits is found out now, while nobody waits.
+        match statement.reads:
+            case Reads.KEYS:
+                _ = self.rows, self.dml.described_keys
+            case Reads.ROWS:
+                _ = self.rows, self.dml.described_condition
         return statement
 
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
@@ -587,16 +591,18 @@ class _Run:
         jvm, job = self.publisher.jvm, self.dml.session.conf.get(JOB_CONF, None)
         try:
             snapshot = self.log.unsafeVolatileSnapshot()
-            if snapshot.version() != version - 1:
+            found = snapshot.version()
+            if found != version - 1:
                 snapshot = jvm.snapshot(self.log)
-            if not self._is_the_same(snapshot) or snapshot.version() < version - 1:
+                found = snapshot.version()
+            if not self._is_the_same(snapshot, found) or found < version - 1:
                 raise InvalidRequest(
                     "the table was dropped, or made anew, while the statement ran; nothing was written",
                     advice="Run the statement again",
                     table=self.dml.table,
                     **_facts(self._maker(snapshot)),
                 )
-            if snapshot.version() != version - 1:
+            if found != version - 1:
                 return exact.Tried("stale", "")
             with self.gate.history(self.token, info), self.gate.acting(job):
                 return exact.commit(
@@ -613,9 +619,9 @@ class _Run:
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
             ) from error
 
-    def _is_the_same(self, snapshot: Any) -> bool:
+    def _is_the_same(self, snapshot: Any, version: int) -> bool:
         """Whether it is of the table that the statement was executed on, be it with another definition and id, as after REPLACE."""
-        now = Base(str(snapshot.metadata().id()), Version(snapshot.version()))
+        now = Base(str(snapshot.metadata().id()), Version(version))
         if now.table_id != self.base.table_id:
             try:
                 with self.publisher.jvm.active():

@@ -209,12 +209,12 @@ class TableRows:
         return self._vectors[name]
 
     def _read_vector(self, descriptor: vectors.Descriptor, where: str) -> BitMap64:
-        path = self._jvm.path(self._root, where) if descriptor["storageType"] == "u" else self._jvm.absolute(where)
-        uri = str(path)
+        is_below = descriptor["storageType"] == "u"
+        uri = self._prefix + where if is_below else where
         if (known := self._vector_files.get(uri)) is not None:
             return vectors.read(descriptor, known)
         try:
-            content = self._jvm.read_bytes(path)
+            content = self._jvm.read_bytes(self._jvm.path(self._root, where) if is_below else self._jvm.absolute(where))
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the file of a deletion vector cannot be read; nothing was written", reason=first_line(error)
@@ -229,9 +229,9 @@ class TableRows:
         if not positions:
             return ()
         content, descriptors = vectors.write(positions, uuid.uuid4().bytes)
-        path = self._jvm.path(self._root, vectors.location(descriptors[0]) or "")
-        self._jvm.write_bytes(path, content)
-        self._vector_files.keep(str(path), content)
+        where = vectors.location(descriptors[0]) or ""
+        self._jvm.write_bytes(self._jvm.path(self._root, where), content)
+        self._vector_files.keep(self._prefix + where, content)
         return tuple(descriptors)
 
     # ---------------------------------------------------------------------------------------------------------- files
