@@ -147,7 +147,8 @@ def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSes
         os.umask(before)
     with pytest.raises(JVM_ERRORS):
         jvm.write_bytes(jvm.absolute(ours.as_uri()), b"two")
-    assert ours.read_bytes() == b"one" and jvm.read_bytes(jvm.absolute(ours.as_uri())) == b"one"
+    assert ours.read_bytes() == b"one"
+    assert jvm.read_bytes(jvm.absolute(ours.as_uri())) == b"one"
     assert ours.stat().st_mode & 0o777 == 0o660
 
 
