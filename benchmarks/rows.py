@@ -28,7 +28,7 @@ from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 
 PAIRS, WARM_UP = 30, 6
-WARM_UP_S, CELL_S = 150, 30
+WARM_UP_S, CELL_S, ROUNDS = 150, 30, 5
 WRITERS = ((2, 4), (4, 4), (8, 4), (8, 1))
 """So many writers, and in how many of the four files each statement's rows are."""
 ROWS, FILES, TOUCHED = 200_000, 4, 20
@@ -37,7 +37,7 @@ CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "CONCURRENT_APPEND", "CONCU
 
 def main() -> None:
     """Measures and writes the result."""
-    wanted = sys.argv[1:] or ["uncontended", "writers", "appender", "growth"]
+    wanted = sys.argv[1:] or ["uncontended", "writers", "lock", "appender", "growth"]
     conf = {
         "spark.master": "local[2]",
         "spark.sql.shuffle.partitions": "2",
@@ -222,6 +222,30 @@ def _bytes(path: str) -> int:
     return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
 
 
+def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
+    """8 writers beside stock under one lock, in interleaved rounds: a single cell differs by a tenth from the next."""
+    _cell(spark, folder, 4, "headgate", FILES, WARM_UP_S)
+    cells: dict[str, list[dict[str, Any]]] = {
+        way: [] for way in ("stock under one lock", "headgate", "headgate, groups")
+    }
+    for number in range(ROUNDS):
+        for way, found in cells.items():
+            place = folder / f"round-{number}"
+            place.mkdir(exist_ok=True)
+            found.append(_cell(spark, place, 8, way, FILES))
+    minutes = {way: [cell["commits_per_minute"] for cell in found] for way, found in cells.items()}
+    stock = minutes.pop("stock under one lock")
+    ratios = {
+        way: [round(one / other, 2) for one, other in zip(each, stock, strict=True)] for way, each in minutes.items()
+    }
+    return {
+        "commits_per_minute": {"stock under one lock": stock, **minutes},
+        "publish_ms_median": {way: [cell["publish_ms"]["median"] for cell in cells[way]] for way in minutes},
+        "times_stock_under_one_lock": ratios,
+        "median_of_the_ratios": {way: round(statistics.median(each), 2) for way, each in ratios.items()},
+    }
+
+
 # --------------------------------------------------------------------------------------------------------- appender
 
 
@@ -299,6 +323,7 @@ def growth(spark: SparkSession, folder: Path) -> dict[str, Any]:
 PARTS: dict[str, Callable[[SparkSession, Path], dict[str, Any]]] = {
     "uncontended": uncontended,
     "writers": writers,
+    "lock": lock,
     "appender": appender,
     "growth": growth,
 }
