@@ -137,14 +137,10 @@ def test_files_of_vectors_are_read_once(session: SparkSession, tmp_path: Path, m
 
 
 def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSession, tmp_path: Path) -> None:
-    """Readable to the same, whatever the mask of the process is; in new folders; and never in the place of another file."""
-    jvm, before = Jvm(session), os.umask(0o077)
-    try:
-        jvm.hadoop_conf.set("fs.permissions.umask-mode", "007")
-        ours = tmp_path / "a b" / "ours.bin"
-        jvm.write_bytes(jvm.absolute(ours.as_uri()), b"one")
-    finally:
-        os.umask(before)
+    """Readable to those whom Hadoop's mask says; in new folders; and never in the place of another file."""
+    jvm, ours = Jvm(session), tmp_path / "a b" / "ours.bin"
+    jvm.hadoop_conf.set("fs.permissions.umask-mode", "007")  # that of the process gives 644, or less
+    jvm.write_bytes(jvm.absolute(ours.as_uri()), b"one")
     with pytest.raises(JVM_ERRORS):
         jvm.write_bytes(jvm.absolute(ours.as_uri()), b"two")
     assert ours.read_bytes() == b"one"
