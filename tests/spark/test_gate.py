@@ -12,8 +12,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from delta.tables import DeltaTable
@@ -145,12 +146,23 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
     assert ids(session, table) == list(range(10))
 
 
+@contextmanager
+def put_by(session: SparkSession, token: str, history: dict[str, Any]) -> Iterator[None]:
+    """What this thread commits is put by the statement with a token."""
+    gate = cast("Any", session._jvm).io.github.headgate.Gate
+    gate.enter("pass", token, json.dumps(history))
+    try:
+        yield
+    finally:
+        gate.leave()
+
+
 def test_the_history_that_is_given_is_put_in_the_commit(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """Fields of `commitInfo` are replaced; the transaction's own stay."""
     history = {"operation": "MERGE", "operationParameters": {"predicate": "é"}, "userMetadata": "mine"}
-    with gate.history("token", history):
+    with put_by(session, "token", history):
         rows(session, 20).write.format("delta").mode("append").save(table)
     info = json.loads(commit_paths(table)[-1].read_text().split("\n")[0])["commitInfo"]
     assert {key: info[key] for key in history} == history
@@ -328,7 +340,7 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
     try:
         assert not gate.reserve(table, "another", HELD_MS)
         assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
-        with gate.history("one", {}):
+        with put_by(session, "one", {}):
             append(session, table, 21)
         assert gate.reserve(table, "one", HELD_MS), "its commit has ended it"
         with ThreadPoolExecutor(1) as pool:
@@ -369,7 +381,7 @@ def test_a_reservation_ends_with_its_commit(session: SparkSession, gate: Gate, t
     assert gate.reserve(table, "one", HELD_MS)
 
     def statement_and_hook() -> None:
-        with gate.history("one", {}):
+        with put_by(session, "one", {}):
             append(session, table, 20)
             append(session, table, 21)
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.rows.rebase import KEYS_CAME
+from headgate.delta.files import Remembered
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.overlay import ABANDONED_AFTER_S
 from headgate.delta.publish import Outcome, Staged
-from headgate.delta.rows import VectorFiles
 from headgate.delta.statements import confs
 from headgate.tables.running import collected, finish, publisher
 from headgate.tables.sql import statement
@@ -148,10 +148,10 @@ def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSes
     assert ours.stat().st_mode & 0o777 == 0o660
 
 
-def test_so_many_bytes_of_vectors_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_so_many_bytes_of_small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are forgotten first, one that is kept again is the newest, and what is longer than all is not remembered."""
-    monkeypatch.setattr("headgate.delta.rows.VECTOR_FILES_BYTES_MAX", 10)
-    files = VectorFiles()
+    monkeypatch.setattr("headgate.delta.files.REMEMBERED_BYTES_MAX", 10)
+    files = Remembered()
     for uri, content in (("a", b"1234"), ("b", b"1234"), ("a", b"12345"), ("c", b"12")):
         files.keep(uri, content)
     assert [files.get(uri) for uri in "abc"] == [b"12345", None, b"12"]

@@ -24,7 +24,8 @@ import headgate
 from headgate.core.ids import TableLocation
 from headgate.core.rows.actions import FileChange
 from headgate.delta.dml import BATCH_CONF, WHOLE, relocation
-from headgate.delta.rows import TableRows, VectorFiles
+from headgate.delta.files import Remembered
+from headgate.delta.rows import TableRows
 from headgate.delta.statements import DELTA_CONFLICTS, confs
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -366,7 +367,7 @@ def test_what_winners_brought_is_found_whatever_their_files_say_of_themselves(
     for place, condition in enumerate(CONDITIONS):
         dml = statement(session, f"DELETE FROM delta.`{table}` WHERE {condition}")
         assert dml is not None
-        entered = TableRows(dml.jvm, dml.jvm.delta_log(dml.table), dml, VectorFiles()).entered(came)
+        entered = TableRows(dml.jvm, dml.jvm.delta_log(dml.table), dml, Remembered()).entered(came)
         found = {f"{Path(path).name}:{row}" for path, rows in entered.items() for row in rows or ()}
         should = {row.row.rsplit("/", 1)[1] for row in seen if row[f"c{place}"] is True}
         if found != should:

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.rows.statistics import Among, Both, Compared, Condition
 from headgate.delta import values
+from headgate.delta.files import Remembered, TableFiles
 from headgate.delta.jvm import Jvm
 
 ROWS, GROUP = 60_000, 20_000
@@ -58,7 +59,8 @@ def write(folder: Path, rows: int, name: str = "part one.parquet") -> dict[str, 
 
 
 def holds(jvm: Jvm, folder: Path, file: dict[str, Any], condition: Condition, positions: BitMap64 | None) -> bool:
-    return values.may_have(jvm, jvm.absolute(folder.as_uri()), condition, file, COLUMNS, positions)
+    files = TableFiles(jvm, jvm.absolute(folder.as_uri()), Remembered())
+    return values.may_have(files, condition, file, COLUMNS, positions)
 
 
 def test_few_rows_of_a_large_file_are_read_by_their_columns(jvm: CountingJvm, tmp_path: Path) -> None:

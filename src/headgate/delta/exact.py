@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,17 +42,31 @@ class Tried:
     transaction_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class As:
+    """In whose name a commit passes the gate."""
+
+    token: str
+    """Of the statement."""
+    history: str
+    """JSON of what its `commitInfo` says in the place of the commit's own."""
+    job: str | None
+    """None: as before."""
+
+
 def commit(
     jvm: Jvm,
     log: Any,
-    snapshot: Any,
+    version: Version,
     actions: Sequence[Action],
     *,
+    table_id: str | None = None,
     tags: Mapping[str, str] | None = None,
     is_blind: bool = False,
     later: Callable[[Callable[[], None]], None] | None = None,
-) -> Tried:
-    """Commit actions as the version after a snapshot.
+    name: As | None = None,
+) -> Tried | None:
+    """Commit actions at a version; None, without a try, where it is not the table's next one.
 
     Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any error the
     commit at that version is read: it is ours if it bears our transaction's id.
@@ -59,29 +74,34 @@ def commit(
     Args:
         jvm: As `private` made it.
         log: Delta's log of the table.
-        snapshot: What the actions were decided on.
+        version: They were decided on the one before it.
         actions: Without `commitInfo`.
+        table_id: Of the table that they were decided on; None: whichever is there.
         tags: Of the commit.
         is_blind: It depends on nothing in the table.
         later: Takes what Delta does after a commit (checksum, checkpoint), to be done when nobody waits for it; None: now.
+        name: As this thread commits anyway by default.
 
     Raises:
         Unavailable: The commit failed and that version does not exist. It may yet arrive.
         Corrupt: It landed at another version.
     """
-    wanted = Version(snapshot.version() + 1)
-    attempt = jvm.attempt(log, snapshot, [action.to_json() for action in actions], tags or {}, is_blind=is_blind)
-    transaction_id = str(attempt.id())
+    lines = [action.to_json() for action in actions]
+    transaction_id = str(uuid.uuid4())
+    attempt = jvm.attempt(transaction_id, log, version, table_id, lines, tags or {}, is_blind=is_blind)
+    if attempt is None:
+        return None
+    named = (None, None, None) if name is None else (name.token, name.history, name.job)
     try:
-        version = attempt.commit(later is not None)
+        landed = attempt.commit(later is not None, *named)
     except JVM_ERRORS as error:
-        return _outcome(jvm, log, wanted, transaction_id, error)
-    if version != wanted:
+        return _outcome(jvm, log, version, transaction_id, error)
+    if landed != version:
         raise Corrupt(
             "a commit landed after one that it had not seen",
             advice="Compare the table with a copy of before: headgate history shows both commits",
-            wanted=wanted,
-            version=version,
+            wanted=version,
+            version=landed,
         )
     if later is not None:
         later(attempt.finish)

@@ -6,7 +6,6 @@ here leaves its commit behind if another was first, or in any case, for others t
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from py4j.clientserver import ClientServer
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.actions import Body, parse
+from headgate.core.rows.actions import parse
 from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.jvm import JVM_ERRORS, OURS, Jvm, Statics, first_line, is_caused_by, unless_gone
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
@@ -32,8 +31,6 @@ TAKE_A_TURN = (
     f"it with: headgate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
 )
 COMMITTED = "headgate: the statement was committed as version"
-HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
-"""What a commit that follows winners takes over from the statement's own `commitInfo`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class Gate:
             Exception: whatever the statement raises by itself.
         """
         returned = None
-        with self._scope("stage" if is_staged else "capture", token, None):
+        with self._scope("stage" if is_staged else "capture", token):
             try:
                 returned = work()
             except Exception as error:
@@ -104,7 +101,7 @@ class Gate:
         token = uuid.uuid4().hex
         raised: Exception | None = None
         try:
-            with self._scope("stage", token, None):
+            with self._scope("stage", token):
                 yield
         except Exception as error:
             raised = error
@@ -119,20 +116,10 @@ class Gate:
             raise raised
 
     @contextmanager
-    def history(self, token: str, info: Body) -> Iterator[None]:
-        """What this thread commits is put by the statement with this token, and has the history of this `commitInfo`."""
-        said = {field: info[field] for field in HISTORY if info.get(field) is not None}
-        with self._scope("pass", token, json.dumps(said)):
-            try:
-                yield
-            finally:
-                self._gate.done(token)  # the transaction tells the version; the gate need not remember it
-
-    @contextmanager
-    def _scope(self, mode: str, token: str, history: str | None) -> Iterator[None]:
+    def _scope(self, mode: str, token: str) -> Iterator[None]:
         outer = getattr(self._scopes, "now", None)
-        self._scopes.now = (mode, token, history)
-        self._gate.enter(*self._scopes.now)
+        self._scopes.now = (mode, token)
+        self._gate.enter(mode, token, None)
         try:
             yield
         finally:
@@ -140,7 +127,7 @@ class Gate:
             if outer is None:
                 self._gate.leave()
             else:
-                self._gate.enter(*outer)
+                self._gate.enter(*outer, None)
 
     @contextmanager
     def acting(self, job: str | None, session: SparkSession | None = None) -> Iterator[None]:

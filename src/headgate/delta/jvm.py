@@ -60,12 +60,13 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0",),
+    f"{DELTA}.actions.Metadata": ("id/0",),
     f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2", "write/4"),
 }
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Attempt": ("begin/6", "id/0", "commit/1", "finish/0"),
+    f"{OURS}.Attempt": ("begin/8", "commit/4", "finish/0"),
     f"{OURS}.Bulk": (
         "commits/6",
         "names/2",
@@ -441,9 +442,23 @@ class Jvm:
         """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
         return self._actions.fromJson(json.dumps(action, separators=(",", ":")))
 
-    def attempt(self, log: Any, snapshot: Any, lines: Sequence[str], tags: Mapping[str, str], *, is_blind: bool) -> Any:
-        """An attempt to commit actions, as the log's lines, right after a snapshot; see `Attempt.java`."""
-        return self._attempt.begin(self.jsession, log, snapshot, "\n".join(lines), dict(tags), is_blind)
+    def attempt(
+        self,
+        transaction_id: str,
+        log: Any,
+        version: int,
+        table_id: str | None,
+        lines: Sequence[str],
+        tags: Mapping[str, str],
+        *,
+        is_blind: bool,
+    ) -> Any:
+        """An attempt to commit actions, as the log's lines, at a version; None where it is not the next one: see `Attempt.java`."""
+        # A map costs calls of its own, and most commits have no tags.
+        given = dict(tags) or None
+        return self._attempt.begin(
+            self.jsession, transaction_id, log, version, table_id, "\n".join(lines), given, is_blind
+        )
 
     def char_as_string(self, schema: Any) -> str:
         """JSON of a JVM `StructType`, its CHAR and VARCHAR as the STRING that Delta stores for them."""

@@ -187,19 +187,20 @@ class DeltaTableLog:
             jvm, lock = self._writers[table]
         with lock:
             jvm.spark.conf.set(USER_METADATA_CONF, user_metadata)
-            return self._commit(jvm, table, log, snapshot, txns)
+            return self._commit(jvm, table, log, Version(after + 1), txns)
 
-    def _commit(self, jvm: Jvm, table: TableLocation, log: Any, snapshot: Any, txns: Sequence[Action]) -> CasReply:
+    def _commit(self, jvm: Jvm, table: TableLocation, log: Any, version: Version, txns: Sequence[Action]) -> CasReply:
         try:
             # A checkpoint takes seconds, and nobody's turn needs it.
-            return exact.commit(jvm, log, snapshot, txns, later=self._afterwards).reply
+            tried = exact.commit(jvm, log, version, txns, later=self._afterwards)
+            return "stale" if tried is None else tried.reply
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         except Unavailable as error:
             raise Unavailable(
                 "an entry commit failed; the batch was not begun",
                 table=table,
-                version=snapshot.version() + 1,
+                version=version,
                 reason=error.facts.get("reason"),
             ) from error
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -45,11 +46,12 @@ from headgate.delta import exact, overlay
 from headgate.delta.coming import Coming
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
+from headgate.delta.files import Remembered
 from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.delta.line import Afterwards, Entry, Line
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
-from headgate.delta.rows import TableRows, VectorFiles
+from headgate.delta.rows import TableRows
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
 from headgate.delta.together import lead
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
@@ -77,6 +79,8 @@ GROUP_CONF = "spark.headgate.groupMax"
 T = TypeVar("T")
 Meets = Callable[[frozenset[str]], bool | None]
 """Whether rows of files have a key of a MERGE's source, by the files' paths; None where who made the statement does not know."""
+HISTORY = ("operation", "operationParameters", "operationMetrics", "userMetadata")
+"""What a commit that follows winners takes over from the statement's own `commitInfo`."""
 VECTORS = "delta.enableDeletionVectors"
 ROW_IDS = "delta.enableRowTracking"
 
@@ -139,7 +143,7 @@ class Publisher:
         self.gate = Gate(spark)
         self.afterwards = Afterwards()
         self.coming = Coming()
-        self.vector_files = VectorFiles()
+        self.remembered = Remembered()
         self._lines: dict[str, Line] = {}
         self._swept_at_s: dict[str, float] = {}
         self._guard = threading.Lock()
@@ -384,11 +388,17 @@ class _Run:
                 file=missing,
             )
 
+    @cached_property
+    def job(self) -> str | None:
+        """As which it commits."""
+        job: str | None = self.dml.session.conf.get(JOB_CONF, None)
+        return job
+
     @property
     def rows(self) -> TableRows:
         """Made when it is asked for."""
         if self._rows is None:
-            self._rows = TableRows(self.jvm, self.log, self.dml, self.publisher.vector_files)
+            self._rows = TableRows(self.jvm, self.log, self.dml, self.publisher.remembered)
         return self._rows
 
     def answer(self, effect: Effect[Any]) -> Any:
@@ -506,7 +516,8 @@ class _Run:
         statement = classify(
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
-        # What will be asked of others' commits is found out now, while nobody waits.
+        # What will be asked of others' commits, and for the put, is found out now, while nobody waits.
+        _ = self.job
         match statement.reads:
             case Reads.KEYS:
                 _ = self.rows, self.dml.described_keys
@@ -588,32 +599,34 @@ class _Run:
 
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """The put of actions at a version; "stale" without a try if the table has gone on."""
-        jvm, job = self.publisher.jvm, self.dml.session.conf.get(JOB_CONF, None)
+        said = {name: info[name] for name in HISTORY if info.get(name) is not None}
+        name = exact.As(self.token, json.dumps(said), self.job)
         try:
-            snapshot = self.log.unsafeVolatileSnapshot()
-            found = snapshot.version()
-            if found != version - 1:
-                snapshot = jvm.snapshot(self.log)
-                found = snapshot.version()
-            if not self._is_the_same(snapshot, found) or found < version - 1:
-                raise InvalidRequest(
-                    "the table was dropped, or made anew, while the statement ran; nothing was written",
-                    advice="Run the statement again",
-                    table=self.dml.table,
-                    **_facts(self._maker(snapshot)),
-                )
-            if found != version - 1:
-                return exact.Tried("stale", "")
-            with self.gate.history(self.token, info), self.gate.acting(job):
-                return exact.commit(
-                    jvm,
+            while True:
+                tried = exact.commit(
+                    self.publisher.jvm,
                     self.log,
-                    snapshot,
+                    version,
                     actions,
-                    tags=info.get("tags") or {},
+                    table_id=self.base.table_id,
+                    tags=info.get("tags"),
                     is_blind=bool(info.get("isBlindAppend")),
                     later=self._left.append,
+                    name=name,
                 )
+                if tried is not None:
+                    return tried
+                snapshot = self.publisher.jvm.snapshot(self.log)
+                found = snapshot.version()
+                if not self._is_the_same(snapshot, found) or found < version - 1:
+                    raise InvalidRequest(
+                        "the table was dropped, or made anew, while the statement ran; nothing was written",
+                        advice="Run the statement again",
+                        table=self.dml.table,
+                        **_facts(self._maker(snapshot)),
+                    )
+                if found != version - 1:
+                    return exact.Tried("stale", "")
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
@@ -638,8 +651,7 @@ class _Run:
         begun = time.monotonic()
         self.is_reserved = True  # to be ended also by who is interrupted while it waits
         hold_ms = max(self.jvm.int_conf(HOLD_CONF, HOLD_MS), int(HOLD_FOR_EXECUTIONS * self._execution_s * 1000))
-        job = self.dml.session.conf.get(JOB_CONF, None)
-        while not self.gate.reserve(self.dml.table, self.token, hold_ms, job):
+        while not self.gate.reserve(self.dml.table, self.token, hold_ms, self.job):
             time.sleep(RESERVE_POLL_S)
         self.waited_s += time.monotonic() - begun
 

@@ -7,7 +7,6 @@ rule out are not read.
 from __future__ import annotations
 
 import json
-import threading
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import reduce
@@ -38,6 +37,7 @@ from headgate.core.rows.actions import PHYSICAL_NAME, Body, FileChange, as_add, 
 from headgate.core.rows.effects import Positions
 from headgate.delta import values
 from headgate.delta.dml import Dml
+from headgate.delta.files import Remembered, TableFiles, plain
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, Unavailable
 
@@ -45,7 +45,6 @@ BUDGET_CONF, BUDGET_BYTES = "spark.headgate.testBytesMax", 2**30
 """Of the session: files of so many bytes in all are looked into for rows that concern a statement."""
 COLLATIONS = "__COLLATIONS"
 """In a column's metadata: it is compared in another way than byte by byte. An expression's type does not say so."""
-VECTOR_FILES_BYTES_MAX = 2**24
 POSITIONS_MAX = 100_000
 """Of so many rows the positions are collected in the driver."""
 LISTED_MAX = 1_000
@@ -61,31 +60,6 @@ _State = tuple[str, str | None, str | None]
 """A file, and its vectors before and after."""
 
 
-class VectorFiles:
-    """Files of deletion vectors that were read or written last, by their URI: no file of that name ever has another content.
-
-    Safe to use from several threads.
-    """
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._files: dict[str, bytes] = {}
-        self._bytes = 0
-
-    def get(self, uri: str) -> bytes | None:
-        """One that is remembered."""
-        with self._guard:
-            return self._files.get(uri)
-
-    def keep(self, uri: str, content: bytes) -> None:
-        """Remember one, and forget the oldest where they are too many."""
-        with self._guard:
-            self._bytes += len(content) - len(self._files.pop(uri, b""))
-            self._files[uri] = content
-            while self._bytes > VECTOR_FILES_BYTES_MAX:
-                self._bytes -= len(self._files.pop(next(iter(self._files))))
-
-
 class TableRows:
     """The rows of one table, for one statement.
 
@@ -93,13 +67,22 @@ class TableRows:
         jvm: Of the statement's session.
         log: Delta's log of the table.
         dml: The statement.
-        vector_files: Those of the driver.
+        remembered: Small files that the driver has read.
     """
 
-    def __init__(self, jvm: Jvm, log: Any, dml: Dml, vector_files: VectorFiles) -> None:
-        self._jvm, self._log, self._dml, self._vector_files = jvm, log, dml, vector_files
-        self._root = log.dataPath()
-        self._prefix = _plain(str(self._root.toUri())).rstrip("/") + "/"
+    def __init__(self, jvm: Jvm, log: Any, dml: Dml, remembered: Remembered) -> None:
+        self._jvm, self._log, self._dml = jvm, log, dml
+        self._files = TableFiles(jvm, log.dataPath(), remembered)
+        schema = json.loads(log.unsafeVolatileSnapshot().metadata().schemaString() or '{"fields": []}')
+        self._columns = {
+            field["name"]: (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"])
+            for field in schema["fields"]
+            if COLLATIONS not in (field.get("metadata") or {})
+        }
+        """Name of each column → its name in the log, but for those whose bounds are not in the order that a condition means."""
+        is_place_hidden = any(field["name"].lower() == METADATA for field in schema["fields"])
+        # A column of that name hides where Spark has read a row.
+        self._budget = -1 if is_place_hidden else jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
         self.rows_read = 0
         """Rows that were read again, marked ones included, as far as the log says."""
         self._entered: dict[_State, tuple[bool, Positions]] = {}
@@ -210,18 +193,17 @@ class TableRows:
 
     def _read_vector(self, descriptor: vectors.Descriptor, where: str) -> BitMap64:
         is_below = descriptor["storageType"] == "u"
-        uri = self._prefix + where if is_below else where
-        if (known := self._vector_files.get(uri)) is not None:
-            return vectors.read(descriptor, known)
         try:
-            content = self._jvm.read_bytes(self._jvm.path(self._root, where) if is_below else self._jvm.absolute(where))
+            content = self._files.read(where, is_below=is_below)
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the file of a deletion vector cannot be read; nothing was written", reason=first_line(error)
             ) from error
         if content is None:
-            raise Corrupt("the file of a deletion vector is gone; nothing was written", file=uri)
-        self._vector_files.keep(uri, content)
+            raise Corrupt(
+                "the file of a deletion vector is gone; nothing was written",
+                file=self._files.uri(where, is_below=is_below),
+            )
         return vectors.read(descriptor, content)
 
     def write_vectors(self, positions: Sequence[BitMap64]) -> tuple[vectors.Descriptor, ...]:
@@ -229,25 +211,21 @@ class TableRows:
         if not positions:
             return ()
         content, descriptors = vectors.write(positions, uuid.uuid4().bytes)
-        where = vectors.location(descriptors[0]) or ""
-        self._jvm.write_bytes(self._jvm.path(self._root, where), content)
-        self._vector_files.keep(self._prefix + where, content)
+        self._files.write(vectors.location(descriptors[0]) or "", content)
         return tuple(descriptors)
 
     # ---------------------------------------------------------------------------------------------------------- files
 
     def _is_within_budget(self, files: Collection[Body]) -> bool:
         """Whether files are small enough to be looked into; else the statement is rather executed again."""
-        if METADATA in map(str.lower, self._log.unsafeVolatileSnapshot().schema().fieldNames()):
-            return False  # a column of that name hides where Spark has read a row
-        return sum(int(file.get("size") or 0) for file in files) <= self._jvm.int_conf(BUDGET_CONF, BUDGET_BYTES)
+        return sum(int(file.get("size") or 0) for file in files) <= self._budget
 
     def _not_ruled_out(self, condition: statistics.Condition, files: Iterable[Body]) -> list[Body]:
         return [file for file in files if self._may_have(condition, file)]
 
     def _may_have(self, condition: statistics.Condition, file: Body, rows: BitMap64 | None = None) -> bool:
         return statistics.may_hold(condition, file, self._columns) and values.may_have(
-            self._jvm, self._root, condition, file, self._columns, rows
+            self._files, condition, file, self._columns, rows
         )
 
     def _may_have_lost(self, condition: statistics.Condition, change: FileChange) -> bool:
@@ -256,18 +234,6 @@ class TableRows:
             return False
         rows = None if change.after is None else self._marked(change.after) - self._marked(before)
         return self._may_have(condition, before, rows)
-
-    @property
-    def _columns(self) -> Mapping[str, str]:
-        """Name of each column in its log, but for those whose bounds are not in the order that a condition means."""
-        if not hasattr(self, "_known_columns"):
-            schema = json.loads(self._log.unsafeVolatileSnapshot().metadata().schemaString())
-            self._known_columns = {
-                field["name"]: (field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"])
-                for field in schema["fields"]
-                if COLLATIONS not in (field.get("metadata") or {})
-            }
-        return self._known_columns
 
     def _frame(self, files: Collection[Body]) -> DataFrame:
         """The live rows of files."""
@@ -299,8 +265,8 @@ class TableRows:
 
     def _path(self, name: str, files: Collection[Body]) -> str:
         """The path in the log of a file that Spark names."""
-        plain = _plain(name)
-        for path in (plain.removeprefix(self._prefix), plain, name):
+        uri = plain(name)
+        for path in (uri.removeprefix(self._files.prefix), uri, name):
             if any(file["path"] == path for file in files):
                 return path
         raise Corrupt("rows were read from a file that was not asked for; nothing was written", file=name)
@@ -315,11 +281,6 @@ def _has_positions(frame: DataFrame) -> bool:
     """Whether Delta tells rows' places: only of tables that can have vectors or row ids."""
     metadata = frame.select("_metadata").schema["_metadata"].dataType
     return isinstance(metadata, StructType) and "row_index" in metadata.names
-
-
-def _plain(uri: str) -> str:
-    """A URI of local disk with one slash, as Delta writes it."""
-    return "file:/" + uri[len("file:///") :] if uri.startswith("file:///") else uri
 
 
 def _is_compared(kind: DataType) -> bool:

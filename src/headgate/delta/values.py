@@ -15,7 +15,8 @@ from pyroaring import BitMap64
 
 from headgate.core.rows.actions import Body
 from headgate.core.rows.statistics import Condition, Value, columns_of, may_hold_for
-from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.delta.files import TableFiles
+from headgate.delta.jvm import JVM_ERRORS
 
 BYTES_MAX, ROWS_MAX = 2**20, 5_000
 """So many bytes of a row group's columns are read, and so many rows are looked at."""
@@ -26,8 +27,8 @@ WHOLE_MAX = 2**16
 class _Ranges(io.RawIOBase):
     """A file of which only those parts are read that are asked for."""
 
-    def __init__(self, jvm: Jvm, path: object, size: int) -> None:
-        self._jvm, self._path, self._size, self._at = jvm, path, size, 0
+    def __init__(self, files: TableFiles, path: object, size: int) -> None:
+        self._files, self._path, self._size, self._at = files, path, size, 0
 
     def readable(self) -> bool:
         return True
@@ -44,14 +45,13 @@ class _Ranges(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._size - self._at if size < 0 else min(size, self._size - self._at)
-        content = self._jvm.read_range(self._path, self._at, wanted)
+        content = self._files.read_range(self._path, self._at, wanted)
         self._at += len(content)
         return content
 
 
 def may_have(
-    jvm: Jvm,
-    root: object,
+    files: TableFiles,
     condition: Condition,
     file: Body,
     columns: Mapping[str, str],
@@ -60,8 +60,7 @@ def may_have(
     """Whether a condition may hold for a row of a file.
 
     Args:
-        jvm: Of the statement's session.
-        root: The table's folder, a Hadoop `Path`.
+        files: The table's.
         condition: Described.
         file: Its `add`, or its `remove`.
         columns: Name of each column → its name in the file, but for those that are compared in another way than by value.
@@ -72,23 +71,25 @@ def may_have(
         return True
     partition = file.get("partitionValues") or {}
     wanted = {name: physical for name, physical in wanted.items() if physical not in partition}
-    rows = _rows(jvm, root, file, wanted, positions)
+    rows = _rows(files, file, wanted, positions)
     return rows is None or any(may_hold_for(condition, row) for row in rows)
 
 
 def _rows(
-    jvm: Jvm, root: object, file: Body, wanted: Mapping[str, str], positions: BitMap64 | None
+    files: TableFiles, file: Body, wanted: Mapping[str, str], positions: BitMap64 | None
 ) -> Iterator[dict[str, Value | None]] | None:
     """Values of the rows that are meant, as far as they are integers or strings; None where they cannot be read here."""
     path, size = str(file["path"]), int(file["size"])
+    is_below = ":" not in path
+    name = unquote(path) if is_below else path
     if positions is None and size > BYTES_MAX:
         return None
     try:
-        where = jvm.absolute(path) if ":" in path else jvm.path(root, unquote(path))
         if size > WHOLE_MAX:
-            found = parquet.ParquetFile(_Ranges(jvm, where, size), pre_buffer=False)
+            where = files.path(name, is_below=is_below)
+            found = parquet.ParquetFile(_Ranges(files, where, size), pre_buffer=False)
         else:
-            content = jvm.read_bytes(where)
+            content = files.read(name, is_below=is_below)
             if content is None:
                 return None
             found = parquet.ParquetFile(pa.BufferReader(content))

@@ -3,6 +3,7 @@ package io.github.headgate;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.delta.DeltaLog;
@@ -17,8 +18,7 @@ import scala.collection.Iterator;
 /**
  * An attempt to commit actions as the version after a snapshot, by Delta's own transaction.
  *
- * <p>In three calls from Python: with as many statements as cores each call waits for a core, and others wait for the
- * commit.
+ * <p>In two calls from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
  */
 public final class Attempt {
   private final SparkSession session;
@@ -36,17 +36,25 @@ public final class Attempt {
   }
 
   /**
-   * Begins one.
+   * Begins one; null where the table's newest version is not the one before, or is another table's.
    *
    * @param session its settings are those of the commit
+   * @param id by which the commit is known in the log: who asks for it must know it though no answer comes
+   * @param version of the commit
+   * @param table its id, or null: whichever is there
    * @param actions as in the log, a line each, without `commitInfo`
-   * @param tags of the commit
+   * @param tags of the commit, or null
    * @param isBlind whether the actions depend on nothing in the table
    */
   public static Attempt begin(
-      SparkSession session, DeltaLog log, Snapshot snapshot, String actions, Map<String, String> tags, boolean isBlind) {
+      SparkSession session, String id, DeltaLog log, long version, String table, String actions, Map<String, String> tags,
+      boolean isBlind) {
     return in(session, () -> {
-      Attempt attempt = new Attempt(session, log, new Transaction(log, ours(snapshot)), tags);
+      Snapshot snapshot = log.unsafeVolatileSnapshot();
+      if (snapshot.version() != version - 1) snapshot = LastingSnapshot.update(log);
+      boolean isNext = snapshot.version() == version - 1 && (table == null || table.equals(snapshot.metadata().id()));
+      if (!isNext) return null;
+      Attempt attempt = new Attempt(session, log, new Transaction(id, log, ours(snapshot)), tags == null ? Map.of() : tags);
       // The second lock: were the session's settings ever not seen, a winner that has files would still be.
       if (!isBlind) attempt.transaction.readWholeTable();
       actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
@@ -54,30 +62,25 @@ public final class Attempt {
     });
   }
 
-  /** The id by which the commit is known in the log. */
-  public String id() {
-    return transaction.txnId();
-  }
-
   /**
    * The version at which it landed.
    *
    * @param hasLater `finish` will do what Delta does after a commit (checksum, checkpoint)
+   * @param token of the statement that commits, and its history: see {@link Gate#enter}; or null: as the thread commits anyway
+   * @param job as which it commits, or null: see {@link Gate#actAs}
    */
-  public long commit(boolean hasLater) {
-    return in(session, () -> {
-      if (hasLater) {
-        for (Iterator<PostCommitHook> hooks = transaction.postCommitHooks().iterator(); hooks.hasNext(); ) {
-          left.add(hooks.next());
-        }
-        transaction.postCommitHooks().clear();
-        transaction.isCheckpointLater = true;
-      }
-      DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
+  public long commit(boolean hasLater, String token, String history, String job) {
+    if (hasLater) {
+      for (Iterator<PostCommitHook> hooks = transaction.postCommitHooks().iterator(); hooks.hasNext(); ) left.add(hooks.next());
+      transaction.postCommitHooks().clear();
+      transaction.isCheckpointLater = true;
+    }
+    DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
+    return in(session, () -> Gate.within(token, history, job, () -> {
       long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
       LastingSnapshot.install(log);
       return version;
-    });
+    }));
   }
 
   /** What was left to be done after the commit: all of it may be left out, and a later commit makes up for it. */
@@ -109,7 +112,7 @@ public final class Attempt {
   }
 
   /**
-   * A transaction whose checkpoint can wait.
+   * A transaction with an id that was given to it, whose checkpoint can wait.
    *
    * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
    * returns.
@@ -118,8 +121,16 @@ public final class Attempt {
     private boolean isCheckpointLater;
     private long dueAt = -1;
 
-    private Transaction(DeltaLog log, Snapshot snapshot) {
+    private final String id;
+
+    private Transaction(String id, DeltaLog log, Snapshot snapshot) {
       super(log, Option.empty(), snapshot);
+      this.id = id;
+    }
+
+    @Override
+    public String txnId() {
+      return id;
     }
 
     @Override
@@ -131,16 +142,12 @@ public final class Attempt {
     }
   }
 
-  private interface Work<T> {
-    T run();
-  }
-
   /** Delta takes its settings from the thread's active session. */
-  private static <T> T in(SparkSession session, Work<T> work) {
+  private static <T> T in(SparkSession session, Supplier<T> work) {
     Option<SparkSession> before = SparkSession.getActiveSession();
     SparkSession.setActiveSession(session);
     try {
-      return work.run();
+      return work.get();
     } finally {
       if (before.isDefined()) SparkSession.setActiveSession(before.get());
       else SparkSession.clearActiveSession();

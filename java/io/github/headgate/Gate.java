@@ -14,6 +14,7 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.Path;
 
@@ -121,6 +122,28 @@ public final class Gate {
   /** From now on this thread's commits pass. */
   public static void leave() {
     SCOPE.remove();
+  }
+
+  /**
+   * A commit that is put by the statement with this token, has its history, and is the job's; what the thread commits after it is
+   * treated as before.
+   *
+   * @param token or null: all is as before
+   * @param job or null: as before
+   */
+  static <T> T within(String token, String history, String job, Supplier<T> commit) {
+    Scope scope = SCOPE.get();
+    String actor = JOB.get();
+    if (token != null) enter("pass", token, history);
+    if (job != null) actAs(job);
+    try {
+      return commit.get();
+    } finally {
+      if (token != null) DONE.remove(token); // the transaction tells the version
+      if (scope == null) leave();
+      else SCOPE.set(scope);
+      actAs(actor);
+    }
   }
 
   /** From now on this thread commits as a job; null: as its session says. What it was before. */

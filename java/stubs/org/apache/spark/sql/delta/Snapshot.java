@@ -3,6 +3,7 @@ package org.apache.spark.sql.delta;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.delta.actions.AddFile;
+import org.apache.spark.sql.delta.actions.Metadata;
 import org.apache.spark.sql.delta.actions.Protocol;
 import scala.Option;
 
@@ -26,6 +27,10 @@ public class Snapshot {
   }
 
   public Option<VersionChecksum> checksumOpt() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Metadata metadata() {
     throw new UnsupportedOperationException("stub");
   }
 
