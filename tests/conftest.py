@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -193,6 +194,22 @@ def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytes
 def session(spark: SparkSession) -> SparkSession:
     """A session for one module of tests: its own settings and temporary views, in the same JVM."""
     return spark.newSession()
+
+
+@pytest.fixture(scope="module")
+def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
+    """Counts the Spark jobs of a call."""
+
+    def run(work: Callable[[], object]) -> int:
+        group = str(uuid.uuid4())
+        session.sparkContext.setJobGroup(group, "counted")
+        try:
+            work()
+        finally:
+            session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+        return len(session.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+    return run
 
 
 @pytest.fixture(scope="session")

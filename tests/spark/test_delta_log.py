@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -459,22 +458,6 @@ def test_no_part_of_a_long_answer_is_kept(session: SparkSession, tmp_path: Path)
     assert jvm.texts_from(jvm.delta_log(table), 1) == {1: commit_paths(table)[1].read_text()}
     assert len(calls) == 4
     assert [parts.next(number) for number in calls] == [None] * 4
-
-
-@pytest.fixture(scope="module")
-def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
-    """Counts the Spark jobs of a call."""
-
-    def run(work: Callable[[], object]) -> int:
-        group = str(uuid.uuid4())
-        session.sparkContext.setJobGroup(group, "counted")
-        try:
-            work()
-        finally:
-            session.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-        return len(session.sparkContext.statusTracker().getJobIdsForGroup(group))
-
-    return run
 
 
 def test_a_prepared_write_is_spared_the_look_at_its_token(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import headgate
+from headgate.core.ids import Version
+from headgate.core.rows.actions import Action
+from headgate.delta import exact
 from headgate.delta.jvm import Jvm
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -87,3 +92,45 @@ def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkS
     jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()
     jvm.trust_checksum(str(table))
     assert found() == (files, True)
+
+
+def test_a_version_that_others_saw_before_its_checksum_costs_nobody_a_job(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """Who lists the log between a put and what follows it has Delta install a snapshot without a checksum, for all."""
+    table = make_table(session, tmp_path / "t")
+    ours, other = exact.private(session), Jvm(session.newSession())
+    log = ours.delta_log(str(table))
+    is_over = threading.Event()
+
+    def look_on() -> None:
+        while not is_over.is_set():
+            other.snapshot(log)
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(look_on)
+        try:
+            for version in range(1, 40):
+                ids = [Action("txn", {"appId": "x", "version": version})]
+                assert jobs(lambda v=Version(version), a=ids: exact.commit(ours, log, v, a, later=lambda _: None)) == 0
+                newest = log.unsafeVolatileSnapshot()
+                assert (newest.version(), newest.checksumOpt().isDefined()) == (version, True)
+        finally:
+            is_over.set()
+        looking.result()
+
+
+def test_a_checksum_that_came_after_its_commit_was_listed_is_read(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """As that of another driver's commit."""
+    table = make_table(session, tmp_path / "t")
+    jvm = exact.private(session)
+    left: list[Callable[[], None]] = []
+    ids = [Action("txn", {"appId": "x", "version": 1})]
+    exact.commit(jvm, jvm.delta_log(str(table)), Version(1), ids, later=left.append)
+    jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    log = jvm.delta_log(str(table))
+    assert not log.unsafeVolatileSnapshot().checksumOpt().isDefined()
+    left.pop()()
+    assert jobs(lambda: exact.commit(jvm, log, Version(2), ids, later=left.append)) == 0

@@ -43,7 +43,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
             "createDataFrame/4",
             "checkpoint/2",
         ),
-        *("store/0", "logPath/0", "dataPath/0", "snapshotLock/0", "installSnapshot/2"),
+        *("store/0", "logPath/0", "dataPath/0", "snapshotLock/0", "installSnapshot/2", "readChecksum/2"),
     ),
     f"{DELTA}.Snapshot": (
         *("<init>/5", "version/0", "metadata/0", "protocol/0", "logSegment/0", "checksumOpt/0", "allFiles/0"),
@@ -51,11 +51,12 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
+    f"{DELTA}.VersionChecksum": ("metadata/0", "allFiles/0", "tableSizeBytes/0", "numFiles/0"),
     f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
     f"{DELTA}.OptimisticTransaction": (
         *("<init>/3", "commit/3", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
-        *("isCheckpointNeeded/2",),
+        *("isCheckpointNeeded/2", "incrementallyDeriveChecksum/2"),
     ),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),

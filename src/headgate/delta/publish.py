@@ -517,7 +517,7 @@ class _Run:
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
         # What will be asked of others' commits, and for the put, is found out now, while nobody waits.
-        _ = self.job
+        _ = self.job, self.jvm.hadoop_conf
         match statement.reads:
             case Reads.KEYS:
                 _ = self.rows, self.dml.described_keys

@@ -6,10 +6,12 @@ import java.util.Map;
 import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.CurrentTransactionInfo;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.DeltaOperations;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.VersionChecksum;
 import org.apache.spark.sql.delta.actions.Action;
 import org.apache.spark.sql.delta.hooks.PostCommitHook;
 import scala.Option;
@@ -50,7 +52,7 @@ public final class Attempt {
       SparkSession session, String id, DeltaLog log, long version, String table, String actions, Map<String, String> tags,
       boolean isBlind) {
     return in(session, () -> {
-      Snapshot snapshot = log.unsafeVolatileSnapshot();
+      Snapshot snapshot = LastingSnapshot.prefer(log);
       if (snapshot.version() != version - 1) snapshot = LastingSnapshot.update(log);
       boolean isNext = snapshot.version() == version - 1 && (table == null || table.equals(snapshot.metadata().id()));
       if (!isNext) return null;
@@ -78,7 +80,7 @@ public final class Attempt {
     DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
     return in(session, () -> Gate.within(token, history, job, () -> {
       long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
-      LastingSnapshot.install(log);
+      LastingSnapshot.install(log, version, transaction.checksum);
       return version;
     }));
   }
@@ -102,26 +104,23 @@ public final class Attempt {
    * nothing but the ids of rows.
    */
   private static Snapshot ours(Snapshot shared) {
-    boolean isOurs =
-        shared._computedStateTriggered()
-            || !shared.checksumOpt().isDefined()
-            || shared.protocol().json().contains("\"rowTracking\"");
+    boolean isOurs = !shared.checksumOpt().isDefined() || shared.protocol().json().contains("\"rowTracking\"");
     return isOurs
         ? shared
         : new Snapshot(shared.path(), shared.version(), shared.logSegment(), shared.deltaLog(), shared.checksumOpt());
   }
 
   /**
-   * A transaction with an id that was given to it, whose checkpoint can wait.
+   * A transaction with an id that was given to it, whose checkpoint can wait, and that tells the checksum of its commit.
    *
    * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
    * returns.
    */
   private static final class Transaction extends OptimisticTransaction {
+    private final String id;
+    private Option<VersionChecksum> checksum = Option.empty();
     private boolean isCheckpointLater;
     private long dueAt = -1;
-
-    private final String id;
 
     private Transaction(String id, DeltaLog log, Snapshot snapshot) {
       super(log, Option.empty(), snapshot);
@@ -131,6 +130,12 @@ public final class Attempt {
     @Override
     public String txnId() {
       return id;
+    }
+
+    @Override
+    public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
+      checksum = super.incrementallyDeriveChecksum(version, committed);
+      return checksum;
     }
 
     @Override

@@ -27,27 +27,47 @@ public final class LastingSnapshot extends Snapshot {
   private int holders;
   private boolean isReplaced;
 
-  private LastingSnapshot(Snapshot like) {
-    super(like.path(), like.version(), like.logSegment(), like.deltaLog(), like.checksumOpt());
+  private LastingSnapshot(Snapshot like, Option<VersionChecksum> checksum) {
+    super(like.path(), like.version(), like.logSegment(), like.deltaLog(), checksum);
   }
 
   /** Have the newest snapshot be such a one, as soon as it is there: nothing of it is cached yet. */
   public static void install(DeltaLog log) {
+    install(log, -1, Option.empty());
+  }
+
+  /**
+   * The same, with the checksum of a version that was just committed.
+   *
+   * <p>A checksum is written after its commit. Whoever has listed the log in between has installed a snapshot without, and of one
+   * without all that come next, even the next commit, wait for a job of Spark that works out the state.
+   */
+  static void install(DeltaLog log, long version, Option<VersionChecksum> made) {
     ReentrantLock installing = log.snapshotLock();
     installing.lock();
     try {
       Snapshot newest = log.unsafeVolatileSnapshot();
+      if (newest instanceof LastingSnapshot || newest.version() < 0) return;
+      boolean isWorkedOut = newest._computedStateTriggered();
+      Option<VersionChecksum> checksum = newest.checksumOpt();
+      if (!checksum.isDefined() && newest.version() == version && isOf(newest, made)) checksum = made;
+      else if (isWorkedOut) return;
+      else if (!checksum.isDefined()) checksum = log.readChecksum(newest.version(), Option.empty());
       // Without a checksum Delta works out the state at once, to write one.
-      boolean isKept = newest instanceof LastingSnapshot || newest._computedStateTriggered() || !newest.checksumOpt().isDefined();
-      if (!isKept) log.installSnapshot(new LastingSnapshot(newest), System.currentTimeMillis());
+      if (checksum.isDefined()) log.installSnapshot(new LastingSnapshot(newest, checksum), System.currentTimeMillis());
     } finally {
       installing.unlock();
     }
   }
 
+  private static boolean isOf(Snapshot newest, Option<VersionChecksum> made) {
+    return made.isDefined() && made.get().metadata() != null && made.get().metadata().id().equals(newest.metadata().id());
+  }
+
   /** The newest snapshot, made such a one if its checksum lists the files; without, it may have cached what it has worked out. */
   public static Snapshot prefer(DeltaLog log) {
-    if (listsFiles(log.unsafeVolatileSnapshot().checksumOpt())) install(log);
+    Option<VersionChecksum> checksum = log.unsafeVolatileSnapshot().checksumOpt();
+    if (!checksum.isDefined() || listsFiles(checksum)) install(log);
     return log.unsafeVolatileSnapshot();
   }
 

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.delta;
 
 import java.util.concurrent.locks.ReentrantLock;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.delta.storage.LogStore;
@@ -21,6 +22,10 @@ public class DeltaLog {
 
   public Snapshot getSnapshotAt(
       long version, Option<CheckpointInstance> hint, Option<CatalogTable> table, boolean isWithinRetention) {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Option<VersionChecksum> readChecksum(long version, Option<FileStatus> file) {
     throw new UnsupportedOperationException("stub");
   }
 

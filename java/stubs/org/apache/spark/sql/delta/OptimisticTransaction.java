@@ -11,6 +11,10 @@ import scala.collection.mutable.ArrayBuffer;
 public class OptimisticTransaction {
   public OptimisticTransaction(DeltaLog log, Option<CatalogTable> table, Snapshot snapshot) {}
 
+  public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public boolean isCheckpointNeeded(long version, Snapshot after) {
     throw new UnsupportedOperationException("stub");
   }
