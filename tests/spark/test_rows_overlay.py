@@ -111,22 +111,22 @@ def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path
     assert jvm.delta_log(str(folder)).unsafeVolatileSnapshot().version() == -1
 
 
-def test_files_of_vectors_are_read_once(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for the next statement, and none that was written here."""
     table, read = make_table(session, tmp_path / "t", enableDeletionVectors="true"), list[str]()
     rows(session, *range(20)).write.format("delta").mode("append").save(table)
-    read_bytes = Jvm.read_bytes
+    read_below = Jvm.read_below
 
-    def noted(self: Jvm, path: Any) -> bytes | None:
-        read.append(str(path))
-        return read_bytes(self, path)
+    def noted(self: Jvm, folder: Any, name: str) -> bytes | None:
+        read.append(name)
+        return read_below(self, folder, name)
 
     def staged(id_: int) -> Staged:
         dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = {id_}")
         assert dml is not None
         return publisher(session).stage(dml)
 
-    monkeypatch.setattr(Jvm, "read_bytes", noted)
+    monkeypatch.setattr(Jvm, "read_below", noted)
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 0")
     ours = [staged(1), staged(2)]
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
@@ -134,17 +134,23 @@ def test_files_of_vectors_are_read_once(session: SparkSession, tmp_path: Path, m
     # What the file had before them, what the winner gave it, and one of each of ours; what came of these was written here.
     assert len(read) == len(set(read)) == 4, read
     assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
+    read.clear()
+    ours = [staged(4), staged(5)]
+    rows(session, -1, 200).write.format("delta").mode("append").save(table)
+    assert [finish(one).level for one in ours] == [1, 2]
+    # The rows of the first winner, which statistics do not rule out, and the vectors of both.
+    assert len(read) == len(set(read)) == 3, read
 
 
 def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSession, tmp_path: Path) -> None:
     """Readable to those whom Hadoop's mask says; in new folders; and never in the place of another file."""
     jvm, ours = Jvm(session), tmp_path / "a b" / "ours.bin"
     jvm.hadoop_conf.set("fs.permissions.umask-mode", "007")  # that of the process gives 644, or less
-    jvm.write_bytes(jvm.absolute(ours.as_uri()), b"one")
+    jvm.write_below(jvm.absolute(tmp_path.as_uri()), "a b/ours.bin", b"one")
     with pytest.raises(JVM_ERRORS):
-        jvm.write_bytes(jvm.absolute(ours.as_uri()), b"two")
+        jvm.write_below(jvm.absolute(tmp_path.as_uri()), "a b/ours.bin", b"two")
     assert ours.read_bytes() == b"one"
-    assert jvm.read_bytes(jvm.absolute(ours.as_uri())) == b"one"
+    assert jvm.read_below(jvm.absolute(tmp_path.as_uri()), "a b/ours.bin") == b"one"
     assert ours.stat().st_mode & 0o777 == 0o660
 
 

@@ -27,8 +27,8 @@ class CountingJvm(Jvm):
 
     read = 0
 
-    def read_bytes(self, path: Any) -> bytes | None:
-        content = super().read_bytes(path)
+    def read_below(self, folder: Any, name: str) -> bytes | None:
+        content = super().read_below(folder, name)
         self.read += len(content or b"")
         return content
 

@@ -59,27 +59,25 @@ class TableFiles:
         uri = self.uri(name, is_below=is_below)
         content = self._remembered.get(uri)
         if content is None:
-            content = self._jvm.read_bytes(self.path(name, is_below=is_below))
+            jvm, root = self._jvm, self._root
+            content = jvm.read_below(root, name) if is_below else jvm.read_bytes(jvm.absolute(name))
             if content is not None:
                 self._remembered.keep(uri, content)
         return content
 
-    def read_range(self, path: Any, offset: int, length: int) -> bytes:
+    def read_range(self, name: str, offset: int, length: int, *, is_below: bool) -> bytes:
         """A part of a file, which is not remembered."""
+        path = self._jvm.path(self._root, name) if is_below else self._jvm.absolute(name)
         return self._jvm.read_range(path, offset, length)
 
     def write(self, name: str, content: bytes) -> None:
         """A new file below the folder."""
-        self._jvm.write_bytes(self.path(name, is_below=True), content)
+        self._jvm.write_below(self._root, name, content)
         self._remembered.keep(self.prefix + name, content)
 
     def uri(self, name: str, *, is_below: bool) -> str:
         """Of a file, as text."""
         return self.prefix + name if is_below else name
-
-    def path(self, name: str, *, is_below: bool) -> Any:
-        """A Hadoop `Path`."""
-        return self._jvm.path(self._root, name) if is_below else self._jvm.absolute(name)
 
 
 def plain(uri: str) -> str:

@@ -72,10 +72,11 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         "commits/6",
         "names/2",
         "read/2",
+        "read/3",
         "readRange/4",
         "lacking/3",
         "texts/3",
-        "write/3",
+        "write/4",
         "missing/3",
     ),
     f"{OURS}.Gate": (
@@ -358,13 +359,18 @@ class Jvm:
         content = self._bulk.read(path, self.hadoop_conf)
         return None if content is None else bytes(content)
 
+    def read_below(self, folder: Any, name: str) -> bytes | None:
+        """The same of a file below a folder; its `Path` made from here would be another call."""
+        content = self._bulk.read(folder, name, self.hadoop_conf)
+        return None if content is None else bytes(content)
+
     def read_range(self, path: Any, offset: int, length: int) -> bytes:
         """A part of a file."""
         return bytes(self._bulk.readRange(path, self.hadoop_conf, offset, length))
 
-    def write_bytes(self, path: Any, content: bytes) -> None:
-        """A new file."""
-        self._bulk.write(path, self.hadoop_conf, content)
+    def write_below(self, folder: Any, name: str, content: bytes) -> None:
+        """A new file below a folder."""
+        self._bulk.write(folder, name, self.hadoop_conf, content)
 
     def names(self, disk: Any, folder: Any) -> list[str]:
         """The names in a folder."""

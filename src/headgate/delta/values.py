@@ -6,7 +6,8 @@ They only ever rule rows out; what a condition really holds for is Spark's to sa
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -27,8 +28,8 @@ WHOLE_MAX = 2**16
 class _Ranges(io.RawIOBase):
     """A file of which only those parts are read that are asked for."""
 
-    def __init__(self, files: TableFiles, path: object, size: int) -> None:
-        self._files, self._path, self._size, self._at = files, path, size, 0
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read, self._size, self._at = read, size, 0
 
     def readable(self) -> bool:
         return True
@@ -45,7 +46,7 @@ class _Ranges(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._size - self._at if size < 0 else min(size, self._size - self._at)
-        content = self._files.read_range(self._path, self._at, wanted)
+        content = self._read(self._at, wanted)
         self._at += len(content)
         return content
 
@@ -86,8 +87,8 @@ def _rows(
         return None
     try:
         if size > WHOLE_MAX:
-            where = files.path(name, is_below=is_below)
-            found = parquet.ParquetFile(_Ranges(files, where, size), pre_buffer=False)
+            read = partial(files.read_range, name, is_below=is_below)
+            found = parquet.ParquetFile(_Ranges(read, size), pre_buffer=False)
         else:
             content = files.read(name, is_below=is_below)
             if content is None:

@@ -52,11 +52,12 @@ public final class Attempt {
       SparkSession session, String id, DeltaLog log, long version, String table, String actions, Map<String, String> tags,
       boolean isBlind) {
     return in(session, () -> {
-      Snapshot snapshot = LastingSnapshot.prefer(log);
-      if (snapshot.version() != version - 1) snapshot = LastingSnapshot.update(log);
-      boolean isNext = snapshot.version() == version - 1 && (table == null || table.equals(snapshot.metadata().id()));
-      if (!isNext) return null;
-      Attempt attempt = new Attempt(session, log, new Transaction(id, log, ours(snapshot)), tags == null ? Map.of() : tags);
+      Snapshot newest = LastingSnapshot.prefer(log);
+      if (newest.version() != version - 1) newest = LastingSnapshot.update(log);
+      if (newest.version() != version - 1) return null;
+      Snapshot own = ours(newest);
+      if (table != null && !table.equals(own.metadata().id())) return null;
+      Attempt attempt = new Attempt(session, log, new Transaction(id, log, own), tags == null ? Map.of() : tags);
       // The second lock: were the session's settings ever not seen, a winner that has files would still be.
       if (!isBlind) attempt.transaction.readWholeTable();
       actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
@@ -104,10 +105,9 @@ public final class Attempt {
    * nothing but the ids of rows.
    */
   private static Snapshot ours(Snapshot shared) {
-    boolean isOurs = !shared.checksumOpt().isDefined() || shared.protocol().json().contains("\"rowTracking\"");
-    return isOurs
-        ? shared
-        : new Snapshot(shared.path(), shared.version(), shared.logSegment(), shared.deltaLog(), shared.checksumOpt());
+    if (!shared.checksumOpt().isDefined()) return shared;
+    Snapshot own = new Snapshot(shared.path(), shared.version(), shared.logSegment(), shared.deltaLog(), shared.checksumOpt());
+    return own.protocol().json().contains("\"rowTracking\"") ? shared : own;
   }
 
   /**

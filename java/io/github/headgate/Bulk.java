@@ -108,13 +108,18 @@ public final class Bulk {
     return Parts.of(found.toString());
   }
 
+  /** Writes a new file below a folder. */
+  public static void write(Path folder, String name, Configuration conf, byte[] content) throws IOException {
+    write(new Path(folder, name), conf, content);
+  }
+
   /**
    * Writes a new file; fails where there is one.
    *
    * <p>On local disk without Hadoop, which starts `chmod` as a process of its own for the file, and again for its checksum: 3
    * ms each on an idle machine, and 15 where others of the table's writers have the cores.
    */
-  public static void write(Path path, Configuration conf, byte[] content) throws IOException {
+  static void write(Path path, Configuration conf, byte[] content) throws IOException {
     FileSystem files = path.getFileSystem(conf);
     if (!LOCAL.contains(files.getClass().getName())) {
       try (OutputStream out = files.create(path, false)) {
@@ -128,6 +133,11 @@ public final class Bulk {
     // As Hadoop has it, whatever the mask of this process is.
     FsPermission permission = FsPermission.getFileDefault().applyUMask(FsPermission.getUMask(conf));
     Files.setPosixFilePermissions(file, PosixFilePermissions.fromString(permission.toString()));
+  }
+
+  /** The bytes of a file below a folder; null where there is none. */
+  public static byte[] read(Path folder, String name, Configuration conf) throws IOException {
+    return read(new Path(folder, name), conf);
   }
 
   /** A file's bytes; null where there is none. */
