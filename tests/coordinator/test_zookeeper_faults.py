@@ -80,6 +80,8 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on
     holder.waits_for("wrote 2")
     follower = world.start("follower", turns=2)
     time.sleep(0.5)
+    # Between two lines: stopped between its look at the clock and the line that follows, it would write that line.
+    holder.waits_for("wrote", count=len(holder.lines("wrote")) + 1)
     holder.send(signal.SIGSTOP)
     follower.waits_for("done")
     before = len(contender.read(world.journal))
