@@ -9,16 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta import exact
-from headgate.delta.jvm import Jvm
+from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
-from tests.spark.delta_tables import make_table
+from tests.spark.delta_tables import foreign_commit, make_table, txn
 from tests.spark.test_delta_statements import wait_until, waits_for
 
 
@@ -94,30 +95,45 @@ def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkS
     assert found() == (files, True)
 
 
-def test_a_version_that_others_saw_before_its_checksum_costs_nobody_a_job(
+def test_who_looks_on_while_others_commit_costs_nobody_a_job(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """Who lists the log between a put and what follows it has Delta install a snapshot without a checksum, for all."""
+    """Who lists the log between a put and what follows it would have Delta install a snapshot without a checksum, for all."""
     table = make_table(session, tmp_path / "t")
     ours, other = exact.private(session), Jvm(session.newSession())
     log = ours.delta_log(str(table))
-    is_over = threading.Event()
+    is_over, seen = threading.Event(), set[int]()
 
     def look_on() -> None:
         while not is_over.is_set():
-            other.snapshot(log)
+            seen.add(other.snapshot(log).version())
 
     with ThreadPoolExecutor(1) as pool:
-        looking = pool.submit(look_on)
+        looking = pool.submit(jobs, look_on)
         try:
             for version in range(1, 40):
                 ids = [Action("txn", {"appId": "x", "version": version})]
                 assert jobs(lambda v=Version(version), a=ids: exact.commit(ours, log, v, a, later=lambda _: None)) == 0
-                newest = log.unsafeVolatileSnapshot()
-                assert (newest.version(), newest.checksumOpt().isDefined()) == (version, True)
+                # A commit that was acknowledged is seen.
+                assert other.snapshot(log).version() == version
         finally:
             is_over.set()
-        looking.result()
+        assert looking.result() == 0
+    assert len(seen) > 10
+
+
+def test_a_commit_that_a_try_has_lost_to_is_seen_by_all(session: SparkSession, tmp_path: Path) -> None:
+    """While the try goes on it may be hidden as one's own would be."""
+    table = make_table(session, tmp_path / "t")
+    jvm = exact.private(session)
+    log = jvm.delta_log(str(table))
+    lines = [Action("txn", {"appId": "x", "version": 1}).to_json()]
+    attempt = jvm.attempt(str(uuid.uuid4()), log, Version(1), None, lines, {}, is_blind=False)
+    foreign_commit(table, txn("y", 1))
+    with pytest.raises(JVM_ERRORS):
+        attempt.commit(False, None, None, None)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: jvm.snapshot(log).version()).result() == 1
 
 
 def test_a_checksum_that_came_after_its_commit_was_listed_is_read(

@@ -51,7 +51,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     ),
     f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
-    f"{DELTA}.VersionChecksum": ("metadata/0", "allFiles/0", "tableSizeBytes/0", "numFiles/0"),
+    f"{DELTA}.VersionChecksum": ("allFiles/0", "tableSizeBytes/0", "numFiles/0"),
     f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
     f"{DELTA}.OptimisticTransaction": (

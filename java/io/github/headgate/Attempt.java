@@ -79,11 +79,17 @@ public final class Attempt {
       transaction.isCheckpointLater = true;
     }
     DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
-    return in(session, () -> Gate.within(token, history, job, () -> {
-      long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
-      LastingSnapshot.install(log, version, transaction.checksum);
-      return version;
-    }));
+    OpenCommits.begin();
+    try {
+      return in(session, () -> Gate.within(token, history, job, () -> {
+        long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
+        LastingSnapshot.install(log);
+        return version;
+      }));
+    } finally {
+      OpenCommits.end();
+      while (log.snapshotLock().isHeldByCurrentThread()) log.snapshotLock().unlock();
+    }
   }
 
   /** What was left to be done after the commit: all of it may be left out, and a later commit makes up for it. */
@@ -111,20 +117,21 @@ public final class Attempt {
   }
 
   /**
-   * A transaction with an id that was given to it, whose checkpoint can wait, and that tells the checksum of its commit.
+   * A transaction with an id that was given to it, whose checkpoint can wait.
    *
    * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
    * returns.
    */
   private static final class Transaction extends OptimisticTransaction {
     private final String id;
-    private Option<VersionChecksum> checksum = Option.empty();
+    private final DeltaLog log;
     private boolean isCheckpointLater;
     private long dueAt = -1;
 
     private Transaction(String id, DeltaLog log, Snapshot snapshot) {
       super(log, Option.empty(), snapshot);
       this.id = id;
+      this.log = log;
     }
 
     @Override
@@ -132,9 +139,12 @@ public final class Attempt {
       return id;
     }
 
+    /** After the put. Who lists the log next, in Delta's lock, finds that Delta has the version already, and its checksum. */
     @Override
     public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
-      checksum = super.incrementallyDeriveChecksum(version, committed);
+      Option<VersionChecksum> checksum = super.incrementallyDeriveChecksum(version, committed);
+      log.snapshotLock().lock();
+      OpenCommits.end();
       return checksum;
     }
 

@@ -85,6 +85,7 @@ public class GateLogStore extends LogStore {
         Reservation.Held here = gate.reservedFrom(token);
         Reservation.Held holder = here == null ? elsewhere : here;
         if (holder == null || (!isCaptured && waited != null && waited.isEnoughFor(holder))) {
+          OpenCommits.put(path);
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
@@ -113,7 +114,7 @@ public class GateLogStore extends LogStore {
   @Override
   public Iterator<FileStatus> listFrom(Path path, Configuration conf) throws IOException {
     Iterator<FileStatus> held = ScratchLogs.listFrom(path);
-    return held == null ? behind(path).listFrom(path, conf) : held;
+    return held == null ? OpenCommits.without(behind(path).listFrom(path, conf)) : held;
   }
 
   @Override
@@ -163,7 +164,7 @@ public class GateLogStore extends LogStore {
   }
 
   /** N of _delta_log/N.json, else -1. */
-  private static long versionOf(Path path) {
+  static long versionOf(Path path) {
     String name = path.getName();
     boolean isCommit = name.matches("\\d{20}\\.json") && path.getParent().getName().equals("_delta_log");
     return isCommit ? Long.parseLong(name.substring(0, 20)) : -1;

@@ -31,37 +31,25 @@ public final class LastingSnapshot extends Snapshot {
     super(like.path(), like.version(), like.logSegment(), like.deltaLog(), checksum);
   }
 
-  /** Have the newest snapshot be such a one, as soon as it is there: nothing of it is cached yet. */
-  public static void install(DeltaLog log) {
-    install(log, -1, Option.empty());
-  }
-
   /**
-   * The same, with the checksum of a version that was just committed.
+   * Have the newest snapshot be such a one, as soon as it is there: nothing of it is cached yet.
    *
-   * <p>A checksum is written after its commit. Whoever has listed the log in between has installed a snapshot without, and of one
-   * without all that come next, even the next commit, wait for a job of Spark that works out the state.
+   * <p>A checksum is written after its commit. Of a snapshot that was listed in between all that come next wait for a job of Spark
+   * that works out the state: so it is looked for again.
    */
-  static void install(DeltaLog log, long version, Option<VersionChecksum> made) {
+  public static void install(DeltaLog log) {
     ReentrantLock installing = log.snapshotLock();
     installing.lock();
     try {
       Snapshot newest = log.unsafeVolatileSnapshot();
-      if (newest instanceof LastingSnapshot || newest.version() < 0) return;
-      boolean isWorkedOut = newest._computedStateTriggered();
+      if (newest instanceof LastingSnapshot || newest.version() < 0 || newest._computedStateTriggered()) return;
       Option<VersionChecksum> checksum = newest.checksumOpt();
-      if (!checksum.isDefined() && newest.version() == version && isOf(newest, made)) checksum = made;
-      else if (isWorkedOut) return;
-      else if (!checksum.isDefined()) checksum = log.readChecksum(newest.version(), Option.empty());
+      if (!checksum.isDefined()) checksum = log.readChecksum(newest.version(), Option.empty());
       // Without a checksum Delta works out the state at once, to write one.
       if (checksum.isDefined()) log.installSnapshot(new LastingSnapshot(newest, checksum), System.currentTimeMillis());
     } finally {
       installing.unlock();
     }
-  }
-
-  private static boolean isOf(Snapshot newest, Option<VersionChecksum> made) {
-    return made.isDefined() && made.get().metadata() != null && made.get().metadata().id().equals(newest.metadata().id());
   }
 
   /** The newest snapshot, made such a one if its checksum lists the files; without, it may have cached what it has worked out. */

@@ -1,15 +1,10 @@
 package org.apache.spark.sql.delta;
 
 import org.apache.spark.sql.delta.actions.AddFile;
-import org.apache.spark.sql.delta.actions.Metadata;
 import scala.Option;
 import scala.collection.immutable.Seq;
 
 public class VersionChecksum {
-  public Metadata metadata() {
-    throw new UnsupportedOperationException("stub");
-  }
-
   public Option<Seq<AddFile>> allFiles() {
     throw new UnsupportedOperationException("stub");
   }
