@@ -25,6 +25,7 @@ from headgate.delta import exact
 from headgate.delta import jvm as jvm_module
 from headgate.delta import log as log_module
 from headgate.delta.jvm import DELTA, Jvm, check_jvm
+from headgate.delta.line import Work
 from headgate.delta.log import DeltaTableLog, LogGone
 from headgate.delta.statements import append, tokened
 from headgate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
@@ -156,18 +157,20 @@ def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_m
     table = make_table(session, tmp_path / "t", checkpointInterval="2")
     jvm = exact.private(session)
     log = jvm.delta_log(table)
-    left: list[Callable[[], None]] = []
+    left: list[Work] = []
     for version in (1, 2):
         jvm.snapshot(log)
         ids = [Action("txn", {"appId": "x", "version": version})]
         assert jobs(lambda v=Version(version), a=ids: exact.commit(jvm, log, v, a, later=left.append)) == 0
     jvm.snapshot(log)
     assert is_made(exact.commit(jvm, log, Version(3), ids, later=left.append))
-    checkpoints = Path(table, "_delta_log").glob("*.checkpoint*.parquet")
-    assert list(checkpoints) == []
-    for work in left:
-        work()
-    (made,) = Path(table, "_delta_log").glob("*.checkpoint*.parquet")
+    folder = Path(table, "_delta_log")
+    assert not list(folder.glob("*.checkpoint*.parquet"))
+    (checkpoint,) = [more for work in left if (more := work()) is not None]
+    assert not list(folder.glob("*.checkpoint*.parquet"))
+    assert (folder / f"{3:020}.crc").exists(), "no checksum waits for a checkpoint"
+    checkpoint()
+    (made,) = folder.glob("*.checkpoint*.parquet")
     assert made.name.startswith(f"{2:020}.checkpoint")
     assert json.loads(Path(table, "_delta_log", "_last_checkpoint").read_text())["version"] == 2
     assert DeltaTableLog(session).read_tokens(table).version == 3

@@ -17,6 +17,7 @@ from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta import exact
 from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.delta.line import Work
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import foreign_commit, make_table, txn
@@ -142,7 +143,7 @@ def test_a_checksum_that_came_after_its_commit_was_listed_is_read(
     """As that of another driver's commit."""
     table = make_table(session, tmp_path / "t")
     jvm = exact.private(session)
-    left: list[Callable[[], None]] = []
+    left: list[Work] = []
     ids = [Action("txn", {"appId": "x", "version": 1})]
     exact.commit(jvm, jvm.delta_log(str(table)), Version(1), ids, later=left.append)
     jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()

@@ -13,6 +13,7 @@ from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.line import Work
 from headgate.errors import Corrupt, Unavailable
 
 PRIVATE_CONFS = {
@@ -63,7 +64,7 @@ def commit(
     table_id: str | None = None,
     tags: Mapping[str, str] | None = None,
     is_blind: bool = False,
-    later: Callable[[Callable[[], None]], None] | None = None,
+    later: Callable[[Work], None] | None = None,
     name: As | None = None,
 ) -> Tried | None:
     """Commit actions at a version; None, without a try, where it is not the table's next one.
@@ -104,7 +105,8 @@ def commit(
             version=landed,
         )
     if later is not None:
-        later(attempt.finish)
+        # Who begins now needs the checksum, which does not wait for a checkpoint.
+        later(lambda: attempt.checkpoint if attempt.finish() else None)
     return Tried("done", transaction_id)
 
 

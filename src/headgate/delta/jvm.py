@@ -67,7 +67,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Attempt": ("begin/8", "commit/4", "finish/0"),
+    f"{OURS}.Attempt": ("begin/8", "commit/4", "finish/0", "checkpoint/0"),
     f"{OURS}.Bulk": (
         "commits/6",
         "names/2",

@@ -13,19 +13,41 @@ from headgate.core.rows.effects import InDoubt, Joined, Waiting
 from headgate.delta.jvm import first_line
 
 AFTERWARDS_MAX = 8
-"""Checksums and checkpoints that may wait to be written; more are written by those who commit."""
+"""Checksums that may wait to be written, and checkpoints; more are written by those who commit."""
 LOGGER = logging.getLogger("headgate")
+Work = Callable[[], Callable[[], object] | None]
+"""What a commit leaves. It returns what takes long, as a checkpoint does, if there is any."""
 
 
 class Afterwards:
-    """Does in a thread of its own what a commit leaves for later; with too much of it, in the thread that asks."""
+    """Does in threads of its own what commits leave for later: one for what takes long, another for all else."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="headgate-afterwards")
+        self._short, self._long = _Lane("headgate-afterwards"), _Lane("headgate-checkpoints")
+
+    def __call__(self, work: Work) -> None:
+        """Have it done, now or soon. A failure of it is said and passed over."""
+        self._short.take(lambda: self._done(work))
+
+    def wait(self) -> None:
+        """Until all that was asked before is done."""
+        self._short.wait()
+        self._long.wait()
+
+    def _done(self, work: Work) -> None:
+        more = work()
+        if more is not None:
+            self._long.take(more)
+
+
+class _Lane:
+    """One thread; with too much for it, what it is asked is done in the thread that asks."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._room = threading.Semaphore(AFTERWARDS_MAX)
 
-    def __call__(self, work: Callable[[], None]) -> None:
-        """Have it done, now or soon. A failure of it is said and passed over."""
+    def take(self, work: Callable[[], object]) -> None:
         if not self._room.acquire(blocking=False):
             self._do(work)
             return
@@ -36,11 +58,10 @@ class Afterwards:
             self._do(work)
 
     def wait(self) -> None:
-        """Until all that was asked before is done."""
         self._pool.submit(lambda: None).result()
 
     @staticmethod
-    def _do(work: Callable[[], None]) -> None:
+    def _do(work: Callable[[], object]) -> None:
         try:
             work()
         except Exception as error:

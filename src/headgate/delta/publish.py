@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -49,7 +49,7 @@ from headgate.delta.dml import Dml
 from headgate.delta.files import Remembered
 from headgate.delta.gate import JOB_CONF, Gate, is_after_commit
 from headgate.delta.jvm import JVM_ERRORS, first_line
-from headgate.delta.line import Afterwards, Entry, Line
+from headgate.delta.line import Afterwards, Entry, Line, Work
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
@@ -260,7 +260,7 @@ class Publisher:
             if last_s is not None and now_s - last_s < overlay.ABANDONED_AFTER_S:
                 return
             self._swept_at_s[table] = now_s
-        self.afterwards(lambda: overlay.sweep(self.jvm, root))
+        self.afterwards(lambda: partial(overlay.sweep, self.jvm, root))
 
 
 @dataclass
@@ -290,7 +290,7 @@ class _Run:
     """The snapshot of the last execution whose commit was kept."""
     in_doubt: Version | None = None
     """A put of it may have arrived at this version, or arrive yet: no commit is known to be there."""
-    _left: list[Callable[[], None]] = field(default_factory=list)
+    _left: list[Work] = field(default_factory=list)
     """What Delta does after its commits: when nobody waits for the table any more."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0

@@ -92,13 +92,21 @@ public final class Attempt {
     }
   }
 
-  /** What was left to be done after the commit: all of it may be left out, and a later commit makes up for it. */
-  public void finish() {
-    in(session, () -> {
+  /**
+   * What was left to be done after the commit, but for the checkpoint: all of it may be left out, and a later commit makes up for it.
+   * True if a checkpoint is due.
+   */
+  public boolean finish() {
+    return in(session, () -> {
       for (PostCommitHook hook : left) hook.run(session, transaction.getCommitted().get());
-      if (transaction.dueAt >= 0) {
-        log.checkpoint(log.getSnapshotAt(transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
-      }
+      return transaction.dueAt >= 0;
+    });
+  }
+
+  /** Writes the one that is due. */
+  public void checkpoint() {
+    in(session, () -> {
+      log.checkpoint(log.getSnapshotAt(transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
       return null;
     });
   }
