@@ -16,7 +16,10 @@ from headgate.demo.without import Plain
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("order", [(INGESTION, MUTATION, TTL), (TTL, MUTATION, INGESTION)])
+@pytest.mark.parametrize(
+    "order",
+    [(INGESTION, MUTATION, TTL), pytest.param((TTL, MUTATION, INGESTION), marks=pytest.mark.matrix)],
+)
 def test_one_after_another_the_jobs_without_turns_are_right(
     session: SparkSession, tmp_path: Path, order: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
