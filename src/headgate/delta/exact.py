@@ -44,7 +44,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class As:
+class Committer:
     """In whose name a commit passes the gate."""
 
     token: str
@@ -65,7 +65,7 @@ def commit(
     tags: Mapping[str, str] | None = None,
     is_blind: bool = False,
     later: Callable[[Work], None] | None = None,
-    name: As | None = None,
+    committer: Committer | None = None,
 ) -> Tried | None:
     """Commit actions at a version; None, without a try, where it is not the table's next one.
 
@@ -81,7 +81,7 @@ def commit(
         tags: Of the commit.
         is_blind: It depends on nothing in the table.
         later: Takes what Delta does after a commit (checksum, checkpoint), to be done when nobody waits for it; None: now.
-        name: As this thread commits anyway by default.
+        committer: Whoever this thread commits as anyway by default.
 
     Raises:
         Unavailable: The commit failed and that version does not exist. It may yet arrive.
@@ -92,9 +92,9 @@ def commit(
     attempt = jvm.attempt(transaction_id, log, version, table_id, lines, tags or {}, is_blind=is_blind)
     if attempt is None:
         return None
-    named = (None, None, None) if name is None else (name.token, name.history, name.job)
+    told = (None, None, None) if committer is None else (committer.token, committer.history, committer.job)
     try:
-        landed = attempt.commit(later is not None, *named)
+        landed = attempt.commit(later is not None, *told)
     except JVM_ERRORS as error:
         return _outcome(jvm, log, version, transaction_id, error)
     if landed != version:

@@ -600,7 +600,7 @@ class _Run:
     def commit(self, version: Version, actions: Sequence[Action], info: Body) -> exact.Tried:
         """The put of actions at a version; "stale" without a try if the table has gone on."""
         said = {name: info[name] for name in HISTORY if info.get(name) is not None}
-        name = exact.As(self.token, json.dumps(said), self.job)
+        committer = exact.Committer(self.token, json.dumps(said), self.job)
         try:
             while True:
                 tried = exact.commit(
@@ -612,7 +612,7 @@ class _Run:
                     tags=info.get("tags"),
                     is_blind=bool(info.get("isBlindAppend")),
                     later=self._left.append,
-                    name=name,
+                    committer=committer,
                 )
                 if tried is not None:
                     return tried
