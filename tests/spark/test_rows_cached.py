@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
-import pytest
 from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta import exact
-from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.delta.jvm import Jvm
 from headgate.delta.line import Work
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -123,18 +124,44 @@ def test_who_looks_on_while_others_commit_costs_nobody_a_job(
     assert len(seen) > 10
 
 
-def test_a_commit_that_a_try_has_lost_to_is_seen_by_all(session: SparkSession, tmp_path: Path) -> None:
-    """While the try goes on it may be hidden as one's own would be."""
+def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_path: Path) -> None:
+    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap."""
     table = make_table(session, tmp_path / "t")
-    jvm = exact.private(session)
+    jvm, root = Jvm(session), cast("Any", session._jvm)
     log = jvm.delta_log(str(table))
-    lines = [Action("txn", {"appId": "x", "version": 1}).to_json()]
-    attempt = jvm.attempt(str(uuid.uuid4()), log, Version(1), None, lines, {}, is_blind=False)
-    foreign_commit(table, txn("y", 1))
-    with pytest.raises(JVM_ERRORS):
-        attempt.commit(False, None, None, None)
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: jvm.snapshot(log).version()).result() == 1
+    commits = root.java.lang.Class.forName(
+        "io.github.headgate.OpenCommits", True, log.store().getClass().getClassLoader()
+    )
+
+    def say(name: str, *asked: Any) -> None:
+        method = next(each for each in commits.getDeclaredMethods() if each.getName() == name)
+        method.setAccessible(True)
+        method.invoke(None, root.java.util.ArrayList(list(asked)).toArray())
+
+    def put(version: int) -> float:
+        begun_s = time.monotonic()
+        other.submit(say, "put", jvm.path(log.logPath(), f"{version:020}.json")).result()
+        return begun_s
+
+    def told() -> list[int]:
+        return sorted(jvm.texts_from(log, 0) or ())
+
+    def is_told(versions: list[int], begun_s: float) -> bool:
+        return told() == versions or time.monotonic() - begun_s > 1
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(say, "begin").result()
+        begun_s = put(1)
+        foreign_commit(table, txn("y", 1))
+        assert is_told([0], begun_s)
+        assert other.submit(told).result() == [0, 1], "it is its own"
+        foreign_commit(table, txn("y", 2))
+        assert told() == [0, 1, 2]
+        assert is_told([0, 1], put(2))
+        wait_until(lambda: told() == [0, 1, 2])
+        assert is_told([0, 1], put(2))
+        other.submit(say, "end").result()
+        assert told() == [0, 1, 2]
 
 
 def test_a_checksum_that_came_after_its_commit_was_listed_is_read(
