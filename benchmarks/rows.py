@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 import headgate
 from benchmarks.measure import cpu_s, figures, machine, write
-from headgate.delta import publish
+from headgate.delta.run import GROUP_CONF
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 
@@ -156,7 +156,7 @@ def _cell(
     numbers = iter(range(10**6))
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
-    session.conf.set(publish.GROUP_CONF, "24" if "groups" in way else "1")
+    session.conf.set(GROUP_CONF, "24" if "groups" in way else "1")
     dml(kind, session, path, next(numbers), "UPDATE", files)()
     deadline = time.perf_counter() + seconds
 

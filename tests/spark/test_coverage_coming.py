@@ -15,7 +15,7 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Changes, FileChange
 from headgate.core.rows.effects import Captured
 from headgate.core.rows.publish import Followed, Foreseen
-from headgate.delta.publish import _Run
+from headgate.delta.run import Run
 from headgate.streams.ahead import Change, Looked
 from headgate.streams.held import RequestReader
 from headgate.streams.target import TargetRows
@@ -64,7 +64,7 @@ def b(session: SparkSession, tmp_path: Path) -> Bench:
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is executed, read or met."""
     done: list[str] = []
-    for owner, name in ((_Run, "_execute"), (_Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     return done
 

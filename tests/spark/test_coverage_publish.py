@@ -24,7 +24,8 @@ from headgate.core.turns.tokens import Token
 from headgate.delta.commits import commit_info, commit_tokens
 from headgate.delta.gate import Gate
 from headgate.delta.line import Afterwards, Work
-from headgate.delta.publish import Staged, _Run
+from headgate.delta.publish import Staged
+from headgate.delta.run import Run
 from headgate.delta.statements import append as append_rows
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
@@ -345,7 +346,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
     insert(2)
     assert ids(session, location) == [1]
 
-    made = _Run.stamped
+    made = Run.stamped
 
     def stamped(*given: Any) -> Any:
         """Executed, and not put yet."""
@@ -353,7 +354,7 @@ def test_what_is_computed_and_put_in_a_turn_is_fenced_like_a_stock_write(session
         return made(*given)
 
     own = write_token(1, 2)
-    with patch.object(_Run, "stamped", stamped):
+    with patch.object(Run, "stamped", stamped):
         insert(4)
     insert(5)
     assert ids(session, location) == [1, 3]
@@ -662,7 +663,7 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     kind.keep_up(before=())
     assert len(commit_paths(b.target)) == head
     done: list[str] = []
-    for owner, name in ((_Run, "_execute"), (_Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
+    for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     told: list[StatementPublished] = []
     end = headgate.on_statement(told.append)
@@ -789,7 +790,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     written.drop(1, "b", 3, 4)
     followed: list[Staged] = []
     done: list[str] = []
-    monkeypatch.setattr(_Run, "_execute_on", noting(done, _Run._execute_on))
+    monkeypatch.setattr(Run, "_execute_on", noting(done, Run._execute_on))
     monkeypatch.setattr(job, "follow", lambda before: followed.append(follow(before)) or followed[-1])
     own = written.spark.newSession()  # the turn's token is set there
     other = headgate.JobCoordinator(

@@ -14,7 +14,7 @@ import headgate
 from headgate.core.ids import TableLocation
 from headgate.core.rows.actions import Action
 from headgate.core.rows.effects import Captured
-from headgate.delta import publish
+from headgate.delta import run
 from headgate.delta.gate import Gate
 from headgate.delta.log import LogGone
 from headgate.delta.publish import Staged
@@ -159,7 +159,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
     session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only when the race was lost: alone, such a table is written by stock Delta as always."""
-    monkeypatch.setattr(publish, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
+    monkeypatch.setattr(run, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
     delete = f"DELETE FROM delta.`{table}` WHERE id = 1"
     assert headgate.sql(session, delete).headgate.level == 0
     before = staged(session, table, "DELETE FROM T WHERE id = 3")

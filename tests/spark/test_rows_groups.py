@@ -15,7 +15,8 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.effects import Joined, Waiting
 from headgate.delta import exact
 from headgate.delta.line import Entry, Line
-from headgate.delta.publish import GROUP_CONF, Outcome, Publisher, Staged, _Run
+from headgate.delta.publish import Publisher, Staged
+from headgate.delta.run import GROUP_CONF, Outcome, Run
 from headgate.errors import CommitInDoubt, Unavailable
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement
@@ -172,7 +173,7 @@ FEW = (
 )
 """So few that all of them are one group."""
 Commit = Callable[..., exact.Tried]
-COMMIT: Commit = _Run.commit
+COMMIT: Commit = Run.commit
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +210,7 @@ def first_put(monkeypatch: pytest.MonkeyPatch, ends: Commit) -> list[int]:
         tried.append(asked[1])
         return (ends if len(tried) == 1 else COMMIT)(*asked)
 
-    monkeypatch.setattr(_Run, "commit", commit)
+    monkeypatch.setattr(Run, "commit", commit)
     return tried
 
 

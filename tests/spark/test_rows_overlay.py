@@ -18,7 +18,8 @@ from headgate.core.rows.rebase import KEYS_CAME
 from headgate.delta.files import Remembered
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.overlay import ABANDONED_AFTER_S
-from headgate.delta.publish import Outcome, Staged
+from headgate.delta.publish import Staged
+from headgate.delta.run import Outcome
 from headgate.delta.statements import confs
 from headgate.tables.running import collected, finish, publisher
 from headgate.tables.sql import statement

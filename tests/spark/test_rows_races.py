@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
 from headgate.core.rows.rebase import ENTERED
-from headgate.delta.publish import Outcome, Staged
+from headgate.delta.publish import Staged
+from headgate.delta.run import Outcome
 from headgate.delta.statements import confs
 from headgate.tables.running import publisher
 from headgate.tables.sql import statement

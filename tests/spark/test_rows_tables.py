@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.delta.jvm import Jvm, scala_object
-from headgate.delta.publish import UNSERVED_FEATURES, Outcome
+from headgate.delta.run import UNSERVED_FEATURES, Outcome
 from headgate.delta.statements import confs
 from headgate.errors import UnsupportedTable
 from headgate.tables.running import publisher

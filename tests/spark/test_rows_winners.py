@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 
 import headgate
 from headgate.core.ids import TableLocation
-from headgate.delta import exact, publish
+from headgate.delta import exact
+from headgate.delta import run as runs
 from headgate.delta.gate import JOB_CONF, WAIT_CONF, Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm
 from headgate.delta.log import LogGone
@@ -129,7 +130,7 @@ def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
             raise ValueError("something else")
         return exact.Tried("unknown", "of a put that may arrive")
 
-    monkeypatch.setattr(publish._Run, "commit", commit)
+    monkeypatch.setattr(runs.Run, "commit", commit)
     with pytest.raises(ValueError, match="something else") as raised:
         publisher(session).finish(late)
     assert not hasattr(raised.value, "__notes__")
@@ -196,7 +197,7 @@ def test_a_refusal_names_the_commit_that_came_first(
     late = staged(session, table, "INSERT INTO T VALUES (9, 'x')")
     happens(table, session)
     if kind is UnsupportedTable:
-        monkeypatch.setattr(publish, "UNSERVED_FEATURES", frozenset({"columnMapping"}))
+        monkeypatch.setattr(runs, "UNSERVED_FEATURES", frozenset({"columnMapping"}))
     before = log_of(table)
     with pytest.raises(kind, match="nothing was written") as raised:
         publisher(session).finish(late)

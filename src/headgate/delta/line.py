@@ -108,6 +108,6 @@ class Entry:
     """A statement that waits for a version, and what it was told."""
 
     run: Any
-    """Of `publish.py`: reads commits, answers what its rebase asks, and puts."""
+    """Of `run.py`: reads commits, answers what its rebase asks, and puts."""
     waiting: Waiting
     reply: Joined | InDoubt | BaseException | None = None

@@ -11,7 +11,8 @@ import pyarrow as pa
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body
 from headgate.delta.log import NOTHING_COMES, DeltaTableLog, LogGone
-from headgate.delta.publish import Meets, Staged
+from headgate.delta.publish import Staged
+from headgate.delta.run import Meets
 from headgate.ports import WriteToken
 from headgate.streams.beside import beside
 from headgate.streams.held import Decided

@@ -10,7 +10,7 @@ from typing import Any
 from headgate.core.rows.beside import OTHERS, outcome
 from headgate.core.rows.statement import Facts, Reads, Statement, classify
 from headgate.delta.dml import Dml
-from headgate.delta.publish import ROW_IDS, VECTORS
+from headgate.delta.run import ROW_IDS, VECTORS
 
 READS = {
     Reads.NOTHING: "nothing of the table: it only appends",

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.delta.publish import Outcome
+from headgate.delta.run import Outcome
 
 ROWS = {
     "num_updated_rows": ("numUpdatedRows", "numTargetRowsUpdated"),

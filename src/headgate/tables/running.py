@@ -18,7 +18,8 @@ from headgate.delta.coming import Announced
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, check_jvm, silence
-from headgate.delta.publish import Meets, Outcome, Publisher, Staged, unknown
+from headgate.delta.publish import Publisher, Staged
+from headgate.delta.run import Meets, Outcome, unknown
 from headgate.delta.s3_errors import in_plain_words
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished

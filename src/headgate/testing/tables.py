@@ -25,7 +25,8 @@ from headgate.core.rows.actions import Action, Body, parse
 from headgate.core.rows.effects import Captured
 from headgate.core.rows.vectors import identity
 from headgate.delta.dml import Dml
-from headgate.delta.publish import Outcome, Publisher, Staged
+from headgate.delta.publish import Publisher, Staged
+from headgate.delta.run import Outcome
 from headgate.tables.sql import statement
 
 # ------------------------------------------------------------------------------------------------------------ the tables
