@@ -37,8 +37,18 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def cpu_s(spark: SparkSession) -> dict[str, float]:
-    """Processor time so far, in seconds, of the JVM and of this process."""
+    """Processor time so far, in seconds, of the JVM, of its compilers (a part of that), and of this process."""
     jvm: Any = spark._jvm
-    with open(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/stat") as file:
-        used = file.read().rpartition(")")[2].split()
-    return {"jvm": sum(map(int, used[11:13])) / os.sysconf("SC_CLK_TCK"), "python": time.process_time()}
+    process = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}")
+    threads = [_name_and_cpu_s(thread / "stat") for thread in (process / "task").iterdir()]
+    compilers = sum(used_s for name, used_s in threads if name.startswith(("C1 ", "C2 ")))
+    return {"jvm": _name_and_cpu_s(process / "stat")[1], "compilers": compilers, "python": time.process_time()}
+
+
+def _name_and_cpu_s(stat: Path) -> tuple[str, float]:
+    try:
+        said = stat.read_text()
+    except OSError:
+        return "", 0.0  # it has ended
+    used = said.rpartition(")")[2].split()
+    return said.partition("(")[2].rpartition(")")[0], sum(map(int, used[11:13])) / os.sysconf("SC_CLK_TCK")
