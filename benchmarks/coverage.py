@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import pyspark
+from pyspark.sql import SparkSession
 
 import headgate
 from benchmarks.measure import cpu_s, figures, machine, write
