@@ -10,9 +10,7 @@ from dataclasses import dataclass, field, replace
 from headgate.core.effects import Protocol
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action, Body
-from headgate.core.rows.effects import (
-    Captured,
-)
+from headgate.core.rows.effects import Captured
 from headgate.core.rows.publish import Followed, Foreseen, come, follow, foresee
 from headgate.delta.dml import Dml
 from headgate.delta.driver import Driver
