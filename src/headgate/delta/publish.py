@@ -13,9 +13,9 @@ from headgate.core.rows.actions import Action, Body
 from headgate.core.rows.effects import Captured
 from headgate.core.rows.publish import Followed, Foreseen, come, follow, foresee
 from headgate.delta.dml import Dml
-from headgate.delta.driver import Driver
 from headgate.delta.log import refuse_catalog
 from headgate.delta.run import Base, Meets, Outcome, Run, unknown
+from headgate.delta.shared import Shared
 from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF
 from headgate.ports import WriteToken
 
@@ -40,7 +40,7 @@ class Staged:
     """What it will be when appends have come that are not put yet."""
 
 
-class Publisher(Driver):
+class Publisher(Shared):
     """Executes statements of one driver and gets their commits into their tables. Safe to use from several threads."""
 
     def publish(self, dml: Dml, stamp: WriteToken | None = None) -> Outcome:

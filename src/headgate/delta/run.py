@@ -41,12 +41,12 @@ from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
-from headgate.delta.driver import Driver
 from headgate.delta.gate import JOB_CONF, is_after_commit
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.delta.line import Entry, Work
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
+from headgate.delta.shared import Shared
 from headgate.delta.statements import NUMBER_CONF
 from headgate.delta.together import lead
 from headgate.delta.winners import Winner, first_of, tell_of, winner_of
@@ -114,7 +114,7 @@ class Base:
 class Run:
     """One statement."""
 
-    driver: Driver
+    shared: Shared
     dml: Dml
     token: str
     base: Base
@@ -149,8 +149,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.jvm = self.dml.jvm
-        self.gate = self.driver.gate
-        self.line = self.driver.line(self.dml.table)
+        self.gate = self.shared.gate
+        self.line = self.shared.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
     def driven(self, protocol: Protocol[T]) -> T:
@@ -245,7 +245,7 @@ class Run:
     def rows(self) -> TableRows:
         """Made when it is asked for."""
         if self._rows is None:
-            self._rows = TableRows(self.jvm, self.log, self.dml, self.driver.remembered)
+            self._rows = TableRows(self.jvm, self.log, self.dml, self.shared.remembered)
         return self._rows
 
     def answer(self, effect: Effect[Any]) -> Any:
@@ -315,7 +315,7 @@ class Run:
         self._unlock()
         run_on = self.dml.execute_on
         assert run_on is not None, "a statement that cannot be executed elsewhere is not divisible"
-        self.driver.sweep(self.dml.table, self.log.dataPath())
+        self.shared.sweep(self.dml.table, self.log.dataPath())
         self._set_number()
 
         def stage(path: str) -> Captured | Committed:
@@ -451,7 +451,7 @@ class Run:
         try:
             while True:
                 tried = exact.commit(
-                    self.driver.jvm,
+                    self.shared.jvm,
                     self.log,
                     version,
                     actions,
@@ -463,7 +463,7 @@ class Run:
                 )
                 if tried is not None:
                     return tried
-                snapshot = self.driver.jvm.snapshot(self.log)
+                snapshot = self.shared.jvm.snapshot(self.log)
                 found = snapshot.version()
                 if not self._is_the_same(snapshot, found) or found < version - 1:
                     raise InvalidRequest(
@@ -484,7 +484,7 @@ class Run:
         now = Base(str(snapshot.metadata().id()), Version(version))
         if now.table_id != self.base.table_id:
             try:
-                with self.driver.jvm.active():
+                with self.shared.jvm.active():
                     before = self.log.getSnapshotAt(self.base.version, self.jvm.none, self.jvm.none, False)
             except JVM_ERRORS:
                 return False  # another log, that has no such version
@@ -536,7 +536,7 @@ class Run:
             self.publish_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
         while self._left:
-            self.driver.afterwards(self._left.pop(0))
+            self.shared.afterwards(self._left.pop(0))
 
 
 def _facts(winner: Winner | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from headgate.delta.gate import Gate
 from headgate.delta.line import Afterwards, Line
 
 
-class Driver:
+class Shared:
     """Of one JVM. Safe to use from several threads."""
 
     def __init__(self, spark: SparkSession) -> None:
