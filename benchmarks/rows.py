@@ -164,6 +164,7 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int)
     count: Counter[str] = Counter()
     times: list[float] = []
     publishes: list[float] = []
+    held: list[float] = []
     levels: Counter[int] = Counter()
     spent_ms = {"line": 0.0, "publish": 0.0}
     numbers = iter(range(10**6))
@@ -200,6 +201,7 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int)
                     spent_ms["publish"] += done.publish_ms
                     if done.level > 0:
                         publishes.append(done.publish_ms)
+                        held.append(done.held_ms)
                     count["executions"] += done.attempts - 1
                 count["commits"] += 1
                 times.append(time.perf_counter() - begun)
@@ -226,7 +228,7 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int)
         found["time_goes_to"] = {"stock execution": round(1 - sum(shares.values()), 3), **shares}
         found["levels"] = {str(level): levels[level] for level in sorted(levels)}
     if publishes:
-        found["publish_ms"] = figures(publishes)
+        found |= {"publish_ms": figures(publishes), "held_ms": figures(held)}
     print(threads, files, way, found, flush=True)
     return found
 
@@ -254,6 +256,7 @@ def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return {
         "commits_per_minute": {"stock under one lock": stock, **minutes},
         "publish_ms_median": {way: [cell["publish_ms"]["median"] for cell in cells[way]] for way in minutes},
+        "held_ms_median": {way: [cell["held_ms"]["median"] for cell in cells[way]] for way in minutes},
         "times_stock_under_one_lock": ratios,
         "median_of_the_ratios": {way: round(statistics.median(each), 2) for way, each in ratios.items()},
     }

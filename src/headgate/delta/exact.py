@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
-from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
+from headgate.delta.jvm import JVM_ERRORS, OURS, Jvm, first_line, is_caused_by
 from headgate.delta.line import Work
 from headgate.errors import Corrupt, Unavailable
 
@@ -44,6 +45,15 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
+class NotNext:
+    """Nothing was tried: the commit is not the next one of the table."""
+
+    version: Version
+    """The newest one; -1 where there is no table."""
+    table_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Committer:
     """In whose name a commit passes the gate."""
 
@@ -66,8 +76,8 @@ def commit(
     is_blind: bool = False,
     later: Callable[[Work], None] | None = None,
     committer: Committer | None = None,
-) -> Tried | None:
-    """Commit actions at a version; None, without a try, where it is not the table's next one.
+) -> Tried | NotNext:
+    """Commit actions at a version, if it is the table's next one.
 
     Delta says the same for every way to lose, and a commit may be made though its answer is lost. So after any error the
     commit at that version is read: it is ours if it bears our transaction's id.
@@ -84,19 +94,29 @@ def commit(
         committer: Whoever this thread commits as anyway by default.
 
     Raises:
+        JVM_ERRORS: The newest version could not be read; nothing was tried.
         Unavailable: The commit failed and that version does not exist. It may yet arrive.
         Corrupt: It landed at another version.
     """
-    lines = [action.to_json() for action in actions]
     transaction_id = str(uuid.uuid4())
-    attempt = jvm.attempt(transaction_id, log, version, table_id, lines, tags or {}, is_blind=is_blind)
-    if attempt is None:
-        return None
-    told = (None, None, None) if committer is None else (committer.token, committer.history, committer.job)
     try:
-        landed = attempt.commit(later is not None, *told)
+        landed, other = jvm.commit(
+            log,
+            version,
+            table_id,
+            [action.to_json() for action in actions],
+            tags or {},
+            is_blind=is_blind,
+            transaction_id=transaction_id,
+            has_later=later is not None,
+            named=(None, None, None) if committer is None else (committer.token, committer.history, committer.job),
+        )
     except JVM_ERRORS as error:
+        if is_caused_by(error, f"{OURS}.Attempt$NotBegun"):
+            raise
         return _outcome(jvm, log, version, transaction_id, error)
+    if other is not None:
+        return NotNext(Version(landed), other)
     if landed != version:
         raise Corrupt(
             "a commit landed after one that it had not seen",
@@ -106,7 +126,7 @@ def commit(
         )
     if later is not None:
         # Who begins now needs the checksum, which does not wait for a checkpoint.
-        later(lambda: attempt.checkpoint if attempt.finish() else None)
+        later(lambda: partial(jvm.checkpoint, transaction_id) if jvm.after_commit(transaction_id) else None)
     return Tried("done", transaction_id)
 
 

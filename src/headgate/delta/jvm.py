@@ -11,8 +11,10 @@ Rules for editors:
 
 from __future__ import annotations
 
+import base64
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -67,7 +69,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
 """Class → methods, each with its number of parameters."""
 OURS = "io.github.headgate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
-    f"{OURS}.Attempt": ("begin/8", "commit/4", "finish/0", "checkpoint/0"),
+    f"{OURS}.Attempt": ("commit/12", "finish/1", "checkpoint/1"),
     f"{OURS}.Bulk": (
         "commits/6",
         "names/2",
@@ -91,7 +93,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
 """The same of the package's own jar."""
 
 PART = "\x02"
-"""Around the number of what is left of an answer."""
+"""Around the number of what is left of a packed answer, or 0."""
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
@@ -305,13 +307,14 @@ class Jvm:
         self._transactions.give(snapshot, self.root.org.apache.spark.api.python.PythonUtils.toScalaMap(numbers))
 
     def whole(self, answer: str | None) -> str | None:
-        """An answer that may have come in parts; see `Parts.java`."""
-        parts = []
-        while answer is not None and answer.startswith(PART):
-            number, part = answer[1:].split(PART, 1)
-            parts.append(part)
-            answer = self._parts.next(int(number))
-        return "".join([*parts, answer]) if answer is not None else None
+        """An answer that may have come packed, and in parts; see `Parts.java`."""
+        if answer is None or not answer.startswith(PART):
+            return answer
+        number, packed = answer[1:].split(PART)
+        while number != "0":
+            number, part = self._parts.next(int(number))[1:].split(PART)
+            packed += part
+        return zlib.decompress(base64.b64decode(packed)).decode()
 
     def commits_from(
         self, store: Any, log_path: Any, version: int, known: int, known_at_ms: int
@@ -449,9 +452,8 @@ class Jvm:
         """Delta's `Action` of its JSON form, e.g. `{"txn": {…}}`."""
         return self._actions.fromJson(json.dumps(action, separators=(",", ":")))
 
-    def attempt(
+    def commit(
         self,
-        transaction_id: str,
         log: Any,
         version: int,
         table_id: str | None,
@@ -459,13 +461,40 @@ class Jvm:
         tags: Mapping[str, str],
         *,
         is_blind: bool,
-    ) -> Any:
-        """An attempt to commit actions, as the log's lines, at a version; None where it is not the next one: see `Attempt.java`."""
+        transaction_id: str,
+        has_later: bool,
+        named: tuple[str | None, str | None, str | None],
+    ) -> tuple[int, str | None]:
+        """A commit of actions, as the log's lines: the version where it landed, and None; see `Attempt.java`.
+
+        Without a try, where it is not the table's next version, or another table's: the newest one, and the table's id.
+
+        Args:
+            log: Delta's log of the table.
+            version: Of the commit.
+            table_id: Of the table; None: whichever is there.
+            lines: The actions.
+            tags: Of the commit.
+            is_blind: They depend on nothing in the table.
+            transaction_id: By which it is known in the log.
+            has_later: `after_commit` is called when it has landed.
+            named: Token of the statement that commits, its history, and its job.
+        """
         # A map costs calls of its own, and most commits have no tags.
-        given = dict(tags) or None
-        return self._attempt.begin(
-            self.jsession, transaction_id, log, version, table_id, "\n".join(lines), given, is_blind
+        answer = self._attempt.commit(
+            *(self.jsession, log, version, table_id, "\n".join(lines), dict(tags) or None, is_blind),
+            *(transaction_id, has_later, *named),
         )
+        found, _, other = str(answer).partition(" ")
+        return int(found), other or None
+
+    def after_commit(self, transaction_id: str) -> bool:
+        """What Delta does after a commit, but for the checkpoint; whether one is due."""
+        return bool(self._attempt.finish(transaction_id))
+
+    def checkpoint(self, transaction_id: str) -> None:
+        """Write the one that is due since a commit."""
+        self._attempt.checkpoint(transaction_id)
 
     def char_as_string(self, schema: Any) -> str:
         """JSON of a JVM `StructType`, its CHAR and VARCHAR as the STRING that Delta stores for them."""

@@ -73,7 +73,7 @@ class Line:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held from reading what others committed to the put after it: spares puts that are sure to lose."""
+        """Held around a put, and by who has lost one also while it is made to follow: it loses no second one to this driver."""
         self._entries: list[Entry] = []
         self._guard = threading.Lock()
 

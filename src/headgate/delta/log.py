@@ -193,7 +193,7 @@ class DeltaTableLog:
         try:
             # A checkpoint takes seconds, and nobody's turn needs it.
             tried = exact.commit(jvm, log, version, txns, later=self._afterwards)
-            return "stale" if tried is None else tried.reply
+            return "stale" if isinstance(tried, exact.NotNext) else tried.reply
         except JVM_ERRORS as error:
             raise _unreadable(table, error) from error
         except Unavailable as error:

@@ -99,7 +99,9 @@ class Outcome:
     waited_ms: int
     """For others of this driver that published to the table, or anybody who had reserved it."""
     publish_ms: float
-    """From reading what others committed to the end of the put: so long others of this driver waited for it."""
+    """From reading what others committed to the end of the put, without `waited_ms`."""
+    held_ms: float
+    """So long of it others of this driver waited for the statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,7 @@ class Run:
     info: Body | None = None
     waited_s: float = 0.0
     publish_s: float = 0.0
+    held_s: float = 0.0
     rows_read: int = 0
     is_reserved: bool = False
     _executions_reserved: int = 0
@@ -141,6 +144,10 @@ class Run:
     """What Delta does after its commits: when nobody waits for the table any more."""
     _is_locked: bool = False
     _locked_at_s: float = 0.0
+    _begun_at_s: float | None = None
+    """When it began to read what others committed; later by what it has waited."""
+    _waiting: Waiting | None = None
+    """What it has got to put."""
     known: dict[Version, tuple[Action, ...]] = field(default_factory=dict)
     """Commits that were read."""
     _looked_at: int = 0
@@ -194,6 +201,7 @@ class Run:
             rows_read=self.rows_read + (0 if self._rows is None else self._rows.rows_read),
             waited_ms=int(self.waited_s * 1000),
             publish_ms=round(self.publish_s * 1000, 1),
+            held_ms=round(self.held_s * 1000, 1),
         )
 
     def stamped(self, commit: Captured) -> Captured:
@@ -240,6 +248,11 @@ class Run:
         """As which it commits."""
         job: str | None = self.dml.session.conf.get(JOB_CONF, None)
         return job
+
+    @cached_property
+    def group_max(self) -> int:
+        """So many may share a version with it."""
+        return self.jvm.int_conf(GROUP_CONF, 1)
 
     @property
     def rows(self) -> TableRows:
@@ -364,7 +377,7 @@ class Run:
             self.dml.facts(has_vectors=properties.get(VECTORS) == "true", has_row_ids=properties.get(ROW_IDS) == "true")
         )
         # What will be asked of others' commits, and for the put, is found out now, while nobody waits.
-        _ = self.job, self.jvm.hadoop_conf
+        _ = self.job, self.group_max, self.jvm.hadoop_conf
         match statement.reads:
             case Reads.KEYS:
                 _ = self.rows, self.dml.described_keys
@@ -373,16 +386,20 @@ class Run:
         return statement
 
     def _read_changes(self, after: Version, waiting: Waiting | None) -> Changes | Joined | InDoubt:
-        number_max = self.jvm.int_conf(GROUP_CONF, 1)
-        if waiting is None or number_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
-            self._lock(waiting)
+        self._begun_at_s = self._begun_at_s or time.monotonic()
+        self._waiting = waiting
+        if waiting is None:
+            # It is asked anew, after a put that lost: no other one of this driver shall come first again.
+            self._lock()
+            return changes(after, list(self.commits(after).values()))
+        if self.group_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:
             return changes(after, list(self.commits(after).values()))
         entry = Entry(self, waiting)
         self.line.enter(entry)
         try:
             self._lock()
             if entry.reply is None:
-                lead(self.line.first(entry, number_max))
+                lead(self.line.first(entry, self.group_max))
         finally:
             self.line.leave(entry)
         if isinstance(entry.reply, BaseException):
@@ -427,18 +444,19 @@ class Run:
             self.commits(self._computed_on)
         return first_of({version: actions for version, actions in self.known.items() if version > self._computed_on})
 
-    def _maker(self, snapshot: Any) -> Winner | None:
+    def _maker(self, found: exact.NotNext) -> Winner | None:
         """Who made the table that is there now."""
-        if snapshot.version() < 0:
+        if found.version < 0:
             return None
         text = self.jvm.read_text(self.log, self.jvm.path(self.log.logPath(), f"{0:020d}.json"))
         return None if text is None else winner_of(commit_info(text), 0)
 
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
-        try:
-            tried = self.commit(version, actions, info)
-        finally:
+        self._lock(self._waiting)
+        # What came while it waited was looked at.
+        tried = exact.Tried("stale", "") if version in self.known else self.commit(version, actions, info)
+        if tried.reply != "stale":
             self._unlock()
         if tried.reply == "unknown":
             self.in_doubt = version
@@ -461,27 +479,25 @@ class Run:
                     later=self._left.append,
                     committer=committer,
                 )
-                if tried is not None:
+                if isinstance(tried, exact.Tried):
                     return tried
-                snapshot = self.shared.jvm.snapshot(self.log)
-                found = snapshot.version()
-                if not self._is_the_same(snapshot, found) or found < version - 1:
+                if not self._is_the_same(tried) or tried.version < version - 1:
                     raise InvalidRequest(
                         "the table was dropped, or made anew, while the statement ran; nothing was written",
                         advice="Run the statement again",
                         table=self.dml.table,
-                        **_facts(self._maker(snapshot)),
+                        **_facts(self._maker(tried)),
                     )
-                if found != version - 1:
+                if tried.version != version - 1:
                     return exact.Tried("stale", "")
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
             ) from error
 
-    def _is_the_same(self, snapshot: Any, version: int) -> bool:
-        """Whether it is of the table that the statement was executed on, be it with another definition and id, as after REPLACE."""
-        now = Base(str(snapshot.metadata().id()), Version(version))
+    def _is_the_same(self, found: exact.NotNext) -> bool:
+        """Whether it is the table that the statement was executed on, be it with another definition and id, as after REPLACE."""
+        now = Base(found.table_id, found.version)
         if now.table_id != self.base.table_id:
             try:
                 with self.shared.jvm.active():
@@ -511,7 +527,10 @@ class Run:
                 self._look_ahead(waiting)
             self._is_locked = True
             self._locked_at_s = time.monotonic()
-            self.waited_s += self._locked_at_s - begun
+            waited_s = self._locked_at_s - begun
+            self.waited_s += waited_s
+            if self._begun_at_s is not None:
+                self._begun_at_s += waited_s
 
     def _look_ahead(self, waiting: Waiting) -> None:
         """Has answered, while another puts, what will be asked of those that have committed: answers are remembered.
@@ -533,8 +552,11 @@ class Run:
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
-            self.publish_s += time.monotonic() - self._locked_at_s
+            self.held_s += time.monotonic() - self._locked_at_s
             self.line.lock.release()
+        if self._begun_at_s is not None:
+            self.publish_s += time.monotonic() - self._begun_at_s
+            self._begun_at_s = None
         while self._left:
             self.shared.afterwards(self._left.pop(0))
 

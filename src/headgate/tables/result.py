@@ -44,7 +44,9 @@ class Result:
     waited_ms: int
     """For other statements of this driver."""
     publish_ms: float
-    """From reading what others committed to the end of the put, where it lost the race."""
+    """From reading what others committed to the end of the put, where it lost the race; without `waited_ms`."""
+    held_ms: float
+    """So long of it other statements of this driver waited for this one."""
     returned: Any = field(repr=False)
     """What stock Delta returned; None if its own commit was not put."""
     _info: Callable[[], Mapping[str, Any]] = field(repr=False)
@@ -104,6 +106,7 @@ def result_of(outcome: Outcome, read_info: Callable[[int], Mapping[str, Any]]) -
         rows_read=outcome.rows_read,
         waited_ms=outcome.waited_ms,
         publish_ms=outcome.publish_ms,
+        held_ms=outcome.held_ms,
         returned=outcome.returned,
         _info=info,
     )

@@ -77,7 +77,7 @@ class Collector:
         self.staged = self._publisher.stage(dml)
         unknown = Published(version=None, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
         return result_of(
-            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0),
+            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0),
             lambda version: {},
         )
 

@@ -3,6 +3,8 @@ package io.github.headgate;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.classic.SparkSession;
@@ -20,93 +22,107 @@ import scala.collection.Iterator;
 /**
  * An attempt to commit actions as the version after a snapshot, by Delta's own transaction.
  *
- * <p>In two calls from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
+ * <p>In one call from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
  */
 public final class Attempt {
+  /** Nothing was tried: the newest snapshot could not be read, or the actions not be understood. */
+  public static final class NotBegun extends RuntimeException {
+    private static final long serialVersionUID = 1L;
+
+    private NotBegun(Throwable cause) {
+      super(cause.toString(), cause);
+    }
+  }
+
+  private static final Map<String, Attempt> LEFT = new ConcurrentHashMap<>(); // by the commit's id
   private final SparkSession session;
-  private final DeltaLog log;
   private final Transaction transaction;
   private final List<Action> actions = new ArrayList<>();
-  private final Map<String, String> tags;
   private final List<PostCommitHook> left = new ArrayList<>();
 
-  private Attempt(SparkSession session, DeltaLog log, Transaction transaction, Map<String, String> tags) {
+  private Attempt(SparkSession session, Transaction transaction) {
     this.session = session;
-    this.log = log;
     this.transaction = transaction;
-    this.tags = tags;
   }
 
   /**
-   * Begins one; null where the table's newest version is not the one before, or is another table's.
+   * The version at which it landed. Without a try, where the table's newest version is not the one before, or is another table's:
+   * that version, and the table's id behind a blank.
    *
    * @param session its settings are those of the commit
-   * @param id by which the commit is known in the log: who asks for it must know it though no answer comes
    * @param version of the commit
    * @param table its id, or null: whichever is there
    * @param actions as in the log, a line each, without `commitInfo`
    * @param tags of the commit, or null
    * @param isBlind whether the actions depend on nothing in the table
-   */
-  public static Attempt begin(
-      SparkSession session, String id, DeltaLog log, long version, String table, String actions, Map<String, String> tags,
-      boolean isBlind) {
-    return in(session, () -> {
-      Snapshot newest = LastingSnapshot.prefer(log);
-      if (newest.version() != version - 1) newest = LastingSnapshot.update(log);
-      if (newest.version() != version - 1) return null;
-      Snapshot own = ours(newest);
-      if (table != null && !table.equals(own.metadata().id())) return null;
-      Attempt attempt = new Attempt(session, log, new Transaction(id, log, own), tags == null ? Map.of() : tags);
-      // The second lock: were the session's settings ever not seen, a winner that has files would still be.
-      if (!isBlind) attempt.transaction.readWholeTable();
-      actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
-      return attempt;
-    });
-  }
-
-  /**
-   * The version at which it landed.
-   *
+   * @param id by which the commit is known in the log: who asks for it must know it though no answer comes
    * @param hasLater `finish` will do what Delta does after a commit (checksum, checkpoint)
    * @param token of the statement that commits, and its history: see {@link Gate#enter}; or null: as the thread commits anyway
    * @param job as which it commits, or null: see {@link Gate#actAs}
    */
-  public long commit(boolean hasLater, String token, String history, String job) {
-    if (hasLater) {
-      for (Iterator<PostCommitHook> hooks = transaction.postCommitHooks().iterator(); hooks.hasNext(); ) left.add(hooks.next());
-      transaction.postCommitHooks().clear();
-      transaction.isCheckpointLater = true;
-    }
-    DeltaOperations.Operation operation = new DeltaOperations.Update(Option.empty());
+  public static String commit(
+      SparkSession session, DeltaLog log, long version, String table, String actions, Map<String, String> tags, boolean isBlind,
+      String id, boolean hasLater, String token, String history, String job) {
+    return in(session, () -> {
+      Attempt attempt;
+      try {
+        Snapshot newest = LastingSnapshot.prefer(log);
+        if (newest.version() != version - 1) newest = LastingSnapshot.update(log);
+        Snapshot own = newest.version() == version - 1 ? ours(newest) : newest;
+        String found = own.metadata().id();
+        if (own.version() != version - 1 || (table != null && !table.equals(found))) return own.version() + " " + found;
+        attempt = new Attempt(session, new Transaction(id, log, own));
+        // The second lock: were the session's settings ever not seen, a winner that has files would still be.
+        if (!isBlind) attempt.transaction.readWholeTable();
+        actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
+      } catch (Exception failed) {
+        throw new NotBegun(failed);
+      }
+      if (hasLater) attempt.putOff();
+      return String.valueOf(Gate.within(token, history, job, () -> attempt.landed(tags == null ? Map.of() : tags)));
+    });
+  }
+
+  private void putOff() {
+    for (Iterator<PostCommitHook> hooks = transaction.postCommitHooks().iterator(); hooks.hasNext(); ) left.add(hooks.next());
+    transaction.postCommitHooks().clear();
+    transaction.isCheckpointLater = true;
+  }
+
+  private long landed(Map<String, String> tags) {
     OpenCommits.begin();
     try {
-      return in(session, () -> Gate.within(token, history, job, () -> {
-        long version = transaction.commit(PythonUtils.toSeq(actions), operation, PythonUtils.toScalaMap(tags));
-        LastingSnapshot.install(log);
-        return version;
-      }));
+      DeltaOperations.Operation named = new DeltaOperations.Update(Option.empty());
+      long version = transaction.commit(PythonUtils.toSeq(actions), named, PythonUtils.toScalaMap(tags));
+      LastingSnapshot.install(transaction.log);
+      if (transaction.isCheckpointLater) LEFT.put(transaction.id, this);
+      return version;
     } finally {
       OpenCommits.end();
-      while (log.snapshotLock().isHeldByCurrentThread()) log.snapshotLock().unlock();
+      ReentrantLock listing = transaction.log.snapshotLock();
+      while (listing.isHeldByCurrentThread()) listing.unlock();
     }
   }
 
   /**
-   * What was left to be done after the commit, but for the checkpoint: all of it may be left out, and a later commit makes up for it.
+   * What was left to be done after a commit, but for the checkpoint: all of it may be left out, and a later commit makes up for it.
    * True if a checkpoint is due.
    */
-  public boolean finish() {
-    return in(session, () -> {
-      for (PostCommitHook hook : left) hook.run(session, transaction.getCommitted().get());
-      return transaction.dueAt >= 0;
+  public static boolean finish(String id) {
+    Attempt done = LEFT.remove(id);
+    return in(done.session, () -> {
+      for (PostCommitHook hook : done.left) hook.run(done.session, done.transaction.getCommitted().get());
+      if (done.transaction.dueAt >= 0) LEFT.put(id, done);
+      return done.transaction.dueAt >= 0;
     });
   }
 
   /** Writes the one that is due. */
-  public void checkpoint() {
-    in(session, () -> {
-      log.checkpoint(log.getSnapshotAt(transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
+  public static void checkpoint(String id) {
+    Attempt done = LEFT.remove(id);
+    in(done.session, () -> {
+      DeltaLog log = done.transaction.log;
+      log.checkpoint(log.getSnapshotAt(done.transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
       return null;
     });
   }
