@@ -5,19 +5,23 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
+from headgate.core.rows.actions import Body
 from headgate.core.rows.rebase import ENTERED
 from headgate.delta.publish import Staged
+from headgate.delta.rows import TableRows
 from headgate.delta.run import Outcome
 from headgate.delta.statements import confs
 from headgate.tables.running import publisher
@@ -59,6 +63,53 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
     """By stock Delta alone."""
     for text in texts:
         session.sql(text.format(t=f"delta.`{path}`"))
+
+
+# -------------------------------------------------------------------------------------------------------- the table's line
+
+
+def test_others_wait_for_a_put_and_not_while_a_statement_follows(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one of the driver is put meanwhile; who has lost a put by that is not overtaken by a third."""
+    table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
+    rows(session, *range(10)).coalesce(1).write.format("delta").mode("append").save(table)
+    first, second, third = (
+        computed(session, Path(table), f"UPDATE {{t}} SET v = 'x' WHERE id = {number}") for number in range(3)
+    )
+    one_by_one(session, Path(table), ["DELETE FROM {t} WHERE id = 9"])
+    follows = {id(one.dml): [threading.Event(), threading.Event()] for one in (first, second, third)}
+    may_go_on = [threading.Event(), threading.Event()]
+    write_vectors = TableRows.write_vectors
+
+    def held(self: TableRows, vectors: Sequence[BitMap64]) -> Sequence[Body]:
+        times = follows[id(self._dml)]
+        now = next(place for place, each in enumerate(times) if not each.is_set())
+        times[now].set()
+        if self._dml is first.dml:
+            assert may_go_on[now].wait(120)
+        return write_vectors(self, vectors)
+
+    monkeypatch.setattr(TableRows, "write_vectors", held)
+    ours = publisher(session)
+    with ThreadPoolExecutor(3) as pool:
+        one = pool.submit(ours.finish, first)
+        assert follows[id(first.dml)][0].wait(120)
+        two = pool.submit(ours.finish, second).result(120)
+        may_go_on[0].set()
+        assert follows[id(first.dml)][1].wait(120)
+        three = pool.submit(ours.finish, third)
+        assert follows[id(third.dml)][0].wait(120)
+        assert not wait([three], timeout=1).done, "the first one keeps the line"
+        may_go_on[1].set()
+        ends = [two, one.result(120), three.result(120)]
+    assert [(end.published.version, end.published.lost_puts) for end in ends] == [(3, 0), (4, 1), (5, 1)]
+    assert {end.published.level for end in ends} == {2}
+    assert ends[1].publish_ms >= ends[1].held_ms > 0
+    assert ends[2].waited_ms >= 900
+    found = {row.id: row.v for row in session.read.format("delta").load(table).collect()}
+    assert found == {**dict.fromkeys(range(3), "x"), **dict.fromkeys(range(3, 9), "a")}
+    audit(tmp_path / "t")
 
 
 # -------------------------------------------------------------------------------------------------------- the table reserved
