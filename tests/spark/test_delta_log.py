@@ -27,7 +27,7 @@ from headgate.core.turns.tokens import Token, lock_token, query_token
 from headgate.delta import exact
 from headgate.delta import jvm as jvm_module
 from headgate.delta import log as log_module
-from headgate.delta.jvm import DELTA, Jvm, check_jvm
+from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
 from headgate.delta.line import Work
 from headgate.delta.log import DeltaTableLog, LogGone
 from headgate.delta.statements import append, tokened
@@ -144,6 +144,16 @@ def test_a_commit_is_a_few_calls_of_the_jvm(
             patched.setattr(JavaClient, "send_command", counted)
             assert is_made(exact.commit(jvm, log, version, transactions))
     assert len(calls) <= 1, calls
+
+
+def test_what_fails_before_the_put_leaves_no_doubt(session: SparkSession, tmp_path: Path) -> None:
+    """It is raised as it is; a commit that fails may have been made, and is looked for in the log."""
+    table = make_table(session, tmp_path / "t")
+    jvm = exact.private(session)
+    with pytest.raises(JVM_ERRORS) as raised:
+        exact.commit(jvm, jvm.delta_log(table), Version(1), [Action("txn", {"appId": "x", "version": "one"})])
+    assert "not a valid `long` value" in first_line(raised.value)
+    assert len(commit_paths(table)) == 1
 
 
 def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(

@@ -454,9 +454,10 @@ class Run:
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
         self._lock(self._waiting)
-        # What came while it waited was looked at.
-        tried = exact.Tried("stale", "") if version in self.known else self.commit(version, actions, info)
-        if tried.reply != "stale":
+        try:
+            # What came while it waited was looked at.
+            tried = exact.Tried("stale", "") if version in self.known else self.commit(version, actions, info)
+        finally:
             self._unlock()
         if tried.reply == "unknown":
             self.in_doubt = version
