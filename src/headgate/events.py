@@ -78,7 +78,9 @@ class StatementPublished:
     """Rows read again to see whether they concern it."""
     waited_ms: int
     publish_ms: float
-    """From reading what others committed to the end of the put."""
+    """From reading what others committed to the end of the put, without `waited_ms`."""
+    held_ms: float
+    """So long of it others of this driver waited for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,6 +159,7 @@ def test_statements_of_a_process_are_counted() -> None:
         rows_read=40,
         waited_ms=1_250,
         publish_ms=250.4,
+        held_ms=100.2,
     )
     for event in (
         first,
@@ -183,6 +184,7 @@ def test_statements_of_a_process_are_counted() -> None:
         ("headgate_statement_rows_read_total", None): 82,
         ("headgate_statement_waited_seconds_total", None): 3.75,
         ("headgate_statement_publish_seconds_total", None): 1.0,
+        ("headgate_statement_held_seconds_total", None): 0.3,
     }
     names = {(one.name, frozenset(one.labels)) for one in found}
     assert names == {(name, frozenset(metric.labels)) for metric in STATEMENT_METRICS for name in metric.series}

@@ -62,9 +62,15 @@ PUBLISHING = Metric(
     name="headgate_statement_publish_seconds",
     kind="counter",
     labels=_LABELS,
-    help="From reading what others committed to the end of the put: so long others of this driver waited for them.",
+    help="From reading what others committed to the end of the put, without waiting for others of this driver.",
 )
-STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, REPEATED, SUPERSEDED, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING)
+HELD = Metric(
+    name="headgate_statement_held_seconds",
+    kind="counter",
+    labels=_LABELS,
+    help="So long of it others of this driver waited for them.",
+)
+STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, REPEATED, SUPERSEDED, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING, HELD)
 
 
 class StatementMetrics:
@@ -91,11 +97,12 @@ class StatementMetrics:
             # Kept as they are said, in milliseconds: sums of whole numbers do not drift.
             self._counts[WAITED][key] += event.waited_ms
             self._counts[PUBLISHING][key] += round(event.publish_ms)
+            self._counts[HELD][key] += round(event.held_ms)
 
     def collect(self) -> Iterator[Family]:
         """Every metric with its samples, in the order of `STATEMENT_METRICS`."""
         with self._guard:
             counted = [(metric, sorted(counts.items())) for metric, counts in self._counts.items()]
         for metric, samples in counted:
-            scale = 1000 if metric in (WAITED, PUBLISHING) else 1
+            scale = 1000 if metric in (WAITED, PUBLISHING, HELD) else 1
             yield counter(metric, [(labels, number / scale) for labels, number in samples])

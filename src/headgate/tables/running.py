@@ -202,6 +202,7 @@ def _told(dml: Dml, outcome: Outcome) -> Result:
         rows_read=result.rows_read,
         waited_ms=result.waited_ms,
         publish_ms=result.publish_ms,
+        held_ms=result.held_ms,
     )
     LOGGER.debug("%s", event)
     for callback in list(_callbacks):
