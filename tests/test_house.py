@@ -193,7 +193,7 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     )
     venv.create(tmp_path / "venv", with_pip=True)
     bin_dir = tmp_path / "venv" / "bin"
-    run(bin_dir / "python", "-m", "pip", "install", "--quiet", "--constraint", constraints, wheel)
+    run(bin_dir / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints, wheel)
 
     assert run(bin_dir / "headgate", "--version") == f"headgate {headgate.__version__}\n"
     own, *others = run(bin_dir / "headgate", "jars", "path").strip().split(",")
