@@ -57,7 +57,7 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.DummySnapshot": ("<init>/2",),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0",),
     f"{DELTA}.OptimisticTransaction": (
-        *("<init>/3", "commit/3", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
+        *("<init>/3", "commit/3", "deltaLog/0", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
         *("isCheckpointNeeded/2", "incrementallyDeriveChecksum/2"),
     ),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),

@@ -389,7 +389,7 @@ class Run:
         self._begun_at_s = self._begun_at_s or time.monotonic()
         self._waiting = waiting
         if waiting is None:
-            # It is asked anew, after a put that lost: no other one of this driver shall come first again.
+            # Asked anew, after a put that lost: no other one of this driver shall come first again. Or in a turn, where none does.
             self._lock()
             return changes(after, list(self.commits(after).values()))
         if self.group_max <= 1 or self.is_reserved or waiting.lost.info.get("userMetadata") is not None:

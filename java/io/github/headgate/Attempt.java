@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Supplier;
 import org.apache.spark.api.python.PythonUtils;
 import org.apache.spark.sql.classic.SparkSession;
@@ -30,7 +29,12 @@ public final class Attempt {
     private static final long serialVersionUID = 1L;
 
     private NotBegun(Throwable cause) {
-      super(cause.toString(), cause);
+      super(cause);
+    }
+
+    @Override
+    public String toString() { // what failed is what matters to who reads it
+      return getCause().toString();
     }
   }
 
@@ -71,36 +75,33 @@ public final class Attempt {
         Snapshot own = newest.version() == version - 1 ? ours(newest) : newest;
         String found = own.metadata().id();
         if (own.version() != version - 1 || (table != null && !table.equals(found))) return own.version() + " " + found;
-        attempt = new Attempt(session, new Transaction(id, log, own));
+        attempt = new Attempt(session, new Transaction(id, log, own, hasLater));
         // The second lock: were the session's settings ever not seen, a winner that has files would still be.
         if (!isBlind) attempt.transaction.readWholeTable();
         actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
       } catch (Exception failed) {
         throw new NotBegun(failed);
       }
-      if (hasLater) attempt.putOff();
+      if (hasLater) {
+        Iterator<PostCommitHook> hooks = attempt.transaction.postCommitHooks().iterator();
+        while (hooks.hasNext()) attempt.left.add(hooks.next());
+        attempt.transaction.postCommitHooks().clear();
+      }
       return String.valueOf(Gate.within(token, history, job, () -> attempt.landed(tags == null ? Map.of() : tags)));
     });
-  }
-
-  private void putOff() {
-    for (Iterator<PostCommitHook> hooks = transaction.postCommitHooks().iterator(); hooks.hasNext(); ) left.add(hooks.next());
-    transaction.postCommitHooks().clear();
-    transaction.isCheckpointLater = true;
   }
 
   private long landed(Map<String, String> tags) {
     OpenCommits.begin();
     try {
-      DeltaOperations.Operation named = new DeltaOperations.Update(Option.empty());
-      long version = transaction.commit(PythonUtils.toSeq(actions), named, PythonUtils.toScalaMap(tags));
-      LastingSnapshot.install(transaction.log);
+      DeltaOperations.Operation update = new DeltaOperations.Update(Option.empty());
+      long version = transaction.commit(PythonUtils.toSeq(actions), update, PythonUtils.toScalaMap(tags));
+      LastingSnapshot.install(transaction.deltaLog());
       if (transaction.isCheckpointLater) LEFT.put(transaction.id, this);
       return version;
     } finally {
       OpenCommits.end();
-      ReentrantLock listing = transaction.log.snapshotLock();
-      while (listing.isHeldByCurrentThread()) listing.unlock();
+      while (transaction.deltaLog().snapshotLock().isHeldByCurrentThread()) transaction.deltaLog().snapshotLock().unlock();
     }
   }
 
@@ -121,7 +122,7 @@ public final class Attempt {
   public static void checkpoint(String id) {
     Attempt done = LEFT.remove(id);
     in(done.session, () -> {
-      DeltaLog log = done.transaction.log;
+      DeltaLog log = done.transaction.deltaLog();
       log.checkpoint(log.getSnapshotAt(done.transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
       return null;
     });
@@ -148,14 +149,13 @@ public final class Attempt {
    */
   private static final class Transaction extends OptimisticTransaction {
     private final String id;
-    private final DeltaLog log;
-    private boolean isCheckpointLater;
+    private final boolean isCheckpointLater;
     private long dueAt = -1;
 
-    private Transaction(String id, DeltaLog log, Snapshot snapshot) {
+    private Transaction(String id, DeltaLog log, Snapshot snapshot, boolean isCheckpointLater) {
       super(log, Option.empty(), snapshot);
       this.id = id;
-      this.log = log;
+      this.isCheckpointLater = isCheckpointLater;
     }
 
     @Override
@@ -167,7 +167,7 @@ public final class Attempt {
     @Override
     public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
       Option<VersionChecksum> checksum = super.incrementallyDeriveChecksum(version, committed);
-      log.snapshotLock().lock();
+      deltaLog().snapshotLock().lock();
       OpenCommits.end();
       return checksum;
     }

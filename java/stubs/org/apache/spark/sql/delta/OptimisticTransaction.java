@@ -23,6 +23,10 @@ public class OptimisticTransaction {
     throw new UnsupportedOperationException("stub");
   }
 
+  public DeltaLog deltaLog() {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public String txnId() {
     throw new UnsupportedOperationException("stub");
   }
