@@ -28,7 +28,11 @@ from headgate.tables.running import publisher
 from headgate.tables.sql import statement
 
 PAIRS, WARM_UP = 30, 6
-WARM_UP_S, CELL_S, ROUNDS = 600, 30, 5
+WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
+STATEMENTS = 96
+"""So many in each cell. Statements take longer the more of them their table has had, as updated rows lie in files of their own: in
+an equal time the faster way would have the slower table.
+"""
 WRITERS = ((2, 4), (4, 4), (8, 4), (8, 1))
 """So many writers, and in how many of the four files each statement's rows are."""
 ROWS, FILES, TOUCHED = 200_000, 4, 20
@@ -132,7 +136,7 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
 
 
 def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
-    """2, 4 and 8 threads, statements on rows of their own in the same files, for half a minute each."""
+    """2, 4 and 8 threads, so many statements on rows of their own in the same files."""
     result: dict[str, Any] = {}
     _warm_up(spark, folder)
     for number, files in WRITERS:
@@ -152,7 +156,8 @@ def _warm_up(spark: SparkSession, folder: Path) -> None:
     A driver that runs for days has compiled its code. One that has just begun compiles on the cores that it is measured on: after
     four minutes that still was a quarter of the processor time of stock under one lock, and a sixth of ours.
     """
-    for number in range(WARM_UP_S // CELL_S):
+    begun = time.perf_counter()
+    for number in itertools.takewhile(lambda _: time.perf_counter() - begun < WARM_UP_S, itertools.count()):
         place = folder / f"warm-up-{number}"
         place.mkdir()
         _cell(spark, place, 8, WAYS[number % len(WAYS)], FILES)
@@ -167,17 +172,18 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int)
     held: list[float] = []
     levels: Counter[int] = Counter()
     spent_ms = {"line": 0.0, "publish": 0.0}
-    numbers = iter(range(10**6))
+    numbers = iter(range(STATEMENTS + 1))
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
     session.conf.set(GROUP_CONF, "24" if "groups" in way else "1")
     dml(kind, session, path, next(numbers), "UPDATE", files)()
-    deadline = time.perf_counter() + CELL_S
+
+    def following() -> int | None:
+        with guard:
+            return next(numbers, None)
 
     def write_on() -> None:
-        while time.perf_counter() < deadline:
-            with guard:
-                number = next(numbers)
+        for number in iter(following, None):
             work = dml(kind, session, path, number, ("DELETE", "UPDATE", "MERGE")[number % 3], files)
             begun = time.perf_counter()
             while True:
@@ -284,7 +290,7 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
             thread = threading.Thread(target=append)
             thread.start()
             times, publishes, levels, most = list[float](), list[float](), Counter[int](), 0
-            deadline = time.perf_counter() + CELL_S
+            deadline = time.perf_counter() + APPENDS_S
             while time.perf_counter() < deadline:
                 begun = time.perf_counter()
                 if operation == "UPDATE":
