@@ -61,7 +61,8 @@ lint: env
 	$(BIN)/lint-imports
 
 # Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
-test: lint .venv/tests.jsa
+test: env
+	@$(MAKE) --no-print-directory --jobs 2 lint .venv/tests.jsa
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .venv/tests.jsa: .venv/.installed

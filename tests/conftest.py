@@ -34,6 +34,7 @@ pytest.register_assert_rewrite("headgate.testing.conformance")  # or a fault fou
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
+UV = ROOT / ".tools" / "bin" / "uv"
 
 # Most JVMs run each path a few times only: compiling it well costs more than it gives. Never in measurements.
 # The small code cache that this brings is full after a minute of Spark, and then nothing more is compiled.
@@ -87,7 +88,13 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "zookeeper": _lacks_java,
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
-    "wheel": lambda: "HEADGATE_OFFLINE is set" if os.environ.get("HEADGATE_OFFLINE") else None,
+    "wheel": lambda: (
+        "HEADGATE_OFFLINE is set"
+        if os.environ.get("HEADGATE_OFFLINE")
+        else None
+        if UV.exists()
+        else f"no {UV}: make env"
+    ),
     "postgres": lacks_postgres,
     "full_postgres": lambda: (
         None if installed_postgres() else "no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql"

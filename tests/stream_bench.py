@@ -146,11 +146,11 @@ class Bench:
             case Mutate():
                 from headgate.streams.mutate import MutateStream
 
-                return MutateStream(spec, self.table, self.context())
+                return MutateStream(spec, self.context())
             case Erase():
                 from headgate.streams.erase import EraseStream
 
-                return EraseStream(spec, self.table, self.context())
+                return EraseStream(spec, self.context())
             case Maintain():
                 from headgate.streams.maintain import MaintainStream
 

@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
-import venv
 from pathlib import Path
 
 import pytest
 
 import headgate
 from headgate.spark.jars import OWN_JAR
-from tests.conftest import ROOT
+from tests.conftest import ROOT, UV
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCK_FILES = ("requirements.lock", "src/headgate/spark/jars.lock")
@@ -178,7 +177,7 @@ print("rows", spark.read.format("delta").load(sys.argv[1]).count(), headgate.__f
 @pytest.mark.spark
 @pytest.mark.timeout(1500)
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
-    """Built, installed by plain pip, and used: version, jars, and a Delta table written through `headgate.session`."""
+    """Built, installed with what it says that it needs, and used: version, jars, and a Delta table through `headgate.session`."""
 
     def run(*command: str | Path) -> str:
         answer = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True)
@@ -191,9 +190,9 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     constraints.write_text(
         "\n".join(f"{name}=={version}" for name, version in locked_versions().items() if name not in SEVERAL)
     )
-    venv.create(tmp_path / "venv", with_pip=True)
     bin_dir = tmp_path / "venv" / "bin"
-    run(bin_dir / "python", "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints, wheel)
+    run(UV, "venv", "--python", sys.executable, tmp_path / "venv")
+    run(UV, "pip", "install", "--python", bin_dir / "python", "--constraint", constraints, wheel)
 
     assert run(bin_dir / "headgate", "--version") == f"headgate {headgate.__version__}\n"
     own, *others = run(bin_dir / "headgate", "jars", "path").strip().split(",")

@@ -20,8 +20,8 @@ from headgate.streams.ahead import Change, Looked
 from headgate.streams.held import RequestReader
 from headgate.streams.target import TargetRows
 from headgate.tables.running import announced, coming
+from tests.spark.computed_before import ERASURE, noting
 from tests.spark.delta_tables import commit_paths
-from tests.spark.test_coverage_publish import ERASURE, noting
 from tests.spark.test_delta_statements import wait_until
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Bench, Crash, table

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.requests.fold import Admitted
-from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
@@ -57,10 +57,10 @@ class _Kept:
 class EraseStream(RequestStream):
     """Erasures by request (rules E1 to E5 of docs/explanation/requests.md)."""
 
-    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+    def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Erase):
             raise TypeError(f"{spec.name} is not an erase stream")
-        super().__init__(spec, table_spec, context)
+        super().__init__(spec, context)
         self._columns = list(spec.kind.match)
         self._empty_at: dict[TableLocation, Version] = {}
         """Other streams' requests that had none in `FORGOTTEN_STATES`, at these versions."""

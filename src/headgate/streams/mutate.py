@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.core.spec import Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Mutate, StreamSpec
 from headgate.streams.requests import RequestStream
 from headgate.streams.steps import StreamContext
 
@@ -10,7 +10,7 @@ from headgate.streams.steps import StreamContext
 class MutateStream(RequestStream):
     """Updates and deletes by request (rules M1 to M8 of docs/explanation/requests.md)."""
 
-    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+    def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Mutate):
             raise TypeError(f"{spec.name} is not a mutate stream")
-        super().__init__(spec, table_spec, context)
+        super().__init__(spec, context)

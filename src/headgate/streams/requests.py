@@ -17,53 +17,32 @@ from typing import Any, Protocol
 
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.requests.fold import Admitted, Path, Settled, follow, last_of_key, settle
-from headgate.core.rows.statement import Operation
-from headgate.core.spec import Erase, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.publish import Staged
-from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
-from headgate.delta.statements import append, create_table
-from headgate.errors import Fault, InvalidRequest
+from headgate.delta.requests import RequestTable
 from headgate.ports import WriteToken
-from headgate.spark.sources import BAD
 from headgate.streams.ahead import Change, Looked
 from headgate.streams.beside import beside
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, meaning_of
-from headgate.streams.intake import Intake
-from headgate.streams.records import refusals, refuse_bad, transformed, write_dead_letters
+from headgate.streams.records import refusals, transformed
 from headgate.streams.settle import Outcome, Settling
-from headgate.streams.steps import APPLY, STORE, BatchResult, BatchTurn, StreamContext, as_job, enter_all
+from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext, as_job, enter_all
+from headgate.streams.storing import Storing, Taken
 from headgate.streams.sweep import Sweeps
-from headgate.streams.target import Met, TargetRows, lacking, locations, target_schema
+from headgate.streams.target import Met, TargetRows, locations, target_schema
 from headgate.streams.tested import Progress, Tested
-from headgate.tables.running import announce, coming, finish, put, stage_append, withdraw
+from headgate.tables.running import coming
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
 """`none`: the source of a stream's MERGE is fixed rows, or of a fixed version of a table: the same each time it is read."""
 _SEARCH_MAX = 1000
 """So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """A micro-batch as requests."""
-
-    rows: DataFrame
-    """Of the request table."""
-    bad: DataFrame | None
-    """Records that do not fit, where they are kept."""
-    cached: DataFrame | None
-
-    def forget(self) -> None:
-        """Frees what is cached."""
-        if self.cached is not None:
-            self.cached.unpersist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +56,7 @@ class _Computed:
     look: Look
     """At the erasures."""
     erasures: Erasures | None
-    taken: _Taken
+    taken: Taken
     store: Staged
     decided: Decided
     change: Change | None
@@ -112,19 +91,19 @@ class KeptOfErased(Protocol):
 class RequestStream:
     """One `mutate` or `erase` stream."""
 
-    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+    def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         kind = spec.kind
         if not isinstance(kind, Mutate | Erase):
             raise TypeError(f"{spec.name} is not a stream of requests")
-        self._spec, self._table, self._context = spec, table_spec, context
+        self._spec, self._context = spec, context
         self._kind: Mutate | Erase = kind
-        is_mutate = isinstance(kind, Mutate)
         self._meaning = meaning_of(kind)
-        self._set = list(kind.set) if isinstance(kind, Mutate) else []
+        columns = list(kind.set) if isinstance(kind, Mutate) else []
         self._requests = RequestTable(context.session, context.log, context.requests_of(spec))
-        self._reader = RequestReader(context, self._requests, self._meaning, self._set)
+        self._storing = Storing(context, spec, self._requests, self._meaning)
+        self._reader = RequestReader(context, self._requests, self._meaning, columns)
         self._progress = Progress(context, spec)
-        self._reads_erasures = is_mutate and bool(self._set)
+        self._reads_erasures = bool(columns)
         context.session.conf.set(SOURCE_CONF, "none")
         self._deciding = Deciding(context, erasures_of(context, kind) if isinstance(kind, Mutate) else ())
         self._settling = Settling(context, self._requests)
@@ -168,9 +147,9 @@ class RequestStream:
         try:
             schema = target_schema(self._context)
             if schema is not None and self._requests.head() >= 0:
-                self._check_columns(schema)
+                self._storing.check_columns(schema)
                 # What is put in the turn is not compared there any more.
-                self._refuse_other_columns(self._layout_of(Intake(self._spec, schema).prepared(records)))
+                self._storing.refuse_other_columns(records, schema)
                 self._ahead.computed = self._compute(records, schema, batch_id, before)
             if self._ahead.computed is None:
                 with refusals(self._spec):
@@ -188,7 +167,7 @@ class RequestStream:
             stored = self._requests.rows(["stored"])
             if stored is None or not stored.isEmpty():
                 return None
-        taken = self._taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
+        taken = self._storing.taken_in(records, schema, uuid.uuid4().hex[:8], batch_id)
         session = self._context.session
         change = None
         try:
@@ -197,7 +176,7 @@ class RequestStream:
                 keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
                 # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
                 taken = replace(taken, rows=session.createDataFrame(found).coalesce(1))
-                storing = begin(as_job(session, self._spec.name, partial(self._written, taken.rows, batch_id)))
+                storing = begin(as_job(session, self._spec.name, partial(self._storing.written, taken.rows, batch_id)))
                 look = self._deciding.ahead(before)
                 erasures, decided = self._decided(taken.rows, keys, look)
                 # Erasures that come while this is read are mostly those of the turn that has begun with it.
@@ -211,7 +190,7 @@ class RequestStream:
             taken.forget()
             raise
         if not decided.own.requests:
-            withdraw(session, self._requests.location, self._spec.name)
+            self._storing.withdraw()
             taken.forget()
             return None
         return _Computed(
@@ -224,12 +203,6 @@ class RequestStream:
             decided=decided,
             change=change,
         )
-
-    def _written(self, rows: DataFrame, batch_id: int) -> Staged:
-        """The requests of a batch in files; others may decide with them from now on."""
-        store = stage_append(self._context.session, rows, self._requests.location)
-        announce(store, self._spec.name, batch_id)
-        return store
 
     def known(self) -> object:
         """See `StreamKind.known`."""
@@ -319,7 +292,7 @@ class RequestStream:
     def _drop_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            withdraw(self._context.session, self._requests.location, self._spec.name)
+            self._storing.withdraw()
             ahead.forget()
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
@@ -330,14 +303,14 @@ class RequestStream:
                 nothing was written.
         """
         schema = target_schema(self._context)
-        self._check_columns(schema)
+        self._storing.check_columns(schema)
         ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
         computed = (
             None if ahead is None or ahead.computed is None or ahead.computed.schema != schema else ahead.computed
         )
         records = transformed(self._spec, batch) if ahead is None else ahead.records
         if computed is None:
-            self._make_table(Intake(self._spec, schema).prepared(records))
+            self._storing.make_table(records, schema)
         with beside(self._context.session) as begin:
             if computed is not None:
                 # What others have changed since the last look is followed while the batch is stored.
@@ -345,8 +318,12 @@ class RequestStream:
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = self._deciding.in_turn()
             is_own_unchanged = computed is not None and self._is_own_unchanged(computed, is_entered=True)
-            taken = self._taken_in(records, schema, str(turn.epoch), batch_id) if computed is None else computed.taken
-            letters, is_new = self._store(turn, taken, batch_id, None if computed is None else computed.store)
+            taken = (
+                self._storing.taken_in(records, schema, str(turn.epoch), batch_id)
+                if computed is None
+                else computed.taken
+            )
+            letters, is_new = self._storing.store(turn, taken, batch_id, None if computed is None else computed.store)
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
                 ahead.is_taken = True
@@ -393,93 +370,6 @@ class RequestStream:
         for table in self.tables():
             turn.enter(table)
         return self._sweeps.run(turn, batch_id)
-
-    # ---------------------------------------------------------------------------------------------------------- store
-
-    def _check_columns(self, schema: StructType | None) -> None:
-        if schema is None:
-            return
-        kind = "mutate" if isinstance(self._kind, Mutate) else "erase"
-        faults = [
-            Fault(where=f"streams.{self._spec.name}.{kind}.{key}.{name}", what="the table has no such column")
-            for key, names in (("match", list(self._kind.match)), ("set", self._set))
-            for name in lacking(schema, names)
-        ]
-        if faults:
-            raise InvalidRequest(faults=faults, advice="Name a column of the table")
-
-    def _make_table(self, prepared: DataFrame) -> None:
-        """Makes the table of requests where there is none, else compares it."""
-        wanted = self._layout_of(prepared)
-        if self._requests.head() < 0:
-            location = self._requests.location
-            create_table(self._context.session, location, ddl(wanted), ["state"], properties=PROPERTIES)
-            return
-        self._refuse_other_columns(wanted)
-
-    def _layout_of(self, prepared: DataFrame) -> StructType:
-        values = prepared.schema["set"].dataType if self._set else None
-        sequence = prepared.schema["seq"].dataType if self._meaning.has_sequence else None
-        match = prepared.schema["key"].dataType
-        assert isinstance(match, StructType)
-        assert values is None or isinstance(values, StructType)
-        return layout(match, values, sequence)
-
-    def _refuse_other_columns(self, wanted: StructType) -> None:
-        """Requests are stored and read by the places of their columns, so other ones would be taken for these."""
-        location = self._requests.location
-        there = self._context.log.metadata(location).schema
-        changed = [
-            name for name in ("key", "set", "seq") if not _same_type(there[name].dataType, wanted[name].dataType)
-        ]
-        if changed:
-            raise InvalidRequest(
-                f"the requests of {self._spec.name} were stored for other columns or types than they have now "
-                f"({', '.join(changed)}); nothing was written",
-                advice="Take the old `match`, `set` and `sequence_by` back, or give the stream a new name",
-                table=location,
-            )
-
-    def _taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> _Taken:
-        """The rows of the request table that a batch comes to, and its records that do not fit."""
-        location, log = self._requests.location, self._context.log
-        intake = Intake(self._spec, schema)
-        prepared, bad = intake.prepared(records), None
-        if self._spec.on_bad_record == "fail":
-            good = refuse_bad(prepared)
-        else:
-            prepared = prepared.persist()
-            bad, good = prepared.where(F.col(BAD).isNotNull()), prepared.where(F.col(BAD).isNull())
-        rows = intake.stored(
-            good,
-            log.metadata(location).schema,
-            stamp=stamp,
-            batch_id=batch_id,
-            now_ms=self._context.clock.wall_ms(),
-            head=log.head(self._context.target),
-        )
-        return _Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
-
-    def _store(self, turn: BatchTurn, taken: _Taken, batch_id: int, staged: Staged | None) -> tuple[int, bool]:
-        """Writes the batch's requests down; how many records became dead letters, and whether it was done now."""
-
-        def statement(token: WriteToken) -> None:
-            if staged is None:
-                session = self._context.session
-                put(session, location, Operation.INSERT, lambda: append(taken.rows, location, token), token)
-            else:
-                finish(staged, token)
-
-        letters, location = 0, self._requests.location
-        try:
-            if taken.bad is not None:
-                letters = write_dead_letters(turn, self._context, self._spec, taken.bad, batch_id)
-            with refusals(self._spec):
-                is_new = turn.write(location, step=STORE, name="store", statement=statement)
-        finally:
-            taken.forget()
-        withdraw(self._context.session, location, self._spec.name)
-        return letters, is_new
 
     def _erasures(self, look: Look | None = None) -> Erasures | None:
         if not self._reads_erasures or not isinstance(self._kind, Mutate):
@@ -638,11 +528,3 @@ class RequestStream:
             oldest_ms=min(oldest) if oldest else None,
             swept=last.swept,
         )
-
-
-def _same_type(one: DataType, other: DataType) -> bool:
-    if isinstance(one, StructType) and isinstance(other, StructType):
-        return [(f.name.lower(), f.dataType) for f in one.fields] == [
-            (f.name.lower(), f.dataType) for f in other.fields
-        ]
-    return one == other

@@ -191,8 +191,8 @@ def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> Strea
         case Append():
             return AppendStream(spec, table, context)
         case Mutate():
-            return MutateStream(spec, table, context)
+            return MutateStream(spec, context)
         case Erase():
-            return EraseStream(spec, table, context)
+            return EraseStream(spec, context)
         case Maintain():
             return MaintainStream(spec, table, context)
