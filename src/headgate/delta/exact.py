@@ -51,6 +51,8 @@ class NotNext:
     version: Version
     """The newest one; -1 where there is no table."""
     table_id: str
+    transaction_id: str
+    """Of this attempt: one that was sent twice may have found the commit of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def commit(
             raise
         return _outcome(jvm, log, version, transaction_id, error)
     if other is not None:
-        return NotNext(Version(landed), other)
+        return NotNext(Version(landed), other, transaction_id)
     if landed != version:
         raise Corrupt(
             "a commit landed after one that it had not seen",

@@ -490,7 +490,8 @@ class Run:
                         **_facts(self._maker(tried)),
                     )
                 if tried.version != version - 1:
-                    return exact.Tried("stale", "")
+                    # A call that was sent again because its answer was lost may have found the commit of the first one.
+                    return exact.Tried("stale", tried.transaction_id)
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
