@@ -27,6 +27,7 @@ from headgate.core.turns.tokens import Token, lock_token, query_token
 from headgate.delta import exact
 from headgate.delta import jvm as jvm_module
 from headgate.delta import log as log_module
+from headgate.delta.commits import commit_info
 from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
 from headgate.delta.line import Work
 from headgate.delta.log import DeltaTableLog, LogGone
@@ -154,6 +155,23 @@ def test_what_fails_before_the_put_leaves_no_doubt(session: SparkSession, tmp_pa
         exact.commit(jvm, jvm.delta_log(table), Version(1), [Action("txn", {"appId": "x", "version": "one"})])
     assert first_line(raised.value).startswith("com.fasterxml.jackson.databind.exc.InvalidFormatException")
     assert len(commit_paths(table)) == 1
+
+
+def test_a_commit_that_was_asked_for_twice_is_known_by_its_id(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Py4J sends a call again when the connection ended before the answer: the second finds the commit of the first."""
+    table = make_table(session, tmp_path / "t")
+    jvm, once = exact.private(session), Jvm.commit
+
+    def sent_twice(*given: Any, **more: Any) -> Any:
+        once(*given, **more)
+        return once(*given, **more)
+
+    monkeypatch.setattr(Jvm, "commit", sent_twice)
+    found = exact.commit(jvm, jvm.delta_log(table), Version(1), [Action("txn", {"appId": "x", "version": 1})])
+    assert isinstance(found, exact.NotNext)
+    assert found.transaction_id == commit_info(commit_paths(table)[-1].read_text())["txnId"]
 
 
 def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(

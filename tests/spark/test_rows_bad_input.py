@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -17,7 +16,6 @@ from headgate.core.rows.actions import Action
 from headgate.core.rows.effects import Captured
 from headgate.delta import run
 from headgate.delta.gate import Gate
-from headgate.delta.jvm import Jvm
 from headgate.delta.log import LogGone
 from headgate.delta.publish import Staged
 from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
@@ -206,21 +204,3 @@ def test_unpinned_threads_are_refused(session: SparkSession, monkeypatch: pytest
     monkeypatch.setattr(session.sparkContext, "_gateway", object())  # as it is with PYSPARK_PIN_THREAD=false
     with pytest.raises(InvalidRequest, match="PYSPARK_PIN_THREAD"):
         Gate(session)
-
-
-def test_a_commit_that_is_asked_for_twice_is_made_once(
-    session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Py4J sends a call again when the connection ended before the answer: the second finds the commit of the first."""
-    ours = publisher(session)
-    staged = ours.stage(statement(session, f"INSERT INTO delta.`{table}` SELECT * FROM delta.`{table}` LIMIT 1"))
-    session.sql(f"INSERT INTO delta.`{table}` SELECT * FROM delta.`{table}`")
-    before, commit = session.read.format("delta").load(table).count(), Jvm.commit
-
-    def sent_twice(*given: Any, **more: Any) -> Any:
-        commit(*given, **more)
-        return commit(*given, **more)
-
-    monkeypatch.setattr(Jvm, "commit", sent_twice)
-    ours.finish(staged)
-    assert session.read.format("delta").load(table).count() == before + 1
