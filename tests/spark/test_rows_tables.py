@@ -218,6 +218,21 @@ def test_a_shallow_clone_is_followed_on_as_any_table(
     assert {file: file.read_bytes() for file in original.rglob("*") if file.is_file()} == files
 
 
+@pytest.mark.parametrize("how", ["clone", "cloneAtVersion", "cloneAtTimestamp"])
+def test_what_a_clone_gives_is_a_table_to_work_on(session: SparkSession, tmp_path: Path, how: str) -> None:
+    """Stock gives a bare object of the JVM there, which Python cannot use."""
+    path, to = str(tmp_path / "t"), str(tmp_path / "clone")
+    session.range(3).coalesce(1).write.format("delta").save(path)
+    table = headgate.DeltaTable.forPath(session, path)
+    made_at = str(table.history().first()["timestamp"])
+    at: dict[str, tuple[object, ...]] = {"clone": (), "cloneAtVersion": (0,), "cloneAtTimestamp": (made_at,)}
+    made = getattr(table, how)(*at[how], to, isShallow=True)
+    assert isinstance(made, headgate.DeltaTable)
+    made.delete("id = 1")
+    assert sorted(row.id for row in made.toDF().collect()) == [0, 2]
+    assert table.toDF().count() == 3
+
+
 def rows_of(session: SparkSession, t: str) -> Counter[tuple[int, int]]:
     return Counter((row.id, row.v) for row in session.sql(f"SELECT * FROM {t}").collect())
 

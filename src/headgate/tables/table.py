@@ -123,12 +123,15 @@ class DeltaTable(stock.DeltaTable):
         """Source: `delta.tables.DeltaTable.restoreToTimestamp`."""
         return super().restoreToTimestamp(timestamp)
 
+    def _made(self, jdt: Any) -> DeltaTable:
+        return DeltaTable(self._spark, jdt)  # stock says that it gives a table, and gives the JVM's object
+
     @telling_conflicts()
     def clone(
         self, target: str, isShallow: bool = False, replace: bool = False, properties: dict[str, str] | None = None
     ) -> DeltaTable:
         """Source: `delta.tables.DeltaTable.clone`."""
-        return _ours(super().clone(target, isShallow, replace, properties))
+        return self._made(super().clone(target, isShallow, replace, properties))
 
     @telling_conflicts()
     def cloneAtVersion(
@@ -140,7 +143,7 @@ class DeltaTable(stock.DeltaTable):
         properties: dict[str, str] | None = None,
     ) -> DeltaTable:
         """Source: `delta.tables.DeltaTable.cloneAtVersion`."""
-        return _ours(super().cloneAtVersion(version, target, isShallow, replace, properties))
+        return self._made(super().cloneAtVersion(version, target, isShallow, replace, properties))
 
     @telling_conflicts()
     def cloneAtTimestamp(
@@ -152,7 +155,7 @@ class DeltaTable(stock.DeltaTable):
         properties: dict[str, str] | None = None,
     ) -> DeltaTable:
         """Source: `delta.tables.DeltaTable.cloneAtTimestamp`."""
-        return _ours(super().cloneAtTimestamp(timestamp, target, isShallow, replace, properties))
+        return self._made(super().cloneAtTimestamp(timestamp, target, isShallow, replace, properties))
 
     @telling_conflicts()
     def vacuum(self, retentionHours: float | None = None) -> DataFrame:
