@@ -82,19 +82,19 @@ def _lacks_java() -> str | None:
     return None
 
 
+def _lacks_installing() -> str | None:
+    if os.environ.get("HEADGATE_OFFLINE"):
+        return "HEADGATE_OFFLINE is set"
+    return None if UV.exists() else f"no {UV}: make env"
+
+
 LACKS: dict[str, Callable[[], str | None]] = {
     "spark": _lacks_java,
     "kafka": _lacks_java,
     "zookeeper": _lacks_java,
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
     "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
-    "wheel": lambda: (
-        "HEADGATE_OFFLINE is set"
-        if os.environ.get("HEADGATE_OFFLINE")
-        else None
-        if UV.exists()
-        else f"no {UV}: make env"
-    ),
+    "wheel": _lacks_installing,
     "postgres": lacks_postgres,
     "full_postgres": lambda: (
         None if installed_postgres() else "no PostgreSQL under /usr/lib/postgresql: apt-get install postgresql"
