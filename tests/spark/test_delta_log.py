@@ -28,6 +28,7 @@ from headgate.delta import exact
 from headgate.delta import jvm as jvm_module
 from headgate.delta import log as log_module
 from headgate.delta.commits import commit_info
+from headgate.delta.gate import Gate
 from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
 from headgate.delta.line import Work
 from headgate.delta.log import DeltaTableLog, LogGone
@@ -174,6 +175,39 @@ def test_a_commit_that_was_asked_for_twice_is_known_by_its_id(
     assert found.transaction_id == commit_info(commit_paths(table)[-1].read_text())["txnId"]
 
 
+def test_a_statement_whose_commit_was_asked_for_twice_is_there_once(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its own commit, and does not follow it as another's."""
+    table = make_table(session, tmp_path / "t")
+    dml = sql.statement(session, f"INSERT INTO delta.`{table}` VALUES (7, 'a')")
+    assert dml is not None
+    staged, once, asked = publisher(session).stage(dml), Jvm.commit, list[Any]()
+
+    def sent_twice(*given: Any, **more: Any) -> Any:
+        asked.append(more)
+        if len(asked) == 1:
+            once(*given, **more)
+        return once(*given, **more)
+
+    monkeypatch.setattr(Jvm, "commit", sent_twice)
+    assert publisher(session).finish(staged).published.version == 1
+    assert len(asked) == 1
+    assert ids(session, table) == [7]
+
+
+def test_what_delta_refuses_of_an_entry_was_not_written(session: SparkSession, tmp_path: Path) -> None:
+    """Said by Delta, and nobody has the version: that is no lost answer."""
+    table, gate = make_table(session, tmp_path / "t"), Gate(session)
+    gate.govern(table)
+    try:
+        with pytest.raises(Unavailable, match=r"entry commit failed.*nobody has the turn"):
+            DeltaTableLog(session).commit_entry(table, Version(0), raised(2), ENTRY)
+    finally:
+        gate.release(table)
+    assert len(commit_paths(table)) == 1
+
+
 def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
@@ -260,12 +294,11 @@ def test_a_lost_answer_is_found_out(session: SparkSession, tmp_path: Path) -> No
 
 
 def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path) -> None:
-    """The commit was not made: another's at that version means stale, and none there is said to be a fault."""
+    """The commit was not made: another's at that version means stale, and none there nothing: it may be under way."""
     table = make_table(session, tmp_path / "t")
     faulty = FaultyLog(session)
     faulty.is_made = False
-    with pytest.raises(Unavailable, match="entry commit failed"):
-        faulty.commit_entry(table, Version(0), raised(2), ENTRY)
+    assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "unknown"
     faulty.winner = lambda: foreign_commit(table, txn("x", 1))
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"
 
@@ -449,11 +482,11 @@ def test_a_commit_that_was_put_here_is_not_read_back(session: SparkSession, tmp_
         os.utime(first, (1, 1))
     for reader in (log, DeltaTableLog(session)):  # once listed behind a known one, it is known to all by its time
         assert reader.read_tokens(table).tokens == {QUERY: number(1, 0) if is_the_same else number(1, 1)}
-        text = Jvm(session).texts_from(Jvm(session).delta_log(table), 1)
+        text = Jvm(session).texts_after(Jvm(session).delta_log(table), 0)
         assert text is not None
         assert (put in text[1]) == is_the_same
     os.utime(last, (1, 1))
-    again = Jvm(session).texts_from(Jvm(session).delta_log(table), 1)
+    again = Jvm(session).texts_after(Jvm(session).delta_log(table), 0)
     assert again is not None
     assert other in again[1]
 
@@ -466,7 +499,7 @@ def test_long_answers_come_whole(session: SparkSession, tmp_path: Path, length: 
     path = commit_paths(table)[1]
     actions = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(action, ensure_ascii=False) + "\n" for action in actions), encoding="utf-8")
-    assert jvm.texts_from(jvm.delta_log(table), 1) == {1: path.read_text(encoding="utf-8")}
+    assert jvm.texts_after(jvm.delta_log(table), 0) == {0: "", 1: path.read_text(encoding="utf-8")}
 
 
 def test_no_part_of_a_long_answer_is_kept(session: SparkSession, tmp_path: Path) -> None:
@@ -485,10 +518,10 @@ def test_no_part_of_a_long_answer_is_kept(session: SparkSession, tmp_path: Path)
         foreign_commit(table, txn(uuid.uuid4().hex, version), txn(uuid.uuid4().hex, version))
     whole = {version: commit_paths(table)[version].read_text() for version in range(1, 31)}
     assert sum(map(len, whole.values())) > 5_000
-    assert jvm.texts_from(jvm.delta_log(table), 1) == whole
+    assert jvm.texts_after(jvm.delta_log(table), 0) == {0: "", **whole}
     assert not calls
     foreign_commit(table, txn(base64.b85encode(random.Random(1).randbytes(32_000)).decode(), 1))
-    assert jvm.texts_from(jvm.delta_log(table), 31) == {31: commit_paths(table)[31].read_text()}
+    assert jvm.texts_after(jvm.delta_log(table), 30) == {30: "", 31: commit_paths(table)[31].read_text()}
     assert len(calls) >= 4, "what cannot be packed comes in parts"
     assert [parts.next(number) for number in calls] == [None] * len(calls)
 

@@ -61,6 +61,22 @@ def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table:
     assert bytes_of(table) == log
 
 
+def test_a_table_that_another_process_made_anew_with_fewer_versions_is_not_written(
+    session: SparkSession, table: TableLocation, tmp_path: Path
+) -> None:
+    """Nothing follows the version that it was computed on, and that one is not there: ours would stand behind a gap."""
+    other = make_table(session, tmp_path / "other", **VECTORS)
+    before = staged(session, table, "INSERT INTO T VALUES (1, 'x')")
+    assert len(bytes_of(table)) == 2
+    shutil.rmtree(Path(table, "_delta_log"))
+    shutil.copytree(Path(other, "_delta_log"), Path(table, "_delta_log"))
+    log = bytes_of(table)
+    with pytest.raises(InvalidRequest, match="made anew, while the statement ran; nothing was written") as raised:
+        publisher(session).finish(before)
+    assert raised.value.facts["winner_operation"] == "CREATE TABLE"
+    assert bytes_of(table) == log
+
+
 def test_a_name_that_is_given_to_another_table_meanwhile(
     session: SparkSession, table: TableLocation, tmp_path: Path
 ) -> None:

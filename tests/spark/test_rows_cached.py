@@ -125,7 +125,10 @@ def test_who_looks_on_while_others_commit_costs_nobody_a_job(
 
 
 def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_path: Path) -> None:
-    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap."""
+    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap.
+
+    And what was told once is told again, also while another puts the same version, and is to be refused: no log goes back.
+    """
     table = make_table(session, tmp_path / "t")
     jvm, root = Jvm(session), cast("Any", session._jvm)
     log = jvm.delta_log(str(table))
@@ -138,13 +141,16 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
         method.setAccessible(True)
         method.invoke(None, root.java.util.ArrayList(list(asked)).toArray())
 
+    def commit(version: int) -> Any:
+        return jvm.path(log.logPath(), f"{version:020}.json")
+
     def put(version: int) -> float:
         begun_s = time.monotonic()
-        other.submit(say, "put", jvm.path(log.logPath(), f"{version:020}.json")).result()
+        other.submit(say, "put", commit(version)).result()
         return begun_s
 
     def told() -> list[int]:
-        return sorted(jvm.texts_from(log, 0) or ())
+        return sorted(jvm.texts_after(log, -1) or ())
 
     def is_told(versions: list[int], begun_s: float) -> bool:
         return told() == versions or time.monotonic() - begun_s > 1
@@ -155,13 +161,31 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
         foreign_commit(table, txn("y", 1))
         assert is_told([0], begun_s)
         assert other.submit(told).result() == [0, 1], "it is its own"
+        assert told() == [0, 1], "its own thread was told"
+        begun_s = put(2)
         foreign_commit(table, txn("y", 2))
-        assert told() == [0, 1, 2]
-        assert is_told([0, 1], put(2))
+        assert is_told([0, 1], begun_s)
         wait_until(lambda: told() == [0, 1, 2])
-        assert is_told([0, 1], put(2))
+        put(2)
+        assert told() == [0, 1, 2], "it was told before"
+        begun_s = put(3)
+        foreign_commit(table, txn("y", 3))
+        assert is_told([0, 1, 2], begun_s)
+        foreign_commit(table, txn("y", 4))
+        assert told() == [0, 1, 2, 3, 4], "somebody has gone on from it"
+        foreign_commit(table, txn("y", 5))
+        say("isPut", commit(5))
+        put(5)
+        assert told() == [0, 1, 2, 3, 4, 5], "it was put by a thread that makes no secret of it"
+        foreign_commit(table, txn("y", 6))
+        begun_s = put(6)
+        assert is_told([0, 1, 2, 3, 4, 5], begun_s)
         other.submit(say, "end").result()
-        assert told() == [0, 1, 2]
+        assert told() == [0, 1, 2, 3, 4, 5, 6]
+        other.submit(say, "begin").result()
+        put(6)
+        assert told() == [0, 1, 2, 3, 4, 5, 6], "told before, by the end"
+        other.submit(say, "end").result()
 
 
 def test_a_checksum_that_came_after_its_commit_was_listed_is_read(

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.effects import Joined, Waiting
-from headgate.delta import exact
+from headgate.delta import exact, together
 from headgate.delta.line import Entry, Line
 from headgate.delta.publish import Publisher, Staged
 from headgate.delta.run import GROUP_CONF, Outcome, Run
@@ -281,3 +281,59 @@ def test_an_error_in_the_put_of_a_group_is_each_members(
     assert tried == [head + 1]
     assert versions(path)[-1] == head
     assert rows(path) == before
+
+
+def test_a_leader_that_is_interrupted_behind_its_put_leaves_nobody_untold(
+    session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put has arrived, and some are told so: who is not must not put again."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    head = versions(path)[-1]
+    ours, line = publisher(session), publisher(session).line(TableLocation(f"file:{path}"))
+    staged, told = staged_all(session, path, FEW), []
+
+    def joined(*said: Any) -> Joined:
+        told.append(said)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+        return Joined(*said)
+
+    monkeypatch.setattr(together, "Joined", joined)
+    with ThreadPoolExecutor(len(staged)) as pool:
+        with line.lock:
+            futures = [pool.submit(ours.finish, one) for one in staged]
+            wait_until(lambda: len(line) == len(staged))
+        raised = Counter(type(future.exception()) for future in futures)
+    assert raised == {KeyboardInterrupt: 1, type(None): 1, CommitInDoubt: 2}
+    assert versions(path)[-1] == head + 1
+    assert rows(path) == serial
+
+
+@pytest.mark.parametrize("when", ["acquire", "release"])
+def test_who_is_interrupted_while_it_takes_the_line_does_not_keep_it(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Between the lock and the note that it is had, or the other way round: the next one would wait for ever."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    ours, line = publisher(session), publisher(session).line(TableLocation(f"file:{path}"))
+    one, other = staged_all(session, path, FEW[:2])
+    real = line.lock
+
+    class Interrupted:
+        def acquire(self, timeout: float = -1) -> bool:
+            is_had = real.acquire(timeout=timeout)
+            if when == "acquire":
+                monkeypatch.setattr(line, "lock", real)
+                raise KeyboardInterrupt
+            return is_had
+
+        def release(self) -> None:
+            monkeypatch.setattr(line, "lock", real)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(line, "lock", Interrupted())
+    with ThreadPoolExecutor(2) as pool:
+        assert type(pool.submit(ours.finish, one).exception()) is KeyboardInterrupt
+        assert pool.submit(ours.finish, other).result(60).published.version == versions(path)[-1]

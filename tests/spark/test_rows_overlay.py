@@ -104,7 +104,7 @@ def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path
         snapshot = jvm.snapshot(jvm.delta_log(str(folder)))
         assert snapshot.version() == 0
         assert snapshot.checksumOpt().isDefined()
-        assert jvm.texts_from(jvm.delta_log(str(folder)), 0) == {0: definition}
+        assert jvm.texts_after(jvm.delta_log(str(folder)), -1) == {0: definition}
     finally:
         jvm.forget(folder)
         jvm.drop_scratch(log_path)

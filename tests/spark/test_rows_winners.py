@@ -146,7 +146,7 @@ def test_where_the_log_cannot_be_read_after_a_lost_answer_nobody_says_that_nothi
 
     def commit(*asked: Any, **more: Any) -> exact.Tried:
         tried = real(*asked, **more)
-        monkeypatch.setattr(Jvm, "texts_from", fails)
+        monkeypatch.setattr(Jvm, "texts_after", fails)
         return exact.Tried("unknown", tried.transaction_id)
 
     def fails(*asked: object) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
-from headgate.delta.jvm import JVM_ERRORS, OURS, Jvm, first_line, is_caused_by
+from headgate.delta.jvm import CALL_ERRORS, OURS, Jvm, first_line, is_caused_by
 from headgate.delta.line import Work
 from headgate.errors import Corrupt, Unavailable
 
@@ -97,7 +99,7 @@ def commit(
 
     Raises:
         JVM_ERRORS: The newest version could not be read; nothing was tried.
-        Unavailable: The commit failed and that version does not exist. It may yet arrive.
+        Unavailable: Delta says that the commit failed, and that version does not exist. It may yet arrive.
         Corrupt: It landed at another version.
     """
     transaction_id = str(uuid.uuid4())
@@ -113,10 +115,13 @@ def commit(
             has_later=later is not None,
             named=(None, None, None) if committer is None else (committer.token, committer.history, committer.job),
         )
-    except JVM_ERRORS as error:
-        if is_caused_by(error, f"{OURS}.Attempt$NotBegun"):
+    except CALL_ERRORS as error:
+        tried = _outcome(jvm, log, version, transaction_id, error)
+        if tried is None:
             raise
-        return _outcome(jvm, log, version, transaction_id, error)
+        landed, other = version, None
+        if tried.reply != "done":
+            return tried
     if other is not None:
         return NotNext(Version(landed), other, transaction_id)
     if landed != version:
@@ -132,13 +137,17 @@ def commit(
     return Tried("done", transaction_id)
 
 
-def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried:
-    """Whose commit stands at `version`, after an attempt at it ended in `failure`."""
+def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried | None:
+    """Whose commit stands at `version`, after an attempt at it ended in `failure`; None if nothing was tried."""
     try:
+        if is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
+            return None
         text = jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json"))
-    except JVM_ERRORS:
+    except CALL_ERRORS:
         return Tried("unknown", transaction_id)
     if text is None:
+        if not isinstance(failure, Py4JJavaError | PySparkException):
+            return Tried("unknown", transaction_id)  # the answer is lost, and the put may be under way
         # No lost race, or somebody would have the version. It may yet arrive.
         raise Unavailable(
             "a commit failed; nothing is known to be written", version=version, reason=first_line(failure)

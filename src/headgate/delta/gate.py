@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import JVM_ERRORS, OURS, Jvm, Statics, first_line, is_caused_by, unless_gone
-from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted
+from headgate.delta.jvm import CALL_ERRORS, JVM_ERRORS, OURS, Jvm, Statics, first_line, is_caused_by, unless_gone
+from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
 WAIT_CONF = "spark.headgate.waitMs"
@@ -70,6 +70,7 @@ class Gate:
 
         Raises:
             InvalidRequest: It is another table's; nothing was written.
+            CommitInDoubt: The JVM has ended.
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
@@ -78,7 +79,17 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
-                kept, version = self._take(token, table), int(self._gate.done(token))
+                try:
+                    kept, version = self._take(token, table), int(self._gate.done(token))
+                except CALL_ERRORS:
+                    if is_staged:
+                        raise error from None  # of what ended, this is the cause
+                    raise CommitInDoubt(
+                        "the JVM ended while the statement ran; it is not known whether it was committed",
+                        advice="Look for it in the table's history before it is run again",
+                        table=table,
+                        reason=str(error),
+                    ) from error
                 if kept is not None:
                     return Ran(_captured(kept, table), None)
                 raise_refusal(error)
@@ -124,10 +135,7 @@ class Gate:
             yield
         finally:
             self._scopes.now = outer
-            if outer is None:
-                self._gate.leave()
-            else:
-                self._gate.enter(*outer, None)
+            unless_gone(lambda: self._gate.leave() if outer is None else self._gate.enter(*outer, None))
 
     @contextmanager
     def acting(self, job: str | None, session: SparkSession | None = None) -> Iterator[None]:

@@ -97,6 +97,8 @@ PART = "\x02"
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
+CALL_ERRORS = (*JVM_ERRORS, OSError)
+"""And where the JVM has ended: py4j sends a call that was cut off again, and what it meets on connecting is Python's own error."""
 
 
 def unless_gone(set_right: Callable[[], object]) -> None:
@@ -278,9 +280,9 @@ class Jvm:
             yield
         finally:
             if held is not None:
-                held.release()
+                unless_gone(lambda: held.release())
             # That of the statement's own commit, if Delta has made it.
-            self._lasting.prefer(log)
+            unless_gone(lambda: self._lasting.prefer(log))
 
     def trust_checksum(self, table: str) -> None:
         """Have Delta take a table's size, and the files of a small one, from its checksum."""
@@ -340,8 +342,11 @@ class Jvm:
             found[number] = Listed(modified_at_ms, lines, bool(is_whole))
         return found
 
-    def texts_from(self, log: Any, version: int) -> dict[int, str] | None:
-        """The whole commits from a version on; None where one was cleaned up between being listed and being read."""
+    def texts_after(self, log: Any, version: int) -> dict[int, str] | None:
+        """The whole commits after a version, and for that one, if it is there, an empty text.
+
+        None where one was cleaned up between being listed and being read.
+        """
         text = self.whole(self._bulk.texts(log, version, self.hadoop_conf))
         if text is None:
             return None

@@ -72,7 +72,7 @@ class Line:
     """Those of one driver who want to commit to a table."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         """Held around a put, and by who has lost one also while it is made to follow: it loses no second one to this driver."""
         self._entries: list[Entry] = []
         self._guard = threading.Lock()

@@ -52,8 +52,10 @@ def staged_on(
         jvm.trust_checksum(str(folder))
         captured = stage(str(folder))
     finally:
-        jvm.forget(folder)
-        jvm.drop_scratch(log_folder)
+        try:
+            jvm.forget(folder)
+        finally:
+            jvm.drop_scratch(log_folder)
     if isinstance(captured, Committed):
         return captured
     by_path = {file["path"]: file for file in files}

@@ -42,7 +42,7 @@ from headgate.delta import exact, overlay
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
 from headgate.delta.gate import JOB_CONF, is_after_commit
-from headgate.delta.jvm import JVM_ERRORS, first_line
+from headgate.delta.jvm import CALL_ERRORS, JVM_ERRORS, first_line
 from headgate.delta.line import Entry, Work
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
 from headgate.delta.rows import TableRows
@@ -176,23 +176,22 @@ class Run:
         self._computed_on = None if staged is None else staged.version
         try:
             published = self.driven(publish(staged, since))
-        except HeadgateError as error:
-            if self.in_doubt is not None:
+        except Exception as error:
+            if self.in_doubt is not None and isinstance(error, (HeadgateError, *CALL_ERRORS)):
+                facts = error.facts if isinstance(error, HeadgateError) else {"reason": first_line(error)}
                 raise CommitInDoubt(
                     "the answer to a commit was lost, and it could not be found out whether it was made",
                     advice="Look for it in the table's history before the statement is run again",
-                    **{"table": self.dml.table, **error.facts, "version": self.in_doubt},
+                    **{"table": self.dml.table, **facts, "version": self.in_doubt},
                 ) from error
-            raise
-        except Exception as error:
-            is_open = self.in_doubt is not None or is_after_commit(error)
-            if not is_open and (winner := self._winner()) is not None:
+            is_told = isinstance(error, HeadgateError) or self.in_doubt is not None or is_after_commit(error)
+            if not is_told and (winner := self._winner()) is not None:
                 tell_of(error, winner)
             raise
         finally:
             self._unlock()
             if self.is_reserved:
-                with suppress(*JVM_ERRORS):  # how the statement ended is what matters
+                with suppress(*CALL_ERRORS):  # how the statement ended is what matters
                     self.gate.unreserve(self.dml.table, self.token)
         return Outcome(
             published=published,
@@ -411,17 +410,22 @@ class Run:
 
     def commits(self, after: Version) -> dict[Version, tuple[Action, ...]]:
         """Those after a version, up to the head; what was read before is not read again."""
-        first = after + 1
-        while first in self.known:
-            first += 1
+        last = after
+        while last + 1 in self.known:
+            last = Version(last + 1)
         try:
-            texts = self.jvm.texts_from(self.log, first)
-        except JVM_ERRORS as error:
+            texts = self.jvm.texts_after(self.log, last)
+        except CALL_ERRORS as error:
             raise Unavailable(
                 "the table's log could not be read; nothing was written",
                 table=self.dml.table,
                 reason=first_line(error),
             ) from error
+        if texts == {} and last >= 0:
+            raise self._made_anew()  # with fewer versions: ours would stand behind a gap
+        if texts is not None:
+            texts.pop(last, None)
+        first = last + 1
         if texts is None or list(texts) != list(range(first, first + len(texts))):
             raise LogGone(
                 "the log was cleaned up beyond the version that the statement was computed on; nothing was written",
@@ -440,16 +444,22 @@ class Run:
         """Who came first, as far as the log tells: it is asked where something else has failed."""
         if self._computed_on is None:
             return None
-        with suppress(HeadgateError, *JVM_ERRORS):
+        with suppress(HeadgateError, *CALL_ERRORS):
             self.commits(self._computed_on)
         return first_of({version: actions for version, actions in self.known.items() if version > self._computed_on})
 
-    def _maker(self, found: exact.NotNext) -> Winner | None:
+    def _maker(self) -> Winner | None:
         """Who made the table that is there now."""
-        if found.version < 0:
-            return None
         text = self.jvm.read_text(self.log, self.jvm.path(self.log.logPath(), f"{0:020d}.json"))
         return None if text is None else winner_of(commit_info(text), 0)
+
+    def _made_anew(self) -> InvalidRequest:
+        return InvalidRequest(
+            "the table was dropped, or made anew, while the statement ran; nothing was written",
+            advice="Run the statement again",
+            table=self.dml.table,
+            **_facts(self._maker()),
+        )
 
     def _put(self, version: Version, actions: Sequence[Action], info: Body) -> PutReply:
         self.info = info
@@ -483,12 +493,7 @@ class Run:
                 if isinstance(tried, exact.Tried):
                     return tried
                 if not self._is_the_same(tried) or tried.version < version - 1:
-                    raise InvalidRequest(
-                        "the table was dropped, or made anew, while the statement ran; nothing was written",
-                        advice="Run the statement again",
-                        table=self.dml.table,
-                        **_facts(self._maker(tried)),
-                    )
+                    raise self._made_anew()
                 if tried.version != version - 1:
                     # A call that was sent again because its answer was lost may have found the commit of the first one.
                     return exact.Tried("stale", tried.transaction_id)
@@ -548,14 +553,18 @@ class Run:
             effect = protocol.send(None)
             while isinstance(effect, FindEntered | MeetKeys | ReadVector):
                 effect = protocol.send(self.answer(effect))
-        except (StopIteration, HeadgateError, *JVM_ERRORS):
+        except (StopIteration, HeadgateError, *CALL_ERRORS):
             return
 
     def _unlock(self) -> None:
         if self._is_locked:
             self._is_locked = False
             self.held_s += time.monotonic() - self._locked_at_s
-            self.line.lock.release()
+        with suppress(
+            RuntimeError
+        ):  # as soon as this thread has it no more: an interrupt may have come before that was noted
+            while True:
+                self.line.lock.release()
         if self._begun_at_s is not None:
             self.publish_s += time.monotonic() - self._begun_at_s
             self._begun_at_s = None

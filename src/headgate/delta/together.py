@@ -40,20 +40,18 @@ def lead(entries: Sequence[Entry]) -> None:
     try:
         version = Version(head + 1) if group.actions else None
         tried = exact.Tried("done", "") if version is None else leader.commit(version, group.actions, group.info)
+        if tried.reply == "stale":
+            return
+        for entry, member in zip(told, group.members.values(), strict=True):
+            entry.run.info = member.info
+            if tried.reply == "unknown":
+                entry.run.in_doubt = version
+            entry.reply = Joined(version, member.level) if tried.reply == "done" else InDoubt(tried.transaction_id)
     except BaseException as error:
         for entry in told:
-            entry.reply = _for_a_member(error)
-        if isinstance(error, Exception):
-            return
-        raise  # who is interrupted ends, whether it is one of them or not
-    if tried.reply == "stale":
-        return
-    for entry, member in zip(told, group.members.values(), strict=True):
-        is_done = tried.reply == "done"
-        entry.run.info = member.info
-        entry.reply = Joined(version, member.level) if is_done else InDoubt(tried.transaction_id)
-        if tried.reply == "unknown":
-            entry.run.in_doubt = version
+            entry.reply = entry.reply or _for_a_member(error)
+        if not isinstance(error, Exception):
+            raise  # who is interrupted ends, whether it is one of them or not
 
 
 def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:

@@ -111,6 +111,7 @@ public final class Attempt {
    */
   public static boolean finish(String id) {
     Attempt done = LEFT.remove(id);
+    if (done == null) return false; // the commit was made, and what Delta did next has failed
     return in(done.session, () -> {
       for (PostCommitHook hook : done.left) hook.run(done.session, done.transaction.getCommitted().get());
       if (done.transaction.dueAt >= 0) LEFT.put(id, done);

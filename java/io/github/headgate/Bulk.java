@@ -87,18 +87,22 @@ public final class Bulk {
   }
 
   /**
-   * The whole commits of a table's log from a version on: a line with the number behind a character that JSON does not
-   * have, and the lines of the commit below it. Null where a commit was cleaned up between being listed and being read.
+   * The whole commits of a table's log after a version: a line with the number behind a character that JSON does not
+   * have, and the lines of the commit below it; of that version, if it is there, the number alone. Null where a commit was
+   * cleaned up between being listed and being read.
    */
-  public static String texts(DeltaLog log, long from, Configuration conf) throws IOException {
+  public static String texts(DeltaLog log, long after, Configuration conf) throws IOException {
     StringBuilder found = new StringBuilder();
     LogStore store = log.store();
-    Iterator<FileStatus> files = store.listFrom(new Path(log.logPath(), String.format(Locale.ROOT, "%020d.json", from)), conf);
+    String first = String.format(Locale.ROOT, "%020d.json", Math.max(after, 0));
+    Iterator<FileStatus> files = store.listFrom(new Path(log.logPath(), first), conf);
     while (files.hasNext()) {
       FileStatus file = files.next();
       String name = file.getPath().getName();
       if (!name.matches(COMMIT)) continue;
-      found.append('\u0001').append(Long.parseLong(name.substring(0, 20))).append('\n');
+      long version = Long.parseLong(name.substring(0, 20));
+      found.append('\u0001').append(version).append('\n');
+      if (version <= after) continue;
       try {
         found.append(CommitTexts.of(file, false, store, conf));
       } catch (FileNotFoundException | NoSuchFileException cleaned) {

@@ -5,7 +5,6 @@ import java.io.ByteArrayOutputStream;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
-import java.io.InterruptedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Arrays;
@@ -69,7 +68,7 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         if (found != null) return Arrays.equals(found, content);
         // 409: a put or a deletion of the same key was under way, and S3 asks for another attempt.
         if (attempt == ATTEMPTS_MAX) throw error;
-        pause(FIRST_PAUSE_MS << (attempt - 1));
+        Gate.pause(FIRST_PAUSE_MS << (attempt - 1));
         continue;
       }
       return true;
@@ -116,15 +115,6 @@ public class ConditionalPutLogStore extends HadoopFileSystemLogStore {
       }
     }
     return 0;
-  }
-
-  static void pause(long millis) throws InterruptedIOException {
-    try {
-      Thread.sleep(millis);
-    } catch (InterruptedException interrupted) {
-      Thread.currentThread().interrupt();
-      throw new InterruptedIOException("headgate: interrupted while a commit waited");
-    }
   }
 
   private static boolean isOurs(FileSystem files, Path path, byte[] content) throws IOException {

@@ -145,7 +145,7 @@ final class DynamoDbEntries {
           // is making it
         }
       }
-      ConditionalPutLogStore.pause(1000);
+      Gate.pause(1000);
     }
     throw fault("the table of entries did not become ready in " + READY_WAIT_S + " s", "Look at it in the console of DynamoDB");
   }

@@ -78,7 +78,7 @@ public final class Gate {
 
   private static final ThreadLocal<Scope> SCOPE = new ThreadLocal<>();
   private static final Turn NOBODY = new Turn(null, -1, 0);
-  private static final long POLL_MS = 5;
+  static final long POLL_MS = 5;
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
   private static final Map<String, Commit> KEPT = new ConcurrentHashMap<>();
   private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
@@ -274,7 +274,7 @@ public final class Gate {
           throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + why);
         }
         if (job != null) AWAITED.add(waiting);
-        pause();
+        pause(POLL_MS);
       }
     } finally {
       AWAITED.remove(waiting); // another that waits for the same adds it again at its next look
@@ -318,9 +318,9 @@ public final class Gate {
     reservation.end(scope.token);
   }
 
-  static void pause() throws InterruptedIOException {
+  static void pause(long millis) throws InterruptedIOException {
     try {
-      Thread.sleep(POLL_MS);
+      Thread.sleep(millis);
     } catch (InterruptedException interrupted) {
       Thread.currentThread().interrupt();
       throw new InterruptedIOException("headgate: interrupted while a commit waited");

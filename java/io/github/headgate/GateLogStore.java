@@ -93,6 +93,7 @@ public class GateLogStore extends LogStore {
             if (waited != null) WAITED.set(waited);
             throw taken;
           }
+          OpenCommits.isPut(path);
           CommitTexts.put(path, lines.all());
           gate.isPut(job);
           if (scope != null) gate.isDone(scope, version);
@@ -101,7 +102,7 @@ public class GateLogStore extends LogStore {
         if (waited == null) waited = new Waited(table, version, holder);
       }
       if (isCaptured) throw Gate.keep(token, table, version, lines.all(), "lets the one go first that has reserved the table");
-      Gate.pause();
+      Gate.pause(Gate.POLL_MS);
     }
   }
 
@@ -145,22 +146,13 @@ public class GateLogStore extends LogStore {
   }
 
   private static String usual(String scheme) {
-    switch (scheme) {
-      case "file":
-        return "io.github.headgate.LinkLogStore";
-      case "s3a":
-        return "io.github.headgate.ConditionalPutLogStore";
-      case "abfs":
-      case "abfss":
-      case "adl":
-      case "wasb":
-      case "wasbs":
-        return "io.delta.storage.AzureLogStore";
-      case "gs":
-        return "io.delta.storage.GCSLogStore";
-      default:
-        return "io.delta.storage.HDFSLogStore";
-    }
+    return switch (scheme) {
+      case "file" -> "io.github.headgate.LinkLogStore";
+      case "s3a" -> "io.github.headgate.ConditionalPutLogStore";
+      case "abfs", "abfss", "adl", "wasb", "wasbs" -> "io.delta.storage.AzureLogStore";
+      case "gs" -> "io.delta.storage.GCSLogStore";
+      default -> "io.delta.storage.HDFSLogStore";
+    };
   }
 
   /** N of _delta_log/N.json, else -1. */
