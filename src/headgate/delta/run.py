@@ -560,9 +560,8 @@ class Run:
         if self._is_locked:
             self._is_locked = False
             self.held_s += time.monotonic() - self._locked_at_s
-        with suppress(
-            RuntimeError
-        ):  # as soon as this thread has it no more: an interrupt may have come before that was noted
+        # Until this thread has it no more: an interrupt may have come before it was noted that it has.
+        with suppress(RuntimeError):
             while True:
                 self.line.lock.release()
         if self._begun_at_s is not None:
