@@ -363,6 +363,11 @@ def stock_first_then_nothing() -> Protocol[Any]:
     return publish.Published(version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
 
 
+def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version) -> Protocol[Any]:
+    """A stock commit that the store refused is taken for one that was never made."""
+    return real_follow(statement, replace(lost, info={}), since)
+
+
 def followed_as_it_was(staged: Captured, foreseen: publish.Foreseen | None) -> Protocol[Any]:
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
@@ -390,6 +395,12 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
     "captured actions as they are": (rebase, "_write_test", winners_vector_forgotten, lambda: explored(ALL, 2)),
     "own put not looked for": (publish, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
+    "stock's own put not looked for": (
+        publish,
+        "_follow",
+        no_look_for_stock_s_own,
+        lambda: explored(ALL, 2, faults=1),
+    ),
     "relocations ignored": (Changes, "came", property(moved_files_ignored), lambda: explored(ALL, 2)),
     "marks though it copies": (
         publish,

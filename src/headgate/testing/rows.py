@@ -181,8 +181,11 @@ def _answers(scenario: Scenario, state: State, writer: int, step: Effect[Any]) -
             snapshot = state.traces[writer][-1][1]
             if head == snapshot and is_free and not _is_staged(scenario, state.traces[writer][:-1]):
                 captured = _stock(scenario, writer, state.traces[writer][:-1], state.log)
-                text = text_of(writer, f"{writer}.0.{len(state.traces[writer])}", captured.actions)
+                text = text_of(writer, _stock_id(writer, state.traces[writer][:-1]), captured.actions)
                 yield told(("put", head + 1), log=(*state.log, text))
+                if state.faults < scenario.faults:
+                    # The store tried again after a lost answer, and took its own commit for another's.
+                    yield told(("captured", snapshot), log=(*state.log, text), faults=state.faults + 1)
             else:
                 yield told(("captured", snapshot))
         case ReadChanges():
@@ -346,7 +349,8 @@ def _answer(
         case "computed" if trace[place + 1][0] == "put":
             return Committed(Version(number + 1)), place + 2
         case "computed":
-            return _stock(scenario, writer, trace[:place], log[: number + 1]), place + 2
+            captured = _stock(scenario, writer, trace[:place], log[: number + 1])
+            return replace(captured, info={**captured.info, "txnId": _stock_id(writer, trace[:place])}), place + 2
         case "read":
             assert isinstance(effect, ReadChanges)
             return changes(effect.after, [parse(text) for text in log[effect.after + 1 : number + 1]]), place + 1
@@ -363,6 +367,10 @@ def _is_staged(scenario: Scenario, before: tuple[tuple[str, int], ...]) -> bool:
 
 def _put_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
     return f"{writer}.{len(trace)}"
+
+
+def _stock_id(writer: int, trace: tuple[tuple[str, int], ...]) -> str:
+    return f"{writer}.0.{len(trace)}"
 
 
 def _stock(scenario: Scenario, writer: int, trace: tuple[tuple[str, int], ...], log: Log) -> Captured:
