@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 from delta.tables import IdentityGenerator
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 import headgate
+from headgate.core.ids import TableLocation
+from headgate.delta.dml import Dml
 from headgate.delta.jvm import Jvm, scala_object
 from headgate.delta.run import UNSERVED_FEATURES, Outcome
 from headgate.delta.statements import confs
 from headgate.errors import UnsupportedTable
-from headgate.tables.running import publisher
+from headgate.tables import table as tables
+from headgate.tables.result import Result
+from headgate.tables.running import finish, publisher
 from headgate.tables.sql import statement
 from headgate.testing.tables import audit
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
@@ -29,6 +33,49 @@ def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
     staged = publisher(session).stage(dml)
     headgate.sql(session, winner)
     return publisher(session).finish(staged)
+
+
+def test_an_optimize_that_lost_its_race_returns_what_stock_does(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same columns, and the same numbers where the history has them: who reads `metrics.filesAdded.totalSize` still can."""
+    results: list[tuple[str, Row]] = []
+    for is_lost in (False, True):
+        path = tmp_path / str(is_lost)
+        table = make_table(session, path, enableDeletionVectors="true")
+        for id_ in range(4):
+            rows(session, id_).write.format("delta").mode("append").save(table)
+
+        def run_last(dml: Dml, table: TableLocation = table) -> Result:
+            staged = publisher(session).stage(dml)
+            rows(session, 9).write.format("delta").mode("append").save(table)
+            return finish(staged)
+
+        with monkeypatch.context() as patched:
+            if is_lost:
+                patched.setattr(tables, "run", run_last)
+            frame = headgate.DeltaTable.forPath(session, table).optimize().executeCompaction()
+        assert frame.headgate.level == int(is_lost)
+        (row,) = frame.collect()
+        results.append((frame.schema.simpleString(), row))
+    (schema, stock), (lost_schema, lost) = results
+    assert lost_schema == schema
+    numbers = ("numFilesAdded", "numFilesRemoved")
+    assert [lost.metrics[name] for name in numbers] == [stock.metrics[name] for name in numbers] == [1, 4]
+    actions = [
+        json.loads(line) for line in commit_paths(TableLocation(str(tmp_path / "True")))[-1].read_text().splitlines()
+    ]
+    (size,) = [action["add"]["size"] for action in actions if "add" in action]
+    taken = sum(action["remove"]["size"] for action in actions if "remove" in action)
+    assert lost.metrics.filesAdded.asDict() == {
+        "min": size,
+        "max": size,
+        "avg": None,
+        "totalFiles": 1,
+        "totalSize": size,
+    }
+    assert (lost.metrics.filesRemoved.totalFiles, lost.metrics.filesRemoved.totalSize) == (4, taken)
+    assert set(lost.asDict(recursive=True)["metrics"]) == set(stock.asDict(recursive=True)["metrics"])
 
 
 # ---------------------------------------------------------------------------------------------------- identity columns

@@ -6,6 +6,7 @@ made to follow it instead of being refused.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -456,14 +457,28 @@ def merged(table: stock.DeltaTable, source: DataFrame, on: Column, clauses: Sequ
 
 
 def optimized(spark: SparkSession, table: TableLocation, execute: Callable[[], object]) -> DataFrame:
-    """An OPTIMIZE that loses no race: the stock result, or its counts from the table's history."""
+    """An OPTIMIZE that loses no race: the stock result, or one of the same columns with what the table's history says."""
     result = run(relocation(spark, table, execute))
     frame: DataFrame | None = result.returned
     if frame is None:
         added, removed = result.files
-        said = [(str(table), (added, removed))]
-        frame = spark.createDataFrame(said, "path string, metrics struct<numFilesAdded long, numFilesRemoved long>")
+        said = result.metrics.get
+        sizes = {"min": said("minFileSize"), "max": said("maxFileSize")} if added else {}
+        metrics = {
+            "numFilesAdded": added,
+            "numFilesRemoved": removed,
+            "filesAdded": {**sizes, "totalFiles": added, "totalSize": said("numAddedBytes")},
+            "filesRemoved": {"totalFiles": removed, "totalSize": said("numRemovedBytes")},
+        }
+        frame = spark.createDataFrame([{"path": str(table), "metrics": metrics}], _optimize_schema(spark))
     return told(frame, result)
+
+
+def _optimize_schema(spark: SparkSession) -> StructType:
+    """What Delta says of an OPTIMIZE, whichever it is; what only a stock result knows may be null."""
+    plan: Any = cast("Any", spark)._jsparkSession.sessionState().sqlParser().parsePlan("OPTIMIZE delta.`any`")
+    schema = json.loads(plan.schema().json())
+    return StructType.fromJson(json.loads(json.dumps(schema).replace('"nullable": false', '"nullable": true')))
 
 
 def _ours(table: stock.DeltaTable) -> DeltaTable:
