@@ -8,11 +8,16 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from headgate.events import TurnEnded
+from headgate.sinks.ledger import read_ledger
+from headgate.streams.stream import StreamWork
 from tests.acceptance.engagement import (
     STREAMS,
     Source,
@@ -83,14 +88,53 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 
 @pytest.mark.data
 def test_batches_computed_beside_each_other_give_the_same_table(
-    spark: SparkSession, engagement_data: Path, tmp_path: Path
+    spark: SparkSession, engagement_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile."""
+    """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile.
+
+    Each batch was worked on before it had the turn, some while another had it; and the turns go in the stated order.
+    """
     source = Source(engagement_data, "rlists", PREFIX)
     source.write(tmp_path / "in", {"ingest": 3, "mutation": 2, "delete": 1})
+    real, worked = StreamWork.stage, list[tuple[str, int, float, float]]()
+
+    def stage(self: StreamWork, batch: DataFrame, batch_id: int, **more: Any) -> None:
+        begun_s = time.time()
+        real(self, batch, batch_id, **more)
+        if self.is_computed_ahead:
+            worked.append((self._spec.name, batch_id, begun_s * 1000, time.time() * 1000))
+
+    monkeypatch.setattr(StreamWork, "stage", stage)
     pipeline(tmp_path, ahead=True).run(until_idle=True, spark=spark)
     assert dict(content(spark, tmp_path)) == source.answer()
     check_every_version(spark, tmp_path)
+    turns = sorted(read_ledger(tmp_path / "_headgate", "L"), key=lambda turn: turn.granted_at_ms or 0)
+    turns = [turn for turn in turns if turn.batches is not None]
+    assert [turn.job for turn in turns] == ["Ingestion", "Mutation", "TTL", "Ingestion", "Mutation", "Ingestion"]
+    ended = {(job, batch): end_ms for job, batch, _, end_ms in worked}
+    for turn in turns:
+        assert turn.batches is not None
+        assert turn.granted_at_ms is not None
+        assert ended[turn.job, turn.batches[0]] <= turn.granted_at_ms + 1
+        if turn.job == "Mutation" and turn.batches[0] > 0:  # the first one came before there was a table
+            files = written_by(turn, "requests/Mutation")
+            assert files
+            assert min(files) < turn.granted_at_ms, "its requests were written before it"
+    assert any(
+        turn.job != job and begun_ms < turn.released_at_ms and end_ms > (turn.granted_at_ms or 0)
+        for turn in turns
+        for job, _, begun_ms, end_ms in worked
+    ), "nobody worked beside another's turn"
+
+
+def written_by(turn: TurnEnded, table: str) -> list[int]:
+    """When the files were written (ms) that the turn has added to a table, by the end of the table's path."""
+    found = []
+    for path, versions in turn.versions.items():
+        for version in versions if path.endswith(table) else ():
+            lines = Path(path, "_delta_log", f"{version:020}.json").read_text().splitlines()
+            found += [json.loads(line)["add"]["modificationTime"] for line in lines if line.startswith('{"add"')]
+    return found
 
 
 @pytest.mark.data

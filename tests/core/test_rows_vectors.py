@@ -36,6 +36,18 @@ def descriptors(files: dict[str, bytes]) -> dict[tuple[str, str], dict[str, Any]
     return found
 
 
+def decoded(descriptor: dict[str, Any]) -> bytes:
+    """What a descriptor holds in itself: Z85 in the order of RFC 32 of ZeroMQ."""
+    digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+    text, found = descriptor["pathOrInlineDv"], b""
+    for begin in range(0, len(text), 5):
+        word = 0
+        for character in text[begin : begin + 5]:
+            word = word * 85 + digits.index(character)
+        found += (word % 2**32).to_bytes(4, "big")
+    return found
+
+
 def test_vectors_of_other_engines_are_read_and_written_byte_for_byte(delta_tables: Path) -> None:
     """Every vector of the collected tables has the cardinality that its log says, and we would write the same bytes."""
     with tarfile.open(delta_tables) as archive:
@@ -46,7 +58,10 @@ def test_vectors_of_other_engines_are_read_and_written_byte_for_byte(delta_table
         place = location(descriptor)
         kinds[descriptor["storageType"]] += 1
         if place is None:
-            assert read(write_inline(read(descriptor))) == read(descriptor)
+            ours, size = write_inline(read(descriptor)), descriptor["sizeInBytes"]
+            assert ours["sizeInBytes"] == size
+            # Behind it z85 has padding, which other engines fill as they like.
+            assert decoded(ours)[:size] == decoded(descriptor)[:size], (table, descriptor)
             continue
         content = files[f"{table}/{place}"]
         written, (ours,) = write([read(descriptor, content)], UUID)

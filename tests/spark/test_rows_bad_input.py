@@ -187,16 +187,19 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
 
 
 def test_what_a_statement_raises_by_itself_is_raised(session: SparkSession, table: TableLocation) -> None:
-    """An ambiguous MERGE, a condition that is not deterministic, a column that is not there: the stock errors."""
+    """An ambiguous MERGE, a condition that is not deterministic, a column that is not there: the stock errors, and a note."""
     log = bytes_of(table)
     target = headgate.DeltaTable.forPath(session, table)
     twice = rows(session, 3, 3)
-    with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW"):
+    with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW") as ambiguous:
         target.alias("t").merge(twice.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
-    with pytest.raises(AnalysisException):
+    with pytest.raises(AnalysisException) as unresolved:
         target.delete("nobody = 1")
-    with pytest.raises(AnalysisException, match=r"(?i)deterministic"):
+    with pytest.raises(AnalysisException, match=r"(?i)deterministic") as by_chance:
         target.delete("rand() < 0.5")
+    assert [each.value.__notes__ for each in (ambiguous, unresolved, by_chance)] == [
+        ["headgate: nothing of this statement was written"]
+    ] * 3
     assert bytes_of(table) == log
 
 

@@ -28,7 +28,7 @@ from headgate.events import StatementPublished
 from headgate.tables.running import finish, on_statement, publisher
 from headgate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
-from tests.spark.test_delta_statements import wait_until
+from tests.spark.test_delta_statements import wait_until, waits_for
 
 MAPPED = {"enableDeletionVectors": "true", "columnMapping.mode": "name"}
 
@@ -101,7 +101,25 @@ def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, t
     """Nobody came first."""
     with pytest.raises(JVM_ERRORS) as raised:
         headgate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
-    assert not hasattr(raised.value, "__notes__")
+    assert said(raised.value) == "headgate: nothing of this statement was written"
+
+
+def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, table: TableLocation) -> None:
+    """As storage may answer late: the log's folder is away when the commit is put."""
+    started, released, log = (Path(f"{table}.{name}") for name in ("started", "released", "log"))
+    slow = waits_for(rows(session, 1), started, released)
+    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(slow.alias("s"), "t.id = s.id")
+    before = log_of(table)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(merge.whenMatchedUpdate(set={"v": "'z'"}).execute)
+        wait_until(lambda: started.exists() or running.done())
+        Path(table, "_delta_log").rename(log)
+        released.touch()
+        error = running.exception()
+    log.rename(Path(table, "_delta_log"))
+    assert error is not None
+    assert said(error).startswith("headgate: its commit failed, and may yet arrive")
+    assert log_of(table) == before
 
 
 def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession, table: TableLocation) -> None:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
-from headgate.delta.jvm import CALL_ERRORS, OURS, Jvm, first_line, is_caused_by
+from headgate.delta.jvm import CALL_ERRORS, LOST_ANSWERS, OURS, Jvm, first_line, is_caused_by
 from headgate.delta.line import Work
 from headgate.errors import Corrupt, Unavailable
 
@@ -146,8 +144,8 @@ def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure:
     except CALL_ERRORS:
         return Tried("unknown", transaction_id)
     if text is None:
-        if not isinstance(failure, Py4JJavaError | PySparkException):
-            return Tried("unknown", transaction_id)  # the answer is lost, and the put may be under way
+        if isinstance(failure, LOST_ANSWERS):
+            return Tried("unknown", transaction_id)
         # No lost race, or somebody would have the version. It may yet arrive.
         raise Unavailable(
             "a commit failed; nothing is known to be written", version=version, reason=first_line(failure)

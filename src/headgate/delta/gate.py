@@ -19,7 +19,17 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import parse
 from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.jvm import CALL_ERRORS, JVM_ERRORS, OURS, Jvm, Statics, first_line, is_caused_by, unless_gone
+from headgate.delta.jvm import (
+    CALL_ERRORS,
+    JVM_ERRORS,
+    LOST_ANSWERS,
+    OURS,
+    Jvm,
+    Statics,
+    first_line,
+    is_caused_by,
+    unless_gone,
+)
 from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -31,6 +41,9 @@ TAKE_A_TURN = (
     f"it with: headgate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
 )
 COMMITTED = "headgate: the statement was committed as version"
+PUT_FAILED = "headgate: its commit failed, and may yet arrive"
+NOT_PUT = -1
+"""In the place of the version that the gate tells of a commit; another negative number: the put has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class Gate:
 
         Raises:
             InvalidRequest: It is another table's; nothing was written.
-            CommitInDoubt: The JVM has ended.
+            CommitInDoubt: The JVM or its answer was lost.
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
@@ -79,22 +92,27 @@ class Gate:
             try:
                 returned = work()
             except Exception as error:
+                is_lost, kept, version = isinstance(error, LOST_ANSWERS), None, NOT_PUT
                 try:
                     kept, version = self._take(token, table), int(self._gate.done(token))
                 except CALL_ERRORS:
-                    if is_staged:
-                        raise error from None  # of what ended, this is the cause
-                    raise CommitInDoubt(
-                        "the JVM ended while the statement ran; it is not known whether it was committed",
-                        advice="Look for it in the table's history before it is run again",
-                        table=table,
-                        reason=str(error),
-                    ) from error
+                    is_lost = True
                 if kept is not None:
                     return Ran(_captured(kept, table), None)
                 raise_refusal(error)
                 if version >= 0:
                     error.add_note(f"{COMMITTED} {version}; what failed came after it")
+                elif is_lost and not is_staged:
+                    raise CommitInDoubt(
+                        "the JVM's answer was lost while the statement ran; it is not known whether it was committed",
+                        advice="Look for it in the table's history before it is run again",
+                        table=table,
+                        reason=str(error),
+                    ) from error
+                elif version != NOT_PUT:
+                    error.add_note(
+                        f"{PUT_FAILED}: look for it in the table's history before the statement is run again"
+                    )
                 raise
         version = int(self._gate.done(token))
         return Ran(Committed(Version(version) if version >= 0 else None), returned)
@@ -193,9 +211,9 @@ class Gate:
         self._gate.unreserve(table, token, self._jvm.hadoop_conf)
 
 
-def is_after_commit(error: BaseException) -> bool:
-    """Whether a statement that `Gate.run` ran raised it though it had been committed."""
-    return any(note.startswith(COMMITTED) for note in getattr(error, "__notes__", ()))
+def is_after_put(error: BaseException) -> bool:
+    """Whether a statement that `Gate.run` ran raised it though it had been committed, or may have been."""
+    return any(note.startswith((COMMITTED, PUT_FAILED)) for note in getattr(error, "__notes__", ()))
 
 
 def raise_refusal(error: BaseException) -> None:

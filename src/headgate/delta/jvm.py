@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -97,8 +97,11 @@ PART = "\x02"
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
+LOST_ANSWERS = (Py4JNetworkError, OSError)
+"""What it raises where the JVM or the connection ends: what was called may have been done, and may be under way. Py4J sends a
+call that was cut off again, and what it meets on connecting is Python's own error."""
 CALL_ERRORS = (*JVM_ERRORS, OSError)
-"""And where the JVM has ended: py4j sends a call that was cut off again, and what it meets on connecting is Python's own error."""
+"""All of them."""
 
 
 def unless_gone(set_right: Callable[[], object]) -> None:

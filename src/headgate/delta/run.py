@@ -41,7 +41,7 @@ from headgate.core.rows.vectors import identity, location
 from headgate.delta import exact, overlay
 from headgate.delta.commits import commit_info
 from headgate.delta.dml import Dml
-from headgate.delta.gate import JOB_CONF, is_after_commit
+from headgate.delta.gate import JOB_CONF, is_after_put
 from headgate.delta.jvm import CALL_ERRORS, JVM_ERRORS, first_line
 from headgate.delta.line import Entry, Work
 from headgate.delta.log import CATALOG_FEATURES, LogGone, refuse_catalog
@@ -184,9 +184,8 @@ class Run:
                     advice="Look for it in the table's history before the statement is run again",
                     **{"table": self.dml.table, **facts, "version": self.in_doubt},
                 ) from error
-            is_told = isinstance(error, HeadgateError) or self.in_doubt is not None or is_after_commit(error)
-            if not is_told and (winner := self._winner()) is not None:
-                tell_of(error, winner)
+            if not isinstance(error, HeadgateError) and self.in_doubt is None and not is_after_put(error):
+                tell_of(error, self._winner())
             raise
         finally:
             self._unlock()

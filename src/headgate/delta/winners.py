@@ -65,8 +65,11 @@ def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> Winner | None:
     return found
 
 
-def tell_of(error: BaseException, winner: Winner) -> None:
-    """Have the error of a statement that failed behind a winner say so."""
+def tell_of(error: BaseException, winner: Winner | None) -> None:
+    """Have the error of a statement that was not put say so, and behind which winner it failed, if there is one."""
+    if winner is None:
+        error.add_note("headgate: nothing of this statement was written")
+        return
     did = " and changed the table's definition" if winner.is_definition_changed else ""
     error.add_note(
         f"headgate: {winner} came first{did}; this statement was made to follow it, and failed there; nothing of it was "

@@ -81,7 +81,7 @@ public final class Gate {
   static final long POLL_MS = 5;
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
   private static final Map<String, Commit> KEPT = new ConcurrentHashMap<>();
-  private static final Map<String, Long> DONE = new ConcurrentHashMap<>();
+  static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final ThreadLocal<String> JOB = new ThreadLocal<>();
   private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table, by a commit that waits
   private static final ObjectMapper JSON = new ObjectMapper();
@@ -217,10 +217,9 @@ public final class Gate {
     return "\n" + commit.table.toUri().getPath();
   }
 
-  /** The version that a commit with this token was put at, once; -1 if none was. */
+  /** The version that a commit with this token was put at, once; -1 if none was, -2 if a put has failed. */
   public static long done(String token) {
-    Long version = DONE.remove(token);
-    return version == null ? -1 : version;
+    return Objects.requireNonNullElse(DONE.remove(token), -1L);
   }
 
   // --------------------------------------------------------------------------------------------- called from the store

@@ -86,6 +86,7 @@ public class GateLogStore extends LogStore {
         Reservation.Held holder = here == null ? elsewhere : here;
         if (holder == null || (!isCaptured && waited != null && waited.isEnoughFor(holder))) {
           OpenCommits.put(path);
+          if (scope != null) Gate.DONE.put(token, -2L);
           try {
             store.write(path, lines, false, conf);
           } catch (FileAlreadyExistsException taken) {
