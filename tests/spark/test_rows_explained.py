@@ -549,6 +549,33 @@ def test_a_merge_that_is_text_is_divided_as_well(
     assert found is (expected and not evolution)
 
 
+@pytest.mark.parametrize(
+    ("on", "keys"),
+    [
+        ("t.id = s.id", ("id",)),
+        ("s.id = t.id AND t.v = s.v + 1 AND s.id < 9", ("id", "v")),
+        ("t.id = s.id OR t.v = s.v", ()),
+        ("t.id < s.id AND t.at = DATE'2026-01-01'", ()),
+    ],
+)
+def test_the_keys_of_a_merge_are_told(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
+    """Columns of the table that each pair has equal to something of the source."""
+    found = headgate.explain(
+        tables.session, tables.text(f"MERGE INTO {{t}} t USING local_rows s ON {on} WHEN MATCHED THEN DELETE")
+    )
+    assert set(found.keys) == set(keys)
+    assert (f"  keys: {', '.join(found.keys)}" in str(found).splitlines()) == bool(keys)
+
+
+def test_an_optimize_is_explained(tables: Tables) -> None:
+    """As its text is, and nothing is executed."""
+    builder = tables.target.optimize()
+    found = builder.explain()
+    assert found == headgate.explain(tables.session, tables.text("OPTIMIZE {t}"))
+    assert found.reads == READS[Reads.PLACES]
+    assert len(commit_paths(str(tables.folder / "t"))) == 1
+
+
 # ----------------------------------------------------------------------------------------------------- the command
 
 
@@ -569,6 +596,7 @@ def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytes
         [SUB_QUERY],
         f"file:{tables.folder / 't'}",
     )
+    assert told["keys"] == []
     refused = command("explain", "SELECT 1")
     assert (refused.code, refused.out) == (2, "")
     assert "only DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) of a Delta" in refused.err

@@ -133,6 +133,10 @@ class Dml:
             found = one if isinstance(found, Everything) else Both(found, one)
         return found
 
+    def keys(self) -> tuple[str, ...]:
+        """The table's columns of `described_keys`; none but of a MERGE."""
+        return () if self.on is None else tuple(dict.fromkeys(column for column, _, _ in self._keys()))
+
     def forget(self) -> None:
         """Forget what was found out of the table's columns."""
         for name in ("_empty", "described_condition", "described_keys"):

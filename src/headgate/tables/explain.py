@@ -31,6 +31,9 @@ class Explanation:
     """What its result depends on."""
     condition: str | None
     """Which rows it concerns; of a MERGE, which pairs."""
+    keys: tuple[str, ...]
+    """Of a MERGE: whole numbers among the table's columns that are equal to something of its source in each pair. Files of others
+    whose statistics leave no room for the source's are not read."""
     obstacles: tuple[str, ...]
     """Why it is executed again as a whole, where it is."""
     outcomes: Mapping[str, str]
@@ -40,6 +43,8 @@ class Explanation:
         lines = [f"{self.operation} of {self.table}", f"  depends on: {self.reads}"]
         if self.condition is not None:
             lines.append(f"  condition: {self.condition}")
+        if self.keys:
+            lines.append(f"  keys: {', '.join(self.keys)}")
         lines += [f"  because {obstacle}" for obstacle in self.obstacles]
         lines.append("  if another commit comes first, and")
         lines += [f"    {other}: {what}" for other, what in self.outcomes.items()]
@@ -61,6 +66,7 @@ def explain(dml: Dml) -> Explanation:
         operation=dml.operation.value,
         reads=READS[statement.reads],
         condition=None if said is None else said._jc.toString(),
+        keys=dml.keys(),
         obstacles=tuple(dict.fromkeys(facts.obstacles)),
         outcomes={words: outcome(statement, other, has_vectors=facts.has_vectors) for other, words in OTHERS.items()},
     )

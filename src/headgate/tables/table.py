@@ -380,6 +380,10 @@ class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
         stocks: Any = super()
         return self._run(lambda: stocks.executeZOrderBy(*cols))
 
+    def explain(self) -> Explanation:
+        """What becomes of it beside others, whatever it is sorted by; nothing is executed."""
+        return explain(relocation(self._spark, self._table, super().executeCompaction))
+
     def _run(self, execute: Callable[[], DataFrame]) -> DataFrame:
         return optimized(self._spark, self._table, execute)
 
