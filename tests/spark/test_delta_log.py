@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 from py4j.clientserver import JavaClient
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from headgate.api import JobCoordinator
@@ -73,6 +73,7 @@ class FaultyLog(DeltaTableLog):
 
     is_made: bool
     winner: Callable[[], object] | None = None
+    error: Exception = Py4JNetworkError("the answer was lost")
 
     def _commit(self, jvm: Jvm, *args: Any) -> Any:
         outer = self
@@ -86,7 +87,7 @@ class FaultyLog(DeltaTableLog):
                     outer.winner()
                 if outer.is_made:
                     jvm.commit(*args, **named)
-                raise Py4JNetworkError("the answer was lost")
+                raise outer.error
 
         return super()._commit(cast("Any", FaultyJvm()), *args)
 
@@ -293,11 +294,12 @@ def test_a_lost_answer_is_found_out(session: SparkSession, tmp_path: Path) -> No
     assert faulty.read_tokens(table).tokens[QUERY] == number(2, -1)
 
 
-def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("error", [Py4JNetworkError("the answer was lost"), Py4JError("An error occurred"), OSError()])
+def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path, error: Exception) -> None:
     """The commit was not made: another's at that version means stale, and none there nothing: it may be under way."""
     table = make_table(session, tmp_path / "t")
     faulty = FaultyLog(session)
-    faulty.is_made = False
+    faulty.is_made, faulty.error = False, error
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "unknown"
     faulty.winner = lambda: foreign_commit(table, txn("x", 1))
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
@@ -104,6 +104,34 @@ def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, t
     assert said(raised.value) == "headgate: nothing of this statement was written"
 
 
+CUT_OFF = "An error occurred while calling o1.sql"
+"""What py4j says where the connection ended, and the JVM goes on."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_staged", "kind"),
+    [
+        (Py4JError(CUT_OFF), False, CommitInDoubt),
+        (Py4JNetworkError("the answer was lost"), False, CommitInDoubt),
+        (ConnectionRefusedError("refused"), False, CommitInDoubt),
+        (Py4JError(CUT_OFF), True, Py4JError),
+        (Py4JError(f"{CUT_OFF}. Trace:\npy4j.Py4JException: Method sql does not exist"), False, Py4JError),
+    ],
+)
+def test_a_statement_whose_answer_was_lost_may_have_been_committed(
+    session: SparkSession, error: Exception, kind: type[Exception], *, is_staged: bool
+) -> None:
+    """It may be under way yet. Not what is only staged, nor a call that could not be made."""
+
+    def cut_off() -> None:
+        raise error
+
+    with pytest.raises(kind) as raised:
+        Gate(session).run(cut_off, token="cut off", is_staged=is_staged)
+    assert (raised.value.__cause__ is error) == (kind is CommitInDoubt)
+    assert raised.value is error or kind is CommitInDoubt
+
+
 def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, table: TableLocation) -> None:
     """As storage may answer late: the log's folder is away when the commit is put."""
     started, released, log = (Path(f"{table}.{name}") for name in ("started", "released", "log"))
@@ -149,9 +177,9 @@ def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
         return exact.Tried("unknown", "of a put that may arrive")
 
     monkeypatch.setattr(runs.Run, "commit", commit)
-    with pytest.raises(ValueError, match="something else") as raised:
+    with pytest.raises(CommitInDoubt, match="whether it was made") as raised:
         publisher(session).finish(late)
-    assert not hasattr(raised.value, "__notes__")
+    assert str(raised.value.__cause__) == "something else"
 
 
 def test_where_the_log_cannot_be_read_after_a_lost_answer_nobody_says_that_nothing_was_written(

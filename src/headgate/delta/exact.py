@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import Version
 from headgate.core.rows.actions import Action
 from headgate.delta.commits import commit_info
-from headgate.delta.jvm import CALL_ERRORS, LOST_ANSWERS, OURS, Jvm, first_line, is_caused_by
+from headgate.delta.jvm import CALL_ERRORS, OURS, Jvm, first_line, is_caused_by, is_lost
 from headgate.delta.line import Work
 from headgate.errors import Corrupt, Unavailable
 
@@ -137,15 +137,15 @@ def commit(
 
 def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried | None:
     """Whose commit stands at `version`, after an attempt at it ended in `failure`; None if nothing was tried."""
+    if is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
+        return None
     try:
-        if is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
-            return None
         text = jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json"))
     except CALL_ERRORS:
         return Tried("unknown", transaction_id)
     if text is None:
-        if isinstance(failure, LOST_ANSWERS):
-            return Tried("unknown", transaction_id)
+        if is_lost(failure):
+            return Tried("unknown", transaction_id)  # the put may be under way
         # No lost race, or somebody would have the version. It may yet arrive.
         raise Unavailable(
             "a commit failed; nothing is known to be written", version=version, reason=first_line(failure)

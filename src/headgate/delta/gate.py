@@ -22,12 +22,12 @@ from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.jvm import (
     CALL_ERRORS,
     JVM_ERRORS,
-    LOST_ANSWERS,
     OURS,
     Jvm,
     Statics,
     first_line,
     is_caused_by,
+    is_lost,
     unless_gone,
 )
 from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted
@@ -87,35 +87,35 @@ class Gate:
             TurnNotGranted: the table is governed, and it is not the turn of the session's job; nothing was written.
             Exception: whatever the statement raises by itself.
         """
-        returned = None
-        with self._scope("stage" if is_staged else "capture", token):
-            try:
-                returned = work()
-            except Exception as error:
-                is_lost, kept, version = isinstance(error, LOST_ANSWERS), None, NOT_PUT
+        returned: object = None
+        raised: Exception | None = None
+        kept, version, is_begun = None, NOT_PUT, False
+        try:
+            with self._scope("stage" if is_staged else "capture", token):
+                is_begun = True
                 try:
-                    kept, version = self._take(token, table), int(self._gate.done(token))
-                except CALL_ERRORS:
-                    is_lost = True
-                if kept is not None:
-                    return Ran(_captured(kept, table), None)
-                raise_refusal(error)
-                if version >= 0:
-                    error.add_note(f"{COMMITTED} {version}; what failed came after it")
-                elif is_lost and not is_staged:
-                    raise CommitInDoubt(
-                        "the JVM's answer was lost while the statement ran; it is not known whether it was committed",
-                        advice="Look for it in the table's history before it is run again",
-                        table=table,
-                        reason=str(error),
-                    ) from error
-                elif version != NOT_PUT:
-                    error.add_note(
-                        f"{PUT_FAILED}: look for it in the table's history before the statement is run again"
-                    )
-                raise
-        version = int(self._gate.done(token))
-        return Ran(Committed(Version(version) if version >= 0 else None), returned)
+                    returned = work()
+                except Exception as error:
+                    raised = error
+            if raised is not None:
+                kept = self._take(token, table)
+            version = int(self._gate.done(token))
+        except CALL_ERRORS as gone:  # of the gate's own calls
+            if not is_begun or is_staged:
+                raise (raised or gone) from None
+            raise _in_doubt(table, raised or gone) from (raised or gone)
+        if kept is not None:
+            return Ran(_captured(kept, table), None)
+        if raised is None:
+            return Ran(Committed(Version(version) if version >= 0 else None), returned)
+        raise_refusal(raised)
+        if version >= 0:
+            raised.add_note(f"{COMMITTED} {version}; what failed came after it")
+        elif is_lost(raised) and not is_staged:
+            raise _in_doubt(table, raised) from raised
+        elif version != NOT_PUT:
+            raised.add_note(f"{PUT_FAILED}: look for it in the table's history before the statement is run again")
+        raise raised
 
     def _take(self, token: str, table: TableLocation | None) -> str | None:
         return self._jvm.whole(self._gate.take(token, table))
@@ -135,7 +135,11 @@ class Gate:
         except Exception as error:
             raised = error
         # Also where the code itself has caught what ended its commit.
-        if self._take(token, None) is not None:
+        try:
+            kept = self._take(token, None)
+        except CALL_ERRORS as gone:
+            raise (raised or gone) from None
+        if kept is not None:
             raise InvalidRequest(
                 "with coverage `publish` a batch is computed outside of the turn, and something else than one statement of "
                 "headgate.DeltaTable or headgate.sql wanted to commit; nothing was written",
@@ -229,6 +233,15 @@ def _words(error: BaseException) -> str:
             return str(thrown.getMessage()).removeprefix("headgate: ")
         thrown = thrown.getCause()
     return first_line(error)
+
+
+def _in_doubt(table: TableLocation | None, error: BaseException) -> CommitInDoubt:
+    return CommitInDoubt(
+        "the JVM's answer was lost while the statement ran; it is not known whether it was committed",
+        advice="Look for it in the table's history before it is run again",
+        table=table,
+        reason=first_line(error),
+    )
 
 
 def _captured(kept: str, table: TableLocation | None) -> Captured:

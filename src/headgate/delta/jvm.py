@@ -27,7 +27,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.delta.s3_errors import refusal
+from headgate.delta.s3_errors import known_of, refusal
 from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"
@@ -97,11 +97,8 @@ PART = "\x02"
 RETENTION = "delta.setTransactionRetentionDuration"
 JVM_ERRORS = (Py4JError, PySparkException)
 """What a call into the JVM may raise: converted by PySpark and Delta, or as py4j's own."""
-LOST_ANSWERS = (Py4JNetworkError, OSError)
-"""What it raises where the JVM or the connection ends: what was called may have been done, and may be under way. Py4J sends a
-call that was cut off again, and what it meets on connecting is Python's own error."""
 CALL_ERRORS = (*JVM_ERRORS, OSError)
-"""All of them."""
+"""And where the JVM has ended: what py4j meets on connecting anew is Python's own error."""
 
 
 def unless_gone(set_right: Callable[[], object]) -> None:
@@ -282,10 +279,11 @@ class Jvm:
         try:
             yield
         finally:
-            if held is not None:
-                unless_gone(lambda: held.release())
-            # That of the statement's own commit, if Delta has made it.
-            unless_gone(lambda: self._lasting.prefer(log))
+            with suppress(*CALL_ERRORS):  # how the statement ended is what matters
+                if held is not None:
+                    held.release()
+                # That of the statement's own commit, if Delta has made it.
+                self._lasting.prefer(log)
 
     def trust_checksum(self, table: str) -> None:
         """Have Delta take a table's size, and the files of a small one, from its checksum."""
@@ -519,13 +517,27 @@ def scala_object(root: Any, name: str) -> Any:
     return getattr(getattr(root, name), "MODULE$")
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether it says that the JVM or the connection ended: what was called may have been done, or may be under way.
+
+    Py4J sends a call again whose connection was closed before the answer, and then has no answer for it: a plain `Py4JError`
+    without the trace that one of a call that could not be made has.
+    """
+    if isinstance(error, Py4JNetworkError | OSError):
+        return True
+    return type(error) is Py4JError and "Trace:" not in str(error)
+
+
 def is_caused_by(error: BaseException, class_name: str) -> bool:
-    """Whether a JVM exception, or one of its causes, is of exactly this class."""
+    """Whether a JVM exception, or one of its causes, is of exactly this class; False where the JVM has ended."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while thrown is not None:
-        if thrown.getClass().getName() == class_name:
-            return True
-        thrown = thrown.getCause()
+    try:
+        while thrown is not None:
+            if thrown.getClass().getName() == class_name:
+                return True
+            thrown = thrown.getCause()
+    except CALL_ERRORS:
+        return False
     return False
 
 
@@ -534,9 +546,11 @@ def first_line(error: BaseException) -> str:
     refused = refusal(error)
     if refused is not None:
         return refused.message
-    if isinstance(error, Py4JJavaError):
-        return str(error.java_exception.toString()).splitlines()[0]
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    try:
+        text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    except CALL_ERRORS:
+        text = known_of(error)
+    return next(iter(text.strip().splitlines()), type(error).__name__)
 
 
 def silence(spark: SparkSession, logger: str) -> None:

@@ -177,14 +177,14 @@ class Run:
         try:
             published = self.driven(publish(staged, since))
         except Exception as error:
-            if self.in_doubt is not None and isinstance(error, (HeadgateError, *CALL_ERRORS)):
+            if self.in_doubt is not None:
                 facts = error.facts if isinstance(error, HeadgateError) else {"reason": first_line(error)}
                 raise CommitInDoubt(
                     "the answer to a commit was lost, and it could not be found out whether it was made",
                     advice="Look for it in the table's history before the statement is run again",
                     **{"table": self.dml.table, **facts, "version": self.in_doubt},
                 ) from error
-            if not isinstance(error, HeadgateError) and self.in_doubt is None and not is_after_put(error):
+            if not isinstance(error, HeadgateError) and not is_after_put(error):
                 tell_of(error, self._winner())
             raise
         finally:
@@ -434,9 +434,9 @@ class Run:
             )
         new = {Version(number): parse(text) for number, text in texts.items()}
         refuse_catalog(self.dml.table, (a.body for each in new.values() for a in each if a.kind == "protocol"))
-        if self.in_doubt in new:
-            self.in_doubt = None
         self.known |= new
+        if self.in_doubt in self.known:
+            self.in_doubt = None
         return {version: self.known[version] for version in sorted(self.known) if version > after}
 
     def _winner(self) -> Winner | None:
@@ -556,13 +556,13 @@ class Run:
             return
 
     def _unlock(self) -> None:
-        if self._is_locked:
-            self._is_locked = False
-            self.held_s += time.monotonic() - self._locked_at_s
         # Until this thread has it no more: an interrupt may have come before it was noted that it has.
         with suppress(RuntimeError):
             while True:
                 self.line.lock.release()
+        if self._is_locked:
+            self._is_locked = False
+            self.held_s += time.monotonic() - self._locked_at_s
         if self._begun_at_s is not None:
             self.publish_s += time.monotonic() - self._begun_at_s
             self._begun_at_s = None

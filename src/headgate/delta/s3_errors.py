@@ -131,7 +131,15 @@ def in_plain_words() -> Iterator[None]:
         refused = refusal(error)
         if refused is None:
             raise
+        for note in getattr(error, "__notes__", ()):
+            refused.add_note(note)
         raise refused from error
+
+
+def known_of(error: BaseException) -> str:
+    """What an error of the JVM says without asking it, which may have ended."""
+    said = getattr(error, "_desc", None) or getattr(error, "errmsg", None)
+    return type(error).__name__ if said is None else str(said)
 
 
 def _texts(error: BaseException) -> list[str]:
@@ -147,6 +155,6 @@ def _texts(error: BaseException) -> list[str]:
                 found.append(str(thrown.toString()))
                 thrown = thrown.getCause()
         except Exception:  # the JVM has ended
-            found.append(str(cause))
+            found.append(known_of(cause))
         cause = cause.__cause__
     return found
