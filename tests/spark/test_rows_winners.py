@@ -61,6 +61,32 @@ def said(error: BaseException) -> str:
 # ------------------------------------------------------------------------------------------- statements that we follow
 
 
+def test_a_store_that_says_that_nothing_was_written_is_believed(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a file system has no hard links: the commit did fail, and cannot arrive."""
+    gate = Gate(session)
+
+    class PutFailed:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda token: -2) if name == "done" else getattr(real, name)
+
+    def fails(text: str) -> Callable[[], object]:
+        def work() -> None:
+            raise ValueError("the commit failed") from OSError(text)
+
+        return work
+
+    real = gate._gate
+    monkeypatch.setattr(gate, "_gate", PutFailed())
+    with pytest.raises(ValueError, match="failed") as unsure:
+        gate.run(fails("storage is away"), token="t")
+    assert said(unsure.value).startswith("headgate: its commit failed, and may yet arrive")
+    with pytest.raises(ValueError, match="failed") as sure:
+        gate.run(fails("no commit: this file system gave no hard link; nothing was written at 7.json"), token="t")
+    assert not hasattr(sure.value, "__notes__")
+
+
 def test_an_update_of_a_column_that_a_winner_dropped_says_who_dropped_it(
     session: SparkSession, table: TableLocation
 ) -> None:

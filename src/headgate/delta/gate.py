@@ -30,6 +30,7 @@ from headgate.delta.jvm import (
     is_lost,
     unless_gone,
 )
+from headgate.delta.s3_errors import texts_of
 from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted
 
 JOB_CONF = "spark.headgate.job"
@@ -113,7 +114,7 @@ class Gate:
             raised.add_note(f"{COMMITTED} {version}; what failed came after it")
         elif is_lost(raised) and not is_staged:
             raise _in_doubt(table, raised) from raised
-        elif version != NOT_PUT:
+        elif version != NOT_PUT and not any("nothing was written" in text for text in texts_of(raised)):
             raised.add_note(f"{PUT_FAILED}: look for it in the table's history before the statement is run again")
         raise raised
 

@@ -105,7 +105,7 @@ def refusal(error: BaseException) -> Unavailable | None:
     """The error in our words if S3 or DynamoDB has refused a request; None if it is another, or in our words already."""
     if isinstance(error, HeadgateError):
         return None
-    fitting = [text for text in _texts(error) if OF_AWS.search(text) and reason(text) is not None]
+    fitting = [text for text in texts_of(error) if OF_AWS.search(text) and reason(text) is not None]
     if not fitting:
         return None
     # The innermost that names the operation: what is around it tells the same at length, what is in it does not name it.
@@ -142,7 +142,7 @@ def known_of(error: BaseException) -> str:
     return type(error).__name__ if said is None else str(said)
 
 
-def _texts(error: BaseException) -> list[str]:
+def texts_of(error: BaseException) -> list[str]:
     """What an error says, and those that it was raised from, the JVM's causes included; the outermost first."""
     found: list[str] = []
     cause: BaseException | None = error
