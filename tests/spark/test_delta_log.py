@@ -172,8 +172,10 @@ def test_a_commit_that_was_asked_for_twice_is_known_by_its_id(
 
     monkeypatch.setattr(Jvm, "commit", sent_twice)
     found = exact.commit(jvm, jvm.delta_log(table), Version(1), [Action("txn", {"appId": "x", "version": 1})])
-    assert isinstance(found, exact.NotNext)
-    assert found.transaction_id == commit_info(commit_paths(table)[-1].read_text())["txnId"]
+    assert found == exact.Tried("done", commit_info(commit_paths(table)[-1].read_text())["txnId"])
+    assert len(commit_paths(table)) == 2
+    assert DeltaTableLog(session).commit_entry(table, Version(1), raised(2), ENTRY) == "done"
+    assert len(commit_paths(table)) == 3
 
 
 def test_a_statement_whose_commit_was_asked_for_twice_is_there_once(

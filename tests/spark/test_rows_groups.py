@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.effects import Joined, Waiting
 from headgate.delta import exact, together
+from headgate.delta.jvm import Jvm
 from headgate.delta.line import Entry, Line
 from headgate.delta.publish import Publisher, Staged
 from headgate.delta.run import GROUP_CONF, Outcome, Run
@@ -308,6 +309,29 @@ def test_a_leader_that_is_interrupted_behind_its_put_leaves_nobody_untold(
     assert raised == {KeyboardInterrupt: 1, type(None): 1, CommitInDoubt: 2}
     assert versions(path)[-1] == head + 1
     assert rows(path) == serial
+
+
+def test_a_group_whose_put_was_asked_for_twice_is_there_once(
+    session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Py4J sends a call again whose answer was lost: the second finds the commit of the first, which is the group's own."""
+    path = tmp_path / "t"
+    make(session, KINDS["vectors"], path)
+    head = versions(path)[-1]
+    staged, once, asked = staged_all(session, path, FEW), Jvm.commit, list[Any]()
+
+    def sent_twice(*given: Any, **more: Any) -> Any:
+        asked.append(more)
+        if len(asked) == 1:
+            once(*given, **more)
+        return once(*given, **more)
+
+    monkeypatch.setattr(Jvm, "commit", sent_twice)
+    ends = finished_together(publisher(session), staged)
+    assert {end.published.version for end in ends} == {head + 1}
+    assert versions(path)[-1] == head + 1
+    assert rows(path) == serial
+    audit(path)
 
 
 @pytest.mark.parametrize("when", ["acquire", "release"])

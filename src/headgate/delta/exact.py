@@ -51,8 +51,6 @@ class NotNext:
     version: Version
     """The newest one; -1 where there is no table."""
     table_id: str
-    transaction_id: str
-    """Of this attempt: one that was sent twice may have found the commit of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,13 @@ def commit(
         if tried.reply != "done":
             return tried
     if other is not None:
-        return NotNext(Version(landed), other, transaction_id)
+        # Py4J sends a call again whose answer was lost: the second one finds the commit of the first.
+        tried = _outcome(jvm, log, version, transaction_id) if landed >= version else None
+        if tried is None or tried.reply == "stale":
+            return NotNext(Version(landed), other)
+        if tried.reply == "unknown":
+            return tried
+        landed = version
     if landed != version:
         raise Corrupt(
             "a commit landed after one that it had not seen",
@@ -135,15 +139,19 @@ def commit(
     return Tried("done", transaction_id)
 
 
-def _outcome(jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException) -> Tried | None:
+def _outcome(
+    jvm: Jvm, log: Any, version: Version, transaction_id: str, failure: BaseException | None = None
+) -> Tried | None:
     """Whose commit stands at `version`, after an attempt at it ended in `failure`; None if nothing was tried."""
-    if is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
+    if failure is not None and is_caused_by(failure, f"{OURS}.Attempt$NotBegun"):
         return None
     try:
         text = jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json"))
     except CALL_ERRORS:
         return Tried("unknown", transaction_id)
     if text is None:
+        if failure is None:
+            return None
         if is_lost(failure):
             return Tried("unknown", transaction_id)  # the put may be under way
         # No lost race, or somebody would have the version. It may yet arrive.

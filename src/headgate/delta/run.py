@@ -494,8 +494,7 @@ class Run:
                 if not self._is_the_same(tried) or tried.version < version - 1:
                     raise self._made_anew()
                 if tried.version != version - 1:
-                    # A call that was sent again because its answer was lost may have found the commit of the first one.
-                    return exact.Tried("stale", tried.transaction_id)
+                    return exact.Tried("stale", "")
         except JVM_ERRORS as error:
             raise Unavailable(
                 "the commit could not be made; nothing was written", table=self.dml.table, reason=first_line(error)
