@@ -94,10 +94,13 @@ def kafka_broker(
     command = [str(find_java(java).program), *flags, "-cp", class_path]
     log = directory / "broker.log"
     if not (directory / "data" / "meta.properties").exists():
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        formatting = ["kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
+        # One argument: an id may begin with a hyphen.
+        cluster = f"--cluster-id={base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')}"
+        formatting = ["kafka.tools.StorageTool", "format", cluster, "--config", str(settings)]
         with log.open("ab") as output:
-            subprocess.run([*command, *formatting], stdout=output, stderr=subprocess.STDOUT, check=True)
+            formatted = subprocess.run([*command, *formatting], stdout=output, stderr=subprocess.STDOUT, check=False)
+        if formatted.returncode != 0:
+            raise _not_started(port, log)
     with server_process([*command, "kafka.Kafka", str(settings)], port=port, log=log):
         yield f"127.0.0.1:{port}"
 
