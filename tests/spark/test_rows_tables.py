@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from pyspark.sql import Row, SparkSession
 
 import headgate
 from headgate.core.ids import TableLocation
+from headgate.core.rows.actions import parse
+from headgate.core.rows.effects import Captured, Committed
 from headgate.delta.dml import Dml
+from headgate.delta.gate import Gate, Ran
 from headgate.delta.jvm import Jvm, scala_object
 from headgate.delta.run import UNSERVED_FEATURES, Outcome
 from headgate.delta.statements import confs
@@ -327,6 +331,29 @@ def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, 
         follow(session, f"DELETE FROM {t} WHERE id = 1", f"INSERT INTO {t} VALUES (3, 3)")
     assert raised.value.facts["winner_version"] == 2
     assert rows_of(session, t) == Counter([(1, 1), (2, 2), (3, 3)])
+
+
+def test_a_put_that_its_store_took_for_anothers_is_found_there_too(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a store sends a put again whose answer was lost, it meets its own: it is not said that nothing was written."""
+    t = f"delta.`{tmp_path / 't'}`"
+    properties = "'delta.enableIcebergCompatV2' = 'true', 'delta.columnMapping.mode' = 'name'"
+    session.sql(f"CREATE TABLE {t} (id BIGINT, v BIGINT) USING delta TBLPROPERTIES ({properties})")
+    passed = Gate.run
+
+    def taken_for_anothers(gate: Gate, work: Callable[[], object], **how: Any) -> Ran:
+        commit = passed(gate, work, **how).commit
+        assert isinstance(commit, Committed)
+        text = (tmp_path / "t" / "_delta_log" / f"{commit.version:020d}.json").read_text()
+        kept = next(action.body for action in parse(text) if action.kind == "commitInfo")
+        actions = tuple(action for action in parse(text) if action.kind != "commitInfo")
+        return Ran(Captured(version=kept["readVersion"], actions=actions, info=kept), None)
+
+    monkeypatch.setattr(Gate, "run", taken_for_anothers)
+    done = headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1)").headgate
+    assert (done.version, done.attempts) == (1, 1)
+    assert rows_of(session, t) == Counter([(1, 1)])
 
 
 CATALOG = "coordinatedCommits-preview"

@@ -138,6 +138,8 @@ class Run:
     """So long the last one took."""
     _computed_on: Version | None = None
     """The snapshot of the last execution whose commit was kept."""
+    _stock_id: str | None = None
+    """Of that commit: not every store knows its own put when it meets it, and the commit may be in the log all the same."""
     in_doubt: Version | None = None
     """A put of it may have arrived at this version, or arrive yet: no commit is known to be there."""
     _left: list[Work] = field(default_factory=list)
@@ -320,6 +322,7 @@ class Run:
         if isinstance(ran.commit, Committed):
             return ran.commit
         self._computed_on = ran.commit.version
+        self._stock_id = ran.commit.info.get("txnId")
         return self.stamped(ran.commit)
 
     def _execute_on(self, files: Sequence[Body], version: Version) -> Captured | Committed:
@@ -360,7 +363,7 @@ class Run:
         snapshot = self.log.unsafeVolatileSnapshot()
         protocol = json.loads(snapshot.protocol().json())["protocol"]
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-        if unserved := sorted(features & UNSERVED_FEATURES):
+        if (unserved := sorted(features & UNSERVED_FEATURES)) and not self._is_stock_there():
             winner = self._winner()
             raise UnsupportedTable(
                 f"{'its commit was kept' if winner is None else 'another commit came first'}, and this table's feature does "
@@ -416,7 +419,7 @@ class Run:
             texts = self.jvm.texts_after(self.log, last)
         except CALL_ERRORS as error:
             raise Unavailable(
-                "the table's log could not be read; nothing was written",
+                "the table's log could not be read; nothing is known to be written",
                 table=self.dml.table,
                 reason=first_line(error),
             ) from error
@@ -438,6 +441,12 @@ class Run:
         if self.in_doubt in self.known:
             self.in_doubt = None
         return {version: self.known[version] for version in sorted(self.known) if version > after}
+
+    def _is_stock_there(self) -> bool:
+        if self._computed_on is None or self._stock_id is None:
+            return False
+        commits = self.commits(self._computed_on)
+        return self._stock_id in changes(self._computed_on, list(commits.values())).transaction_ids
 
     def _winner(self) -> Winner | None:
         """Who came first, as far as the log tells: it is asked where something else has failed."""
