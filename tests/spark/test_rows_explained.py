@@ -107,6 +107,8 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
     ("DELETE FROM {t} WHERE at < '2026-01-01' AND s = 'now'", Reads.ROWS, ()),
     ("DELETE FROM {t} WHERE rand() < 0.5", Reads.TABLE, (CHANCE,)),
     ("UPDATE {t} SET v = v + 1 WHERE id = 3", Reads.ROWS, ()),
+    ("UPDATE {t} SET v = DEFAULT WHERE id = 3", Reads.ROWS, ()),
+    ("UPDATE {t} SET v = DEFAULT, id = (SELECT max(v) FROM {o})", Reads.TABLE, (ASSIGNS,)),
     ("UPDATE {t} SET v = 1 WHERE id IN (SELECT id FROM {o})", Reads.TABLE, (SUB_QUERY,)),
     ("UPDATE {t} SET v = 1 WHERE at < current_timestamp()", Reads.TABLE, (TIME,)),
     ("UPDATE {t} SET v = (SELECT max(v) FROM {o})", Reads.TABLE, (ASSIGNS,)),
@@ -354,6 +356,13 @@ def test_what_is_no_statement_on_a_table_is_not_explained(tables: Tables, text: 
     """It says so; nothing is done."""
     with pytest.raises(InvalidRequest, match="nothing was done"):
         headgate.explain(tables.session, tables.text(text))
+
+
+def test_why_a_text_cannot_be_parsed(tables: Tables) -> None:
+    """Spark's words for it begin on their second line."""
+    with pytest.raises(InvalidRequest) as raised:
+        headgate.explain(tables.session, tables.text("MERGE INTO {t} USING (VALUES (1)) s(id) ON true"))
+    assert "COLUMN_ALIASES_NOT_ALLOWED" in raised.value.facts["reason"]
 
 
 # ---------------------------------------------------------------------------------------------------------- DeltaTable

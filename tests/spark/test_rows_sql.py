@@ -40,6 +40,15 @@ def test_a_default_is_known_of_its_table(session: SparkSession, made: str, value
     assert rows(session, made) == Counter([(1, 1), (2, 0), (3, 0), (4, 0), (9, 7)])
 
 
+@pytest.mark.parametrize(("winner", "level", "second"), [("v = 0 WHERE id = 2", 2, 0), ("v = 0 WHERE id = 1", 4, 2)])
+def test_a_default_may_be_assigned(session: SparkSession, made: str, winner: str, level: int, second: int) -> None:
+    """Rows of others in the same file do not concern such an UPDATE; what it is executed on again is the table that has it."""
+    session.sql(f"OPTIMIZE {made}")
+    ended = follow(session, f"UPDATE {made} SET v = DEFAULT WHERE id = 1", f"UPDATE {made} SET {winner}")
+    assert ended.level == level
+    assert rows(session, made) == Counter([(1, 7), (2, second), (3, 3), (4, 4)])
+
+
 def test_frames_and_values_stand_in_the_text_by_name(session: SparkSession, made: str) -> None:
     """As `spark.sql` puts them there; none of the views that it makes for them is left."""
     source = session.createDataFrame([(2, 20), (5, 50)], "id BIGINT, v BIGINT")

@@ -13,7 +13,7 @@ from pyspark.sql.sql_formatter import SQLStringFormatter
 from headgate.core.ids import TableLocation
 from headgate.core.rows.statement import Operation
 from headgate.delta.dml import Dml, relocation
-from headgate.delta.jvm import JVM_ERRORS, Jvm, scala_object
+from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line, scala_object
 from headgate.delta.plans import EXPRESSIONS, PATTERNS, kind
 from headgate.delta.s3_errors import in_plain_words
 from headgate.delta.winners import telling_conflicts
@@ -88,9 +88,7 @@ def explain_sql(spark: SparkSession, text: str) -> Explanation:
     try:
         dml = statement(spark, text)
     except JVM_ERRORS as error:
-        raise InvalidRequest(
-            "the statement cannot be parsed; nothing was done", reason=str(error).split("\n", 1)[0]
-        ) from error
+        raise InvalidRequest("the statement cannot be parsed; nothing was done", reason=first_line(error)) from error
     if dml is None:
         raise InvalidRequest(
             "only DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) of a Delta table are explained; nothing "
@@ -166,12 +164,17 @@ def _said(
             )
         case Operation.UPDATE:
             where = parts.optional(plan.condition())
-            assigned = {parts.name(each.key()): parts.column(each.value()) for each in jvm.from_seq(plan.assignments())}
+            assignments = jvm.from_seq(plan.assignments())
+            # What a DEFAULT is, the table says, and no row.
+            of_rows = [each for each in assignments if not _is_default(jvm, each.value())]
+            assigned = {parts.name(each.key()): parts.column(each.value()) for each in of_rows}
             return Dml(
                 operation=operation,
                 condition=where,
                 assigned=assigned,
-                execute_on=lambda path: target.at(spark, path).update(cast("Any", where), cast("Any", assigned)),
+                execute_on=None
+                if len(of_rows) < len(assignments)
+                else lambda path: target.at(spark, path).update(cast("Any", where), cast("Any", assigned)),
                 **common,
             )
         case Operation.MERGE:
@@ -322,6 +325,11 @@ def _names_nothing(jvm: Jvm, query: Any) -> bool:
     may_read = (patterns.PLAN_EXPRESSION(), patterns.UNRESOLVED_FUNCTION(), patterns.UNRESOLVED_IDENTIFIER())
     leaves = {kind(leaf) for leaf in jvm.from_seq(query.collectLeaves())}
     return leaves <= IN_THE_TEXT and not any(query.containsPattern(each) for each in may_read)
+
+
+def _is_default(jvm: Jvm, value: Any) -> bool:
+    """Whether an assigned value, as it was parsed, is the column's default."""
+    return kind(value) == "UnresolvedAttribute" and str(value.name()).upper() == "DEFAULT"
 
 
 def _is_of_frames(jvm: Jvm, source: Any) -> bool:
