@@ -29,7 +29,7 @@ from headgate.tables.sql import statement
 
 PAIRS, WARM_UP = 30, 6
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
-STATEMENTS = 96
+STATEMENTS, STATEMENTS_WARMING = 96, 24
 """So many in each cell. Statements take longer the more of them their table has had, as updated rows lie in files of their own: in
 an equal time the faster way would have the slower table.
 """
@@ -160,10 +160,12 @@ def _warm_up(spark: SparkSession, folder: Path) -> None:
     for number in itertools.takewhile(lambda _: time.perf_counter() - begun < WARM_UP_S, itertools.count()):
         place = folder / f"warm-up-{number}"
         place.mkdir()
-        _cell(spark, place, 8, WAYS[number % len(WAYS)], FILES)
+        _cell(spark, place, 8, WAYS[number % len(WAYS)], FILES, STATEMENTS_WARMING)
 
 
-def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int) -> dict[str, Any]:
+def _cell(
+    spark: SparkSession, folder: Path, threads: int, way: str, files: int, statements: int = STATEMENTS
+) -> dict[str, Any]:
     path = table(spark, folder, f"{threads}-{files}-{way.replace(' ', '-')}")
     lock, guard = threading.Lock(), threading.Lock()
     count: Counter[str] = Counter()
@@ -172,7 +174,7 @@ def _cell(spark: SparkSession, folder: Path, threads: int, way: str, files: int)
     held: list[float] = []
     levels: Counter[int] = Counter()
     spent_ms = {"line": 0.0, "publish": 0.0}
-    numbers = iter(range(STATEMENTS + 1))
+    numbers = iter(range(statements + 1))
     kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
     session = spark.newSession()
     session.conf.set(GROUP_CONF, "24" if "groups" in way else "1")
