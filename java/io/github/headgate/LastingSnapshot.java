@@ -17,15 +17,17 @@ import scala.collection.immutable.Seq;
  * <p>Delta drops the cache as soon as a newer snapshot is there. Whoever still asks the old one for files has its state
  * worked out again from the log, each time; beside a commit a second that is most statements.
  *
- * <p>And it takes from the checksum what is there: the table's size, and the files of a small table. Delta writes them there, and
- * trusts it for the definition and the transactions; the files it works out from the log in a job of Spark, for each version that
- * is read.
+ * <p>And it takes the table's size from the checksum, which Delta trusts for the definition and the transactions; and files of a
+ * small table from what is known of them ({@link KnownFiles}). Both Delta works out from the log in jobs of Spark, for each version
+ * that is read.
  */
 public final class LastingSnapshot extends Snapshot {
   // Not this object's monitor: it is held by Scala while a job of Spark works out the state.
   private final Object lock = new Object();
   private int holders;
   private boolean isReplaced;
+  private boolean isAskedForFiles;
+  private Seq<AddFile> files;
 
   private LastingSnapshot(Snapshot like, Option<VersionChecksum> checksum) {
     super(like.path(), like.version(), like.logSegment(), like.deltaLog(), checksum);
@@ -52,10 +54,10 @@ public final class LastingSnapshot extends Snapshot {
     }
   }
 
-  /** The newest snapshot, made such a one if its checksum lists the files; without, it may have cached what it has worked out. */
+  /** The newest snapshot, made such a one if its files are few; if not, it may have cached what it has worked out. */
   public static Snapshot prefer(DeltaLog log) {
     Option<VersionChecksum> checksum = log.unsafeVolatileSnapshot().checksumOpt();
-    if (!checksum.isDefined() || listsFiles(checksum)) install(log);
+    if (!checksum.isDefined() || checksum.get().numFiles() <= KnownFiles.FILES_MAX) install(log);
     return log.unsafeVolatileSnapshot();
   }
 
@@ -70,13 +72,6 @@ public final class LastingSnapshot extends Snapshot {
     return prefer(log) instanceof LastingSnapshot newest && newest.holdIfNewest() ? newest : null;
   }
 
-  /** Delta lists those of tables of up to 50 files. */
-  private static boolean listsFiles(Option<VersionChecksum> checksum) {
-    if (!checksum.isDefined()) return false;
-    Option<Seq<AddFile>> files = checksum.get().allFiles();
-    return files.isDefined() && files.get().size() == checksum.get().numFiles();
-  }
-
   private boolean holdIfNewest() {
     synchronized (lock) {
       if (!isReplaced) holders++;
@@ -86,8 +81,15 @@ public final class LastingSnapshot extends Snapshot {
 
   @Override
   public Dataset<AddFile> allFiles() {
-    if (!listsFiles(checksumOpt())) return super.allFiles();
-    return SparkSession.active().createDataset(checksumOpt().get().allFiles().get(), package$.MODULE$.addFileEncoder());
+    Seq<AddFile> known = files();
+    return known == null ? super.allFiles() : SparkSession.active().createDataset(known, package$.MODULE$.addFileEncoder());
+  }
+
+  // In the monitor in which Scala works out whatever else is asked of a snapshot once.
+  private synchronized Seq<AddFile> files() {
+    if (!isAskedForFiles) files = KnownFiles.of(this, () -> super.allFiles().collectAsList());
+    isAskedForFiles = true;
+    return files;
   }
 
   @Override

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.delta;
 
 import java.util.concurrent.locks.ReentrantLock;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -13,6 +14,10 @@ public class DeltaLog {
   }
 
   public Path logPath() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Configuration newDeltaHadoopConf() {
     throw new UnsupportedOperationException("stub");
   }
 

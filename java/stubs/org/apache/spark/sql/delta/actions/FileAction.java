@@ -1,0 +1,5 @@
+package org.apache.spark.sql.delta.actions;
+
+public interface FileAction extends Action {
+  String path();
+}
