@@ -111,7 +111,7 @@ def test_whatever_is_committed_they_are_those_of_the_log(
     table = make_table(session, tmp_path / "t", COLUMNS, **properties)
     t, rng = f"delta.`{table}`", random.Random(seed)
     spread(session, table, IN_CHECKSUM_MAX + 10)
-    for step in range(14):
+    for step in range(10):
         text = rng.choice(CHANGES) if step % 5 else CHANGES[-1]
         version = Jvm(session).snapshot(Jvm(session).delta_log(table)).version()
         text = text.format(t=t, n=rng.randrange(20), version=version, before=max(1, version - rng.randrange(3)))
@@ -121,26 +121,50 @@ def test_whatever_is_committed_they_are_those_of_the_log(
             assert known(session, table) == in_log(session, table), text
 
 
-def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path: Path) -> None:
-    """Of as many files of the same sizes, at a later version of the same place."""
-    places = []
-    for name in ("old", "new"):
-        table = make_table(session, tmp_path / name, COLUMNS)
+def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
+    """Of as many files of the same sizes, at an earlier version of the same place; and those of its next version are known."""
+    old, new = (make_table(session, tmp_path / name, COLUMNS, enableDeletionVectors="true") for name in ("old", "new"))
+    for table in (old, new):
         spread(session, table, IN_CHECKSUM_MAX + 10)
-        places.append(Path(table))
-    old, new = places
-    session.sql(f"ALTER TABLE delta.`{new}` SET TBLPROPERTIES ('x' = 'y')")
-    before = known(session, TableLocation(str(old)))
+    for id_ in range(8):
+        headgate.DeltaTable.forPath(session, old).delete(f"id = {4 * id_}")
+        before = known(session, old)
     shutil.rmtree(old)
     shutil.copytree(new, old)
-    after = known(session, TableLocation(str(old)))
-    assert after == in_log(session, TableLocation(str(old)))
+    after = known(session, old)
+    assert after == in_log(session, old)
     assert len(after) == len(before)
     assert not set(after) & set(before)
+    headgate.DeltaTable.forPath(session, old).delete("id = 0")
+    known(session, old)
+    headgate.DeltaTable.forPath(session, old).delete("id = 1")
+    found: list[str] = []
+    assert jobs(lambda: found.extend(known(session, old))) == 0
+    assert found == in_log(session, old)
+
+
+@pytest.mark.parametrize("versions_on", [0, 1])
+def test_a_copy_that_is_put_back_has_a_history_of_its_own(
+    session: SparkSession, tmp_path: Path, versions_on: int
+) -> None:
+    """The table's id, and number and size of its files, are the same, as only vectors differ: rows would be lost."""
+    table, copy = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true"), tmp_path / "copy"
+    spread(session, table, IN_CHECKSUM_MAX + 10)
+    shutil.copytree(table, copy)
+    headgate.DeltaTable.forPath(session, table).delete("id = 0")
+    assert known(session, table) == in_log(session, table)
+    for id_ in range(5, 6 + versions_on):
+        session.sql(f"DELETE FROM delta.`{copy}` WHERE id = {id_}")
+    shutil.copytree(copy, table, dirs_exist_ok=True)
+    assert known(session, table) == in_log(session, table)
+    headgate.DeltaTable.forPath(session, table).delete("id = 10")
+    assert known(session, table) == in_log(session, table)
+    left = {row.id for row in session.read.format("delta").load(table).collect()}
+    assert left == set(range(240)) - {10, *range(5, 6 + versions_on)}
 
 
 def test_files_elsewhere_are_known_by_their_canonical_paths(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
-    """Those of a shallow clone; of a path without its scheme, as another engine may write it, the state is asked."""
+    """Those of a shallow clone; where another engine writes a path in another way, the state is asked."""
     table = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true")
     spread(session, table, IN_CHECKSUM_MAX + 10)
     clone = TableLocation(str(tmp_path / "clone"))
@@ -153,11 +177,10 @@ def test_files_elsewhere_are_known_by_their_canonical_paths(session: SparkSessio
     assert jobs(lambda: found.extend(known(session, clone))) == 0
     assert found == in_log(session, clone) != before
     elsewhere = tmp_path / "elsewhere.parquet"
-    file = next(file for file in map(json.loads, found) if "deletionVector" not in file)
-    shutil.copy(file["path"].removeprefix("file:"), elsewhere)
-    foreign_commit(
-        clone, {"add": {**file, "path": str(elsewhere), "partitionValues": {}, "dataChange": True, "stats": None}}
-    )
+    file = {**next(file for file in map(json.loads, found) if "deletionVector" not in file), "partitionValues": {}}
+    for path, place in ((str(elsewhere), elsewhere), ("./below.parquet", tmp_path / "clone" / "below.parquet")):
+        shutil.copy(file["path"].removeprefix("file:"), place)
+        foreign_commit(clone, {"add": {**file, "path": path, "dataChange": True, "stats": None}})
     ours.delete("id = 1")
     assert known(session, clone) == in_log(session, clone)
-    assert str(elsewhere) not in {json.loads(file)["path"] for file in known(session, clone)}
+    assert not {str(elsewhere), "./below.parquet"} & {json.loads(file)["path"] for file in known(session, clone)}

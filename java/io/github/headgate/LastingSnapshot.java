@@ -54,10 +54,13 @@ public final class LastingSnapshot extends Snapshot {
     }
   }
 
-  /** The newest snapshot, made such a one if its files are few; if not, it may have cached what it has worked out. */
+  /** The newest snapshot, made such a one if its files are few, unless it may have cached what it has worked out. */
   public static Snapshot prefer(DeltaLog log) {
-    Option<VersionChecksum> checksum = log.unsafeVolatileSnapshot().checksumOpt();
-    if (!checksum.isDefined() || checksum.get().numFiles() <= KnownFiles.FILES_MAX) install(log);
+    Snapshot newest = log.unsafeVolatileSnapshot();
+    Option<VersionChecksum> checksum = newest.checksumOpt();
+    if (!checksum.isDefined()
+        || checksum.get().allFiles().isDefined()
+        || (checksum.get().numFiles() <= KnownFiles.FILES_MAX && !newest.stateReconstructionTriggered())) install(log);
     return log.unsafeVolatileSnapshot();
   }
 
@@ -87,7 +90,9 @@ public final class LastingSnapshot extends Snapshot {
 
   // In the monitor in which Scala works out whatever else is asked of a snapshot once.
   private synchronized Seq<AddFile> files() {
-    if (!isAskedForFiles) files = KnownFiles.of(this, () -> super.allFiles().collectAsList());
+    if (isAskedForFiles) return files;
+    checkpointProvider(); // Delta asks the newest snapshot for it in its lock, and the monitor is held for as long as files are read
+    files = KnownFiles.of(this, () -> super.allFiles().collectAsList());
     isAskedForFiles = true;
     return files;
   }

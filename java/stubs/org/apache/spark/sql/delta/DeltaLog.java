@@ -6,6 +6,7 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.delta.storage.LogStore;
+import scala.Function1;
 import scala.Option;
 
 public class DeltaLog {
@@ -18,6 +19,10 @@ public class DeltaLog {
   }
 
   public Configuration newDeltaHadoopConf() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public Function1<String, String> getCanonicalPathFunction(boolean isBroadcast) {
     throw new UnsupportedOperationException("stub");
   }
 

@@ -1,3 +1,14 @@
 package org.apache.spark.sql.delta;
 
-public class LogSegment {}
+import org.apache.hadoop.fs.FileStatus;
+import scala.collection.immutable.Seq;
+
+public class LogSegment {
+  public Seq<FileStatus> deltas() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public long lastCommitFileModificationTimestamp() {
+    throw new UnsupportedOperationException("stub");
+  }
+}

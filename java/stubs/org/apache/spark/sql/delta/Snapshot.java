@@ -50,6 +50,14 @@ public class Snapshot {
     throw new UnsupportedOperationException("stub");
   }
 
+  public CheckpointProvider checkpointProvider() {
+    throw new UnsupportedOperationException("stub");
+  }
+
+  public boolean stateReconstructionTriggered() {
+    throw new UnsupportedOperationException("stub");
+  }
+
   public boolean _computedStateTriggered() {
     throw new UnsupportedOperationException("stub");
   }

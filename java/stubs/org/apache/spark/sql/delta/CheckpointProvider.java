@@ -1,0 +1,3 @@
+package org.apache.spark.sql.delta;
+
+public interface CheckpointProvider {}
