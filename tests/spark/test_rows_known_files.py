@@ -81,8 +81,8 @@ CHANGES = (
     "UPDATE {t} SET v = v + 1 WHERE id % 37 = {n}",
     "MERGE INTO {t} t USING (SELECT explode(sequence({n}, 260, 29)) AS id) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET v = 0 WHEN NOT MATCHED THEN INSERT (id, v, p) VALUES (s.id, 1, 'p1')",
-    "INSERT INTO {t} SELECT id, v, p FROM {t} WHERE id % 50 = {n}",
-    "INSERT INTO {t} REPLACE WHERE p = 'p2' SELECT id, 5, 'p2' FROM range({n}, {n} + 20)",
+    "INSERT INTO {t} SELECT * FROM {t} WHERE id % 50 = {n}",
+    "INSERT INTO {t} REPLACE WHERE p = 'p2' SELECT * FROM {t} WHERE p = 'p2' AND id % 3 <> {n} % 3",
     "OPTIMIZE {t}",
     "OPTIMIZE {t} ZORDER BY (v)",
     "REORG TABLE {t} APPLY (PURGE)",
