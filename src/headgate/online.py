@@ -166,6 +166,7 @@ class SyncKeys(TypedDict, total=False):
     parallelism: int
     on_violation: str
     on_schema_change: str
+    ddl: str
 
 
 def sync(
@@ -253,6 +254,8 @@ class Keeper:
             parallelism=spec.parallelism,
             on_violation=spec.on_violation,
             on_schema_change=spec.on_schema_change,
+            ddl=spec.ddl,
+            tables=frozenset([*spec.tables.values(), *([spec.table] if spec.table else [])]),
         )
 
     @property

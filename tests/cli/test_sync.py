@@ -133,7 +133,12 @@ def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
     bring(tmp_path, "2", [{"seq": 5, "tx": None, "table": "people", "op": "ddl", "sql": statement}])
     before = state_of(tmp_path)
     assert f"statement     {statement}" in sync(tmp_path, "plan").out
+    assert "does not execute any" in sync(tmp_path, "plan").out
     assert state_of(tmp_path) == before
+    refused = sync(tmp_path, "run", "--once")
+    assert (refused.code, "set `ddl: apply` if you trust who writes there" in refused.err) == (2, True)
+    spec = tmp_path / "headgate.yml"
+    spec.write_text(spec.read_text() + "    ddl: apply\n")
     assert sync(tmp_path, "run", "--once").code == 0
     assert execute(tmp_path, "SELECT id, name FROM people WHERE id = 1") == [(1, None)]
 

@@ -252,7 +252,7 @@ def test_case_33_definitions_change_in_the_stream(kind: str, request: Request) -
         database = fresh(kind, request)
         database.execute("CREATE TABLE t (id int PRIMARY KEY, b varchar(9))")
         fill(database, "t", [wide(77, "old")])
-        sync(database, changes, mode=mode)
+        sync(database, changes, mode=mode, ddl="apply")
         found = sorted((one["id"], one["b"]) for one in database.rows("t"))
         assert found == [(1, "y"), (2, "x"), (3, "x"), (4, "x" * 40)]
 

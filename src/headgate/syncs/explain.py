@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from headgate.core.keys.apply import Progress, whole_because
 from headgate.core.keys.change import Batch
 from headgate.core.keys.plan import assign, with_queues
+from headgate.errors import InvalidRequest
 from headgate.ports import ChangeSource, DefinitionChanged, TargetView
-from headgate.syncs.run import SyncSettings, pending_batches, prepared
+from headgate.syncs.run import SyncSettings, allow_definition, pending_batches, prepared
 
 TOGETHER = "one takes a value that another lets go of, or a foreign key leads from one to the other"
 
@@ -68,10 +69,15 @@ def explain(
     if batch is None:
         return None
     if batch.ddl is not None:
+        troubles: tuple[Trouble, ...] = ()
+        try:
+            allow_definition(batch.ddl, target, how)
+        except InvalidRequest as error:
+            troubles = (Trouble(table=batch.ddl.table, key="", position=batch.through, reason=error.message),)
         return NextBatch(
             batch=progress.last_batch + 1, changes=1, through=batch.through, is_begun=progress.pending is not None,
             rows={}, edges=0, components=0, largest=0, in_components=0, transactions=1,
-            serial=("a statement that changes a definition is alone",), troubles=(), statement=batch.ddl.sql,
+            serial=("a statement that changes a definition is alone",), troubles=troubles, statement=batch.ddl.sql,
         )  # fmt: skip
     try:
         return _explained(batch, target, progress, stream, how)

@@ -10,11 +10,12 @@ from typing import Literal, TypeVar, assert_never
 
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import Batch, Change, batches
+from headgate.core.keys.definition import refuse_reserved, require_allowed
 from headgate.core.keys.fold import FoundRows, Net, NetRow
 from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
-from headgate.core.spec.data import OnSchemaChange
+from headgate.core.spec.data import OnDdl, OnSchemaChange
 from headgate.errors import (
     CheckpointMismatch,
     ConstraintViolated,
@@ -42,6 +43,9 @@ class SyncSettings:
     parallelism: int = 8
     on_violation: OnViolation = "stop"
     on_schema_change: OnSchemaChange = "stop"
+    ddl: OnDdl = "stop"
+    tables: frozenset[str] = frozenset()
+    """The target tables that the sync names, for `ddl: apply`; empty: it names none."""
     changes_max: int = 100_000
     """Per batch; a larger source transaction is a batch of its own."""
     epoch: int | None = None
@@ -125,6 +129,7 @@ def apply_one(
 ) -> AppliedBatch:
     """Applies one batch, whose number is one more than the last; `ready` is what it was prepared to before, if it was."""
     if batch.ddl is not None:
+        allow_definition(batch.ddl, target, how)
         target.define(batch.ddl)
         return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
     try:
@@ -137,6 +142,32 @@ def apply_one(
         error.tell(tables=", ".join(names), position=batch.through)
         raise
     return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
+
+
+def allow_definition(change: Change, target: TargetDatabase | TargetView, how: SyncSettings) -> None:
+    """Returns if a statement of the source may be executed in the target.
+
+    Raises:
+        InvalidRequest: The sync does not allow statements, or not this one.
+    """
+    if how.ddl == "stop":
+        raise InvalidRequest(
+            "the source sends a statement that changes a definition, and this sync does not execute any; nothing was written",
+            advice="Execute it in the target and take it out of the source, or set `ddl: apply` if you trust who writes there",
+            table=change.table,
+            position=change.seq,
+        )
+    if how.tables and change.table not in how.tables:
+        raise InvalidRequest(
+            "the source sends a statement for a table that the sync does not name; nothing was written",
+            advice="Name the table under `tables`, or take the statement out of the source",
+            table=change.table,
+            position=change.seq,
+        )
+    refuse_reserved(change.table, change.seq)
+    there = target.tables([change.table]).get(change.table)
+    keys = () if there is None else [key.name for key in there.unique_keys]
+    require_allowed(change.sql or "", change.table, tables=how.tables, own_indexes=keys, seq=change.seq)
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:

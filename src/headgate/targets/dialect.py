@@ -150,6 +150,14 @@ class Dialect(Protocol):
         """DELETE of one row that is the same in all these columns, by parameters in their order."""
         ...
 
+    def same_row(self, columns: Sequence[Column]) -> str:
+        """The condition that a row is the same in all these columns, by parameters in their order."""
+        ...
+
+    def insert_into(self, table: str) -> str:
+        """`INSERT INTO table`, with what keeps a clause of the table from passing a conflict over."""
+        ...
+
     insert_words: str
     """Stand between the columns and the SELECT of an INSERT."""
 

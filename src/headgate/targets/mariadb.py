@@ -17,6 +17,7 @@ from headgate.targets.mariadb_catalogue import read_tables
 
 try:
     import pymysql
+    from pymysql.constants import CLIENT
 except ImportError as error:
     raise MissingExtra("the MySQL driver is not installed", advice="pip install 'headgate[mysql]'") from error
 
@@ -134,7 +135,10 @@ class MariadbDialect:
         self._arguments, self._lock_wait_s = arguments(dsn), lock_wait_s
 
     def connect(self) -> Connection:
-        connection: Connection = pymysql.connect(**self._arguments, autocommit=False, connect_timeout=10)
+        # Rows are counted as found, not as changed: one that is as it should be is no row that was passed over.
+        connection: Connection = pymysql.connect(
+            **self._arguments, autocommit=False, connect_timeout=10, client_flag=CLIENT.FOUND_ROWS
+        )
         with connection.cursor() as cursor:
             for statement in SESSION:
                 cursor.execute(statement)
@@ -219,8 +223,13 @@ class MariadbDialect:
         return self.same(left, right)
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
-        same = " AND ".join(f"{self.name(column.name)} <=> %s" for column in columns)
-        return f"DELETE FROM {table} WHERE {same} LIMIT 1"
+        return f"DELETE FROM {table} WHERE {self.same_row(columns)} LIMIT 1"
+
+    def same_row(self, columns: Sequence[Column]) -> str:
+        return " AND ".join(f"{self.name(column.name)} <=> %s" for column in columns)
+
+    def insert_into(self, table: str) -> str:
+        return f"INSERT INTO {table}"
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         return [f"DELETE FROM {self.name(table.name)}" for table in tables]

@@ -8,6 +8,10 @@ from typing import Any
 from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
 from headgate.targets.dialect import ANSWERS_NULL, Connection
 
+# Names that have no schema are looked up in pg_catalog first: what lies there is never a target.
+OF_USERS = """
+SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass(%s) AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
 COLUMNS = """
 SELECT a.attnum, a.attname, NOT a.attnotnull, a.attgenerated <> '', pg_get_expr(d.adbin, d.adrelid),
   -- of a domain its base type: a staged row that is gone has NULLs
@@ -59,10 +63,10 @@ def read_tables(
     cursor = connection.cursor()
     oids: dict[str, int] = {}
     for name in names:
-        cursor.execute("SELECT to_regclass(%s)::oid", (quoted(name),))
-        (oid,) = cursor.fetchone()
-        if oid is not None:
-            oids[name] = oid
+        cursor.execute(OF_USERS, (quoted(name),))
+        found = cursor.fetchone()
+        if found is not None:
+            oids[name] = found[0]
     cursor.execute("SELECT oid, current_schema()::regnamespace = relnamespace, relname, relnamespace::regnamespace::text "
                    "FROM pg_class WHERE relkind IN ('r', 'p')")  # fmt: skip
     name_of = {oid: (name if is_here else f"{schema}.{name}") for oid, is_here, name, schema in cursor.fetchall()}

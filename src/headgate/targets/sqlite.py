@@ -14,7 +14,7 @@ from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import Unavailable
 from headgate.targets.dialect import Connection, Fault, Named
-from headgate.targets.sqlite_catalogue import quoted, read_tables
+from headgate.targets.sqlite_catalogue import has_conflict_clause, quoted, read_tables
 
 BUSY_S = 10.0
 """So long a transaction waits for another process that writes."""
@@ -61,6 +61,8 @@ class SqliteDialect:
 
     def __init__(self, dsn: str, *, busy_s: float = BUSY_S) -> None:
         self._path, self._busy_s = path_of(dsn), busy_s
+        self._lenient: set[str] = set()
+        """Quoted names of tables whose definition says what becomes of a conflict (ON CONFLICT)."""
 
     def connect(self) -> Connection:
         # Not made if it is not there: a path with a mistake in it would be a new, empty database.
@@ -91,6 +93,10 @@ class SqliteDialect:
         connection.execute("BEGIN")
 
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
+        names = list(names)
+        for name in names:
+            if has_conflict_clause(connection, name):
+                self._lenient.add(quoted(name))
         return read_tables(connection, names)
 
     def control(self) -> Sequence[str]:
@@ -135,7 +141,8 @@ class SqliteDialect:
 
     def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
         changed = ", ".join(f"{quoted(column)} = {value}" for column, value in sets)
-        return f"UPDATE {table[0]} AS {table[1]} SET {changed} FROM {other[0]} AS {other[1]} WHERE {match} AND {where}"
+        verb = f"UPDATE {self._or_abort(table[0])}{table[0]}"
+        return f"{verb} AS {table[1]} SET {changed} FROM {other[0]} AS {other[1]} WHERE {match} AND {where}"
 
     def same(self, left: str, right: str) -> str:
         return f"{left} IS {right}"
@@ -144,8 +151,18 @@ class SqliteDialect:
         return f"({left} IS {right} COLLATE BINARY)"
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
-        same = " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)
+        same = self.same_row(columns)
         return f"DELETE FROM {table} WHERE rowid = (SELECT rowid FROM {table} WHERE {same} LIMIT 1)"
+
+    def same_row(self, columns: Sequence[Column]) -> str:
+        return " AND ".join(f"{quoted(column.name)} IS ?" for column in columns)
+
+    def insert_into(self, table: str) -> str:
+        return f"INSERT {self._or_abort(table)}INTO {table}"
+
+    def _or_abort(self, table: str) -> str:
+        """Of a table whose own clause would pass a conflict over, or delete the other row: an error in place of that."""
+        return "OR ABORT " if table in self._lenient else ""
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         return [f"DELETE FROM {quoted(table.name)}" for table in tables]

@@ -12,12 +12,21 @@ from headgate.targets.dialect import ANSWERS_NULL, Connection
 TOKEN = re.compile(
     r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/|\w+|[^\w\s]|\s+""", re.DOTALL
 )
+CONFLICT_CLAUSE = re.compile(r"(?i)\bon\s+conflict\b")
 VIRTUAL, STORED = 2, 3
 
 
 def quoted(text: str) -> str:
     """An identifier; the driver has no composition of identifiers, this is the database's own rule."""
     return ".".join('"' + part.replace('"', '""') + '"' for part in text.split(".", 1))
+
+
+def has_conflict_clause(connection: Connection, name: str) -> bool:
+    """Whether the table's definition may say that a row in conflict is skipped, or takes the place of another."""
+    cursor = connection.cursor()
+    cursor.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", (name,))
+    found = cursor.fetchone()
+    return found is not None and CONFLICT_CLAUSE.search(found[0] or "") is not None
 
 
 def read_tables(connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change, ManyRows
+from headgate.core.keys.definition import refuse_reserved
 from headgate.core.keys.fold import Key, Net, NetRow, null_key
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
@@ -69,6 +70,8 @@ class SqlTarget:
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         known = self._tables  # another thread may have them forgotten meanwhile
         missing = [name for name in names if name not in known]
+        for name in missing:
+            refuse_reserved(name)
         if missing:
             known.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
         return {name: known[name] for name in names if name in known}

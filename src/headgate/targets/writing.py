@@ -19,6 +19,7 @@ from headgate.core.keys.schema import TableSchema, circular
 from headgate.errors import UnsupportedTable
 from headgate.targets.dialect import Dialect
 from headgate.targets.staged import GONE, PUT, Questions, StagedTable
+from headgate.targets.swallowed import Swallowed
 
 CHUNK = 1000
 """So many marks are moved by one statement."""
@@ -31,6 +32,7 @@ class Writing:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self._questions = Questions(dialect)
+        self._swallowed = Swallowed(dialect)
 
     def stage_table(
         self, name: str, schema: TableSchema, origin: Sequence[str], *, is_temporary: bool
@@ -76,11 +78,13 @@ class Writing:
         """
         for statement in self._emptied(tables):
             cursor.execute(statement)
+        self._swallowed.require_empty(cursor, [table for table in tables if table.is_emptied])
         some = [table for table in tables if table.count]
         mine = "s.hg_slot >= 0" if slot == ALL else f"s.hg_slot = {int(slot)}"
         circles = {table.schema.name: self._circle(table, schemas) for table in some}
         for table in reversed(some):
             if not table.schema.is_referenced:
+                self._delete_gone(cursor, table, mine)
                 for statement in self._delete_early(table, mine):
                     cursor.execute(statement)
         for table in some:
@@ -88,8 +92,13 @@ class Writing:
                 self._require_numbers(cursor, table, mine)
                 for statement in self._park(table, mine):
                     cursor.execute(statement)
+        written: dict[str, int] = {}
         for table in some:
+            written[table.schema.name] = 0
             for statement in self._put(table, mine, circles[table.schema.name]):
+                cursor.execute(statement)
+                written[table.schema.name] += cursor.rowcount
+            for statement in self._unpark(table, mine):
                 cursor.execute(statement)
         for table in some:
             if circles[table.schema.name] and table.put:
@@ -102,8 +111,9 @@ class Writing:
             if circles[table.schema.name]:
                 cursor.execute(self._open_circle(table, mine, circles[table.schema.name]))
         for table in leaving:
-            key = [self._dialect.name(one) for one in table.schema.identity]
-            cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}"))
+            self._delete_gone(cursor, table, mine)
+        for table in some:
+            self._swallowed.require_put(cursor, table, mine, written[table.schema.name])
 
     def _emptied(self, tables: Sequence[StagedTable]) -> Sequence[str]:
         emptied = [table.schema for table in reversed(tables) if table.is_emptied]
@@ -128,10 +138,14 @@ class Writing:
             for column in key.columns
         )
 
+    def _delete_gone(self, cursor: Any, table: StagedTable, mine: str) -> None:
+        if table.gone:
+            key = [self._dialect.name(one) for one in table.schema.identity]
+            cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}"))
+            self._swallowed.require_gone(cursor, table, mine, cursor.rowcount)
+
     def _delete_early(self, table: StagedTable, mine: str) -> Iterator[str]:
         key = [self._dialect.name(one) for one in table.schema.identity]
-        if table.gone:
-            yield self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}")
         if table.vacated and table.put and self._vacating(table):
             where = f"s.hg_op = {PUT} AND {self._bits(table)} AND {mine}"
             # What the events did not say is kept: the row is inserted again as a whole.
@@ -250,7 +264,7 @@ class Writing:
         def insert(columns: Sequence[str], where: str) -> str:
             values = ", ".join("NULL" if one in circle else f"s.{name(one)}" for one in columns)
             return (
-                f"INSERT INTO {table.table} ({', '.join(map(name, columns))}) {self._dialect.insert_words} "
+                f"{self._dialect.insert_into(table.table)} ({', '.join(map(name, columns))}) {self._dialect.insert_words} "
                 f"SELECT {values} FROM {table.stage} s WHERE s.hg_op = {PUT} AND {where} AND {mine} AND {absent} "
                 f"ORDER BY {order}"
             )
@@ -270,8 +284,11 @@ class Writing:
                     (table.table, "t"), (table.stage, "s"), match, sets, f"s.hg_op = {PUT} AND {which} AND {mine}"
                 )
             yield insert(columns, which)
-        if table.schema.is_referenced:
-            # What was parked and is not said by the change.
+
+    def _unpark(self, table: StagedTable, mine: str) -> Iterator[str]:
+        """What was parked and is not said by the change."""
+        name, match = self._dialect.name, self._questions.match(table, "t", "s")
+        if table.schema.is_referenced and table.put:
             for number in range(len(table.schema.unique_keys)):
                 if self._vacating(table) >> number & 1:
                     column, _ = self._parked(table.schema, number)
@@ -319,9 +336,12 @@ class Writing:
             else:
                 marks = ", ".join([self._dialect.mark] * len(names))
                 said = ", ".join(map(self._dialect.name, names))
-                sql = f"INSERT INTO {table.table} ({said}) {self._dialect.insert_words} VALUES ({marks})"
+                head = self._dialect.insert_into(table.table)
+                sql = f"{head} ({said}) {self._dialect.insert_words} VALUES ({marks})"
             for _ in range(abs(copies.count)):
                 cursor.execute(sql, values)
+                if cursor.rowcount != 1:
+                    self._swallowed.require_copy(cursor, table, values, is_gone=copies.count < 0)
 
     def _value(self, value: object) -> object:
         return numbers.dumps(value) if isinstance(value, dict | list) else value

@@ -129,6 +129,7 @@ def _sync(name: str, fields: Fields, reader: Reader) -> SyncSpec:
         parallelism=fields[keys.SYNC_PARALLELISM],
         on_violation=fields[keys.SYNC_ON_VIOLATION],
         on_schema_change=fields[keys.SYNC_ON_SCHEMA_CHANGE],
+        ddl=fields[keys.SYNC_DDL],
     )
 
 

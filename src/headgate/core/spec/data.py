@@ -26,6 +26,7 @@ OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
 ChangeFormat = Literal["json", "parquet", "debezium"]
 OnSchemaChange = Literal["stop", "ignore", "add_columns"]
+OnDdl = Literal["stop", "apply"]
 SyncPlan = Literal["staged", "conflict_queue"]
 
 
@@ -235,6 +236,7 @@ class SyncSpec:
     parallelism: int
     on_violation: OnViolation
     on_schema_change: OnSchemaChange = "stop"
+    ddl: OnDdl = "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from headgate.core.spec.data import (
     FileFormat,
     LogStoreWord,
     OnBadRecord,
+    OnDdl,
     OnDuplicate,
     OnNewColumn,
     OnSchemaChange,
@@ -575,6 +576,14 @@ SYNC_ON_SCHEMA_CHANGE: Key[OnSchemaChange] = Key(
     default="stop",
     example="stop",
 )
+SYNC_DDL: Key[OnDdl] = Key(
+    name="ddl",
+    kind=Choice[OnDdl](words=("stop", "apply")),
+    meaning="What happens when the source sends a statement that changes a definition: `stop`; or `apply`, it is executed in "
+    "the target if it is of the stated list and for a table of this sync.",
+    default="stop",
+    example="apply",
+)
 SYNC_SECTION = Section(
     title="sync.NAME",
     keys=(
@@ -589,6 +598,7 @@ SYNC_SECTION = Section(
         SYNC_PARALLELISM,
         SYNC_ON_VIOLATION,
         SYNC_ON_SCHEMA_CHANGE,
+        SYNC_DDL,
     ),
 )
 
