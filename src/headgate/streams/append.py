@@ -9,7 +9,7 @@ from functools import partial
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import AtomicType, DataType, StructField
+from pyspark.sql.types import StructField
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.statement import Operation
@@ -21,11 +21,21 @@ from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
-from headgate.spark.sources import BAD, ORDER, SOURCE_COLUMNS
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, SOURCE_COLUMNS
 from headgate.streams.deciding import Deciding, Look
+from headgate.streams.fitting import fitted
 from headgate.streams.intake import fields_of
 from headgate.streams.keeping_up import Rest
-from headgate.streams.records import column, quoted, refusals, refuse_bad, transformed, write_dead_letters
+from headgate.streams.records import (
+    column,
+    payload,
+    quoted,
+    refusals,
+    refuse_bad,
+    text_of,
+    transformed,
+    write_dead_letters,
+)
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
 from headgate.tables.running import announce, finish, put, stage_append, withdraw
@@ -305,16 +315,17 @@ class AppendStream:
         return self._with_columns(transformed(self._spec, batch))
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
-        """The record's columns and those added by `columns`; of a record that did not parse nothing is computed."""
-        for name, sql in self._append.columns.items():
-            batch = batch.withColumn(name, F.when(F.col(BAD).isNull(), F.expr(sql)))
-        return batch
+        """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""
+        return batch.withColumns(
+            {name: F.when(F.col(BAD).isNull(), F.expr(sql)) for name, sql in self._append.columns.items()}
+        )
 
     def _prepared(self, batch: DataFrame, metadata: TableMetadata) -> DataFrame:
         """The table's columns, and in `_hg_bad` what does not fit."""
         kept, misfits = self._fitted(batch, metadata)
-        bad = F.coalesce(BAD, *misfits).alias(BAD) if misfits else F.col(BAD)
-        frame = batch.select(*kept.values(), bad, *[name for name in SOURCE_COLUMNS if name != BAD])
+        bad = F.coalesce(BAD, *misfits)
+        raw = F.when(bad.isNotNull(), text_of(payload(batch)))
+        frame = batch.select(*kept.values(), ORDER, POSITION, bad.alias(BAD), raw.alias(RAW))
         checks = self._key_checks() + [
             F.when(~F.expr(sql), F.lit(f"violates the constraint {name.removeprefix(CONSTRAINT)}"))
             for name, sql in metadata.properties.items()
@@ -342,16 +353,8 @@ class AppendStream:
                     )
                 continue
             value = column(field.name)
-            if _needs_cast(field.dataType, wanted.dataType):
-                kept[wanted.name] = value.try_cast(wanted.dataType).alias(wanted.name)
-                checks.append(
-                    F.when(
-                        value.isNotNull() & value.try_cast(wanted.dataType).isNull(),
-                        F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()}"),
-                    )
-                )
-            else:
-                kept[wanted.name] = value.alias(wanted.name)
+            kept[wanted.name], misfit = fitted(value, field.dataType, wanted)
+            checks.append(misfit)
             if not wanted.nullable:
                 checks.append(F.when(value.isNull(), F.lit(f"does not fit: {wanted.name} is NULL")))
         self._extra(given, kept)
@@ -478,11 +481,6 @@ def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
 def _is_same(before: TableMetadata, now: TableMetadata) -> bool:
     """Whether the columns and rules of a table are as they were."""
     return (before.id, before.schema, before.properties) == (now.id, now.schema, now.properties)
-
-
-def _needs_cast(given: DataType, wanted: DataType) -> bool:
-    # Types within types are left to Delta, which matches their fields by name.
-    return given != wanted and isinstance(given, AtomicType) and isinstance(wanted, AtomicType)
 
 
 def _is_filled_by_delta(field: StructField) -> bool:

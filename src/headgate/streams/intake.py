@@ -14,7 +14,8 @@ from pyspark.sql.types import DataType, StructField, StructType
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import NOTHING
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW
-from headgate.streams.records import quoted
+from headgate.streams.fitting import fitted
+from headgate.streams.records import payload, quoted, text_of
 
 _JSON = {
     # As exact as the values are: two keys with one digest would be taken for one.
@@ -69,6 +70,7 @@ class Intake:
         kind = self._kind
         assigned = kind.set if isinstance(kind, Mutate) else {}
         sequence = kind.sequence_by if isinstance(kind, Mutate) else None
+        record = payload(batch)
         batch = batch.select(
             "*",
             *[_over_good(sql).alias(f"_hg_key{i}") for i, sql in enumerate(kind.match.values())],
@@ -79,6 +81,7 @@ class Intake:
         keys = [self._fitted(batch, name, f"_hg_key{i}") for i, name in enumerate(kind.match)]
         values = [self._fitted(batch, name, f"_hg_set{i}") for i, name in enumerate(assigned)]
         nothing = F.lit(None).cast(NOTHING)
+        bad = F.coalesce(BAD, *[misfit for _, misfit in [*keys, *values]])
         return batch.select(
             F.struct(*[value for value, _ in keys]).alias("key"),
             (F.struct(*[value for value, _ in values]) if values else nothing).alias("set"),
@@ -86,8 +89,8 @@ class Intake:
             F.col("_hg_seq").alias("seq"),
             ORDER,
             POSITION,
-            F.coalesce(BAD, *[misfit for _, misfit in [*keys, *values]]).alias(BAD),
-            RAW,
+            bad.alias(BAD),
+            F.when(bad.isNotNull(), text_of(record)).alias(RAW),
         )
 
     def stored(
@@ -135,15 +138,7 @@ class Intake:
     def _fitted(self, batch: DataFrame, name: str, given: str) -> tuple[Column, Column]:
         """The value as the table's type, and why it does not fit."""
         wanted = self._types.get(name.lower()) or StructField(name, batch.schema[given].dataType)
-        value = F.col(given)
-        if wanted.dataType == batch.schema[given].dataType:
-            return value.alias(wanted.name), F.lit(None).cast("string")
-        cast = value.try_cast(wanted.dataType)
-        misfit = F.when(
-            value.isNotNull() & cast.isNull(),
-            F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()}"),
-        )
-        return cast.alias(wanted.name), misfit
+        return fitted(F.col(given), batch.schema[given].dataType, wanted)
 
 
 def _over_good(sql: str) -> Column:

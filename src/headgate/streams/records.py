@@ -7,7 +7,7 @@ read twice to find out that it is good.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
@@ -40,6 +40,11 @@ def quoted(name: str) -> str:
 def payload(frame: DataFrame) -> list[str]:
     """The record's own columns."""
     return [name for name in frame.columns if name not in SOURCE_COLUMNS]
+
+
+def text_of(names: Sequence[str]) -> Column:
+    """The record as it came, for a person: its text where it did not parse, else its columns of these names as JSON."""
+    return F.coalesce(RAW, F.to_json(F.struct(*[column(name) for name in names]))) if names else F.col(RAW)
 
 
 def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
@@ -98,9 +103,8 @@ def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec
     if count == 0:
         return 0
     location = context.dead_letters_of(spec)
-    text = F.coalesce(RAW, F.to_json(F.struct(*[column(name) for name in payload(bad)])))
     letters = bad.select(
-        text.alias("raw"),
+        text_of(payload(bad)).alias("raw"),
         F.col(BAD).alias("reason"),
         F.col(POSITION).alias("position"),
         F.lit(batch_id).cast("bigint").alias("batch"),

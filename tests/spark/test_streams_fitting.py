@@ -1,0 +1,125 @@
+"""Values as the table's types: a cast that does not give the value back is a misfit, for records, keys and set values alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
+
+from headgate.core.spec import Append, Erase
+from headgate.streams.fitting import fitted
+from tests.stream_bench import Bench, mutate, stream, table
+
+FITS: dict[str, list[str]] = {
+    "BIGINT": ["7.0D", "-0.0D", "7.00BD", "'7'", "'-12'", "true", "9007199254740993", "CAST(3 AS FLOAT)", "'9223372036854775807'"],
+    "INT": ["2147483647L", "2147483647D", "'0'"],
+    "DOUBLE": ["7", "9007199254740992L", "1.5BD", "0.1BD", "CAST(0.1 AS FLOAT)", "'1.5'", "'100'", "'0.10'", "'NaN'", "'1.0E10'"],
+    "FLOAT": ["1.5D", "double('NaN')", "double('Infinity')", "16777216", "'0.25'"],
+    "DECIMAL(10,2)": ["1.5BD", "1.5D", "7", "'1.5'", "'1.500'", "'-3'"],
+    "STRING": ["7", "7.9D", "1.10BD", "true", "DATE'2024-02-29'", "TIMESTAMP'2024-01-01 10:00:00.5'", "X'C3A4'"],
+    "DATE": ["'2024-02-29'", "TIMESTAMP'2024-02-29 00:00:00'", "TIMESTAMP_NTZ'2024-02-29 00:00:00'"],
+    "TIMESTAMP": [
+        "'2024-01-05 10:00:00'", "'2024-01-05T10:00:00.120'", "'2024-01-05T10:00:00Z'", "'2024-01-05T10:00:00.5+02:00'",
+        "DATE'2024-01-05'", "TIMESTAMP_NTZ'2024-01-05 10:00:00.000001'",
+    ],
+    "TIMESTAMP_NTZ": ["'2024-01-05T10:00:00'", "TIMESTAMP'2024-01-05 10:00:00'", "DATE'2024-01-05'"],
+    "BOOLEAN": ["'true'", "1", "0"],
+    "BINARY": ["'ä'"],
+    "CHAR(3)": ["'ab'", "'ab  '", "'abc'", "12"],
+    "VARCHAR(3)": ["'abc'", "'ab   '"],
+    "ARRAY<INT>": ["array(1L, null)", "array()"],
+    "MAP<STRING, INT>": ["map('a', 1.0D)", "map()"],
+    "STRUCT<a: INT, b: STRING>": ["named_struct('b', 'x', 'a', 1L)", "named_struct('a', '7')"],
+}
+MISFITS: dict[str, list[str]] = {
+    "BIGINT": [
+        "7.9D", "9223372036854775808D", "double('NaN')", "7.5BD", "' 7'", "'+7'", "'07'", "'7.0'", "'7e0'", "'0x7'",
+        "DATE'2024-01-01'", "TIMESTAMP'2024-01-01 00:00:00'", "X'07'",
+    ],
+    "INT": ["2147483648L", "1e10D", "CAST(2147483648 AS FLOAT)", "'2147483648'"],
+    "DOUBLE": ["9007199254740993L", "9223372036854775807L", "12345678901234567890.1BD", "' 1.5'", "'1.5d'", "'1e3'", "'0.12345678901234567890123'"],
+    "FLOAT": ["0.1D", "16777217", "2147483647", "1e40D"],
+    "DECIMAL(10,2)": ["1.256BD", "1.256D", "double('NaN')", "'1.256'", "'+1.5'", "123456789L", "'1e1'"],
+    "STRING": ["X'FF'", "array(1)", "named_struct('a', 1)"],
+    "DATE": ["'2024'", "'2024-1-5'", "'2024-01-05T10:00:00'", "'2024-02-30'", "TIMESTAMP'2024-02-29 12:00:00'", "20"],
+    "TIMESTAMP": [
+        "1700000000000L", "1700000000L", "1.5D", "true", "'2024-01-05'", "'2024-01-05 10'", "'10:00:00'", "'1700000000000'",
+        "'2024-01-05T10:00:00.1234567Z'", "TIMESTAMP_NTZ'2024-03-31 02:30:00'", "'2024-03-31 02:30:00'",
+    ],
+    "TIMESTAMP_NTZ": ["'2024-01-05T10:00:00Z'", "'2024-01-05'", "1700000000L"],
+    "BOOLEAN": ["'TRUE'", "'yes'", "'1'", "2", "0.5D"],
+    "CHAR(3)": ["'abcd'", "1234"],
+    "VARCHAR(3)": ["'toolong'"],
+    "ARRAY<INT>": ["array(1L, 2147483648L)", "array('01')", "'[1]'"],
+    "ARRAY<STRUCT<a: INT>>": ["array(named_struct('a', 1L), named_struct('a', 2147483648L))"],
+    "MAP<STRING, INT>": ["map('a', 1.5D)"],
+    "MAP<INT, STRING>": ["map('01', 'a')"],
+    "STRUCT<a: INT, b: STRING>": ["named_struct('a', 1.5D, 'b', 'x')"],
+}  # fmt: skip
+
+
+def column(kind: str) -> StructField:
+    """As a table's log says it: CHAR and VARCHAR are STRING with a note."""
+    if "CHAR" in kind:
+        return StructField("x", StructType.fromDDL("x STRING")["x"].dataType, True, {"__CHAR_VARCHAR_TYPE_STRING": kind.lower()})
+    return StructType.fromDDL(f"x {kind}")["x"]
+
+
+def test_what_comes_back_from_a_cast_fits_and_nothing_else_does(session: SparkSession) -> None:
+    """Every pair of types that can meet: numbers, texts, times in a zone with summer time, bytes, lengths, nested values."""
+    own = session.newSession()
+    own.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    wrong = []
+    for is_right, cases in ((True, FITS), (False, MISFITS)):
+        for kind, values in cases.items():
+            one = own.range(1).select(*[F.expr(sql).alias(f"_{i}") for i, sql in enumerate(values)])
+            pairs = [fitted(F.col(f"_{i}"), one.schema[f"_{i}"].dataType, column(kind)) for i in range(len(values))]
+            cells = [cell.alias(f"c{n}") for n, pair in enumerate(pairs) for cell in pair]
+            (row,) = one.select(*cells).collect()
+            for i, sql in enumerate(values):
+                if (row[2 * i + 1] is None) != is_right or (row[2 * i] is None) == is_right:
+                    wrong.append((kind, sql, row[2 * i], row[2 * i + 1]))
+    assert wrong == []
+
+
+def test_a_value_is_never_changed_to_fit(session: SparkSession, tmp_path: Path) -> None:
+    """Records, keys of erasures and mutations, and set values: what would be changed is set aside with the record as it came."""
+    kinds = {
+        "In": Append(key=("id",), on_duplicate="keep_first"),
+        "Mut": mutate(match={"id": "id"}, set_={"price": "price"}, applies_to="arrived"),
+        "TTL": Erase(match={"id": "id"}, lift_when=None),
+    }
+    streams = tuple(stream(name, kind, on_bad_record="dead_letter") for name, kind in kinds.items())
+    b = Bench(session, str(tmp_path), streams, table("id BIGINT, price DECIMAL(10, 2), at TIMESTAMP, name CHAR(4)"))
+    record = "id double, price double, at bigint, name string"
+    b.run("In", [(7.0, 1.1, None, "a"), (8.0, 1.1, None, "b")], record, 0)
+    b.run("In", [(7.9, 2.0, None, "c"), (9.0, 1.26, None, "d"), (10.0, 1.256, None, "e")], record, 1)
+    b.run("In", [(11.0, 1.0, 1_700_000_000_000, "f")], record, 2)
+    assert b.rows("id") == [(7,), (8,), (9,)]
+    b.run("Mut", [(7.9, 5.0), (8.0, 5.256), (9.0, 5.5)], "id double, price double", 0)
+    assert [str(price) for _, price in b.rows("id", "price")] == ["1.10", "1.10", "5.50"]
+    b.run("TTL", [(7.9,), (9.0,)], "id double", 0)
+    assert b.rows("id") == [(7,), (8,)]
+    letters = {name: letters_of(b, name) for name in kinds}
+    assert letters == {
+        "In": {
+            ('{"id":7.9,"price":2.0,"name":"c"}', "does not fit: id is not bigint"),
+            ('{"id":10.0,"price":1.256,"name":"e"}', "does not fit: price is not decimal(10,2)"),
+            ('{"id":11.0,"price":1.0,"at":1700000000000,"name":"f"}', "does not fit: at is not timestamp"),
+        },
+        "Mut": {
+            ('{"id":7.9,"price":5.0}', "does not fit: id is not bigint"),
+            ('{"id":8.0,"price":5.256}', "does not fit: price is not decimal(10,2)"),
+        },
+        "TTL": {('{"id":7.9}', "does not fit: id is not bigint")},
+    }
+
+
+def letters_of(b: Bench, name: str) -> set[tuple[Any, ...]]:
+    """Text and reason of the stream's dead letters."""
+    rows = b.session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/{name}")
+    return {tuple(row) for row in rows.select("raw", "reason").collect()}
