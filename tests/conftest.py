@@ -194,7 +194,7 @@ def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytes
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {**LASTING_CONF, "spark.sql.warehouse.dir": str(warehouse)}
-    return make_session("tests", conf=conf, kafka=True, sources=jars_from, java=java_from)
+    return make_session("tests", conf=conf, kafka=True, sources=jars_from, java=java_from, environ=os.environ)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headgate import redaction
+
 
 class HeadgateError(Exception):
     """something went wrong"""
@@ -27,7 +29,7 @@ class HeadgateError(Exception):
         """Adds facts: what who raised it did not know."""
         self.facts.update(facts)
         told = (f"{name}={value}" for name, value in self.facts.items() if value is not None)
-        self.message = " ".join([self._text, *told])
+        self.message = redaction.message(" ".join([self._text, *told]))
         self.args = (self.message,)
 
     def __str__(self) -> str:
@@ -67,7 +69,7 @@ class InvalidRequest(HeadgateError):
         super().__init__(text, advice=advice, **facts)
 
     def __str__(self) -> str:
-        return "\n".join([super().__str__(), *(f"  {fault}" for fault in self.faults)])
+        return "\n".join([super().__str__(), *(f"  {redaction.message(str(fault))}" for fault in self.faults)])
 
 
 class UnsupportedTable(HeadgateError):

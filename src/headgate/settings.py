@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -60,6 +60,11 @@ class JobSettings:
 def environment() -> Mapping[str, str]:
     """The environment as it is now."""
     return dict(os.environ)
+
+
+def process_environment() -> MutableMapping[str, str]:
+    """The environment that programs inherit which this process starts."""
+    return os.environ
 
 
 def jar_sources() -> jars.JarSources:

@@ -53,6 +53,7 @@ def open_session(
         log_store=log_store,
         sources=settings.jar_sources(),
         java=settings.java_sources(),
+        environ=settings.process_environment(),
         submitted=settings.is_submitted(),
         progress=progress,
     )

@@ -851,7 +851,7 @@ def test_secrets_are_masked_and_references_kept_in_what_is_shown() -> None:
     """`config show` gets no secret, wherever it stands, and neither does a log that prints the pipeline."""
     options = "{kafka.sasl.jaas.config: '${JAAS}', kafka.ssl.key.password: hunter2, other: '${JAAS}', more: '${TOKEN:-hunter2}'}"
     text = with_stream("", source=f"{{kafka: t, servers: h, schema: a INT, options: {options}}}")
-    text += "spark: {spark.url: 'jdbc:x://me:hunter2@h/db;password=hunter2', plain: text}\n"
+    text += "spark: {spark.url: 'jdbc:x://me:hunter2@h/db;password=hunter2', plain: hunter2, spark.driver.memory: 3g}\n"
     pipeline = read(text, {"JAAS": SECRET})
     source = pipeline.streams[0].source
     assert source.options["other"] == SECRET
@@ -860,8 +860,10 @@ def test_secrets_are_masked_and_references_kept_in_what_is_shown() -> None:
     assert SECRET not in repr(pipeline)
     values = {entry.key: entry.value for entry in pipeline.entries}
     assert values["streams.One.source.options.other"] == "${JAAS}"
-    assert values["spark.plain"] == "text"
-    assert values["spark.spark.url"] == "jdbc:x://me:***@h/db;password=***"
+    assert values["streams.One.source.options.more"] == "***"
+    assert values["spark.plain"] == "***"
+    assert values["spark.spark.url"] == "***"
+    assert values["spark.spark.driver.memory"] == "3g"
 
 
 def test_every_value_remembers_its_line_and_defaults_are_called_so() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headgate.core.spec import Pipeline, parse
 from headgate.core.spec.kinds import duration_ms, duration_text
-from headgate.core.spec.secrets import masked
 from headgate.errors import InvalidRequest
+from headgate.redaction import masked
 
 FEW = settings(max_examples=60)
 

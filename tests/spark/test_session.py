@@ -33,7 +33,7 @@ def make(
     """What `headgate.session` gives in this process, which has a session already."""
     from headgate.spark.session import session
 
-    return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from)
+    return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from, environ={})
 
 
 def script(
@@ -330,3 +330,101 @@ def test_the_environment_names_javas_places(tmp_path: Path) -> None:
     assert java_version(tmp_path / "nothing") is None
     assert shutil.which("sh") is not None
     assert java_version(Path(shutil.which("sh") or "")) is None
+
+
+WATCHED = r"""
+import glob, os, re, sys, threading, time, uuid
+import headgate
+
+SECRET = uuid.uuid4().hex  # other processes of the machine are looked at, too
+seen, is_over = set(), threading.Event()
+
+
+def arguments():
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            seen.add(open(path).read().replace("\0", " "))
+        except OSError:
+            pass
+
+
+def watch():
+    while not is_over.is_set():
+        arguments()
+        time.sleep(0.02)
+
+
+def listening():
+    inodes = set()
+    for pid in (os.getpid(), spark._jvm.java.lang.ProcessHandle.current().pid()):
+        for file in glob.glob(f"/proc/{pid}/fd/*"):
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(file))
+            except OSError:
+                continue
+            if found:
+                inodes.add(found[1])
+    for family in ("tcp", "tcp6"):
+        for line in open(f"/proc/net/{family}").read().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                yield fields[1].split(":")[0]
+
+
+thread = threading.Thread(target=watch)
+thread.start()
+odd = f"{SECRET} #=:!ü\\x"
+options = f"-Xss8m '-Dmy.pw={SECRET} \\x' -Dother=1"
+conf = {"spark.master": "local[1]", "spark.hadoop.my.key": odd, "spark.driver.extraJavaOptions": options}
+if sys.argv[1:]:
+    conf["spark.ui.enabled"] = "true"
+spark = headgate.session("watched", conf=conf)
+print(spark.range(3).count())
+is_over.set()
+thread.join()
+java = [one for one in seen if "org.apache.spark.deploy.SparkSubmit" in one]
+print(any("-Xss8m" in one for one in java), any(SECRET in one for one in seen))
+print(spark.sparkContext._jsc.hadoopConfiguration().get("my.key") == odd)
+print(spark._jvm.java.lang.System.getProperty("my.pw") == SECRET + " \\x", spark._jvm.java.lang.System.getProperty("other"))
+print(spark.conf.get("spark.driver.extraJavaOptions").endswith(options), spark.conf.get("spark.of.user"))
+print(spark.sparkContext.uiWebUrl is not None, sorted(set(listening())))
+print("SPARK_LOCAL_IP" in os.environ, os.environ.get("PYSPARK_SUBMIT_ARGS"))
+"""
+LOOPBACK = ["0000000000000000FFFF00000100007F", "0100007F"]
+
+
+@pytest.mark.parametrize("has_ui", [False, True])
+def test_no_secret_is_in_a_process_argument_and_nothing_listens_beyond_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ui: bool
+) -> None:
+    """Settings reach the JVM unchanged through a file of this user; the web UI is off, or on 127.0.0.1 where it is asked for."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text("spark.of.user yes\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    ran = script(WATCHED, *(["ui"] if has_ui else []), folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "3",
+        "True False",
+        "True",
+        "True 1",
+        "True yes",
+        f"{has_ui} {LOOPBACK}",
+        "False None",
+    ]
+
+
+def test_a_properties_file_of_the_user_is_read_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYSPARK_SUBMIT_ARGS may name a file of settings; Spark reads one such file, so both are one."""
+    (tmp_path / "mine.properties").write_text("spark.of.user one\nspark.hadoop.my.key ours goes first\n")
+    monkeypatch.setenv(
+        "PYSPARK_SUBMIT_ARGS", f"--properties-file {tmp_path}/mine.properties --conf spark.more=2 pyspark-shell"
+    )
+    ran = script(
+        "import headgate\n"
+        "spark = headgate.session('x', conf={'spark.master': 'local[1]', 'spark.hadoop.my.key': 'given'})\n"
+        "print(spark.conf.get('spark.of.user'), spark.conf.get('spark.more'), spark.conf.get('spark.hadoop.my.key'))\n",
+        folder=tmp_path,
+    )
+    assert ran.stdout == "one 2 given\n", ran.stderr

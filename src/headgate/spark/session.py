@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -14,8 +13,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from headgate.errors import InvalidRequest
+from headgate.redaction import setting
 from headgate.spark.jars import JarSources, Progress, fetch, own_jar, spark_line
 from headgate.spark.java import JavaSources, find_java
+from headgate.spark.launch import LOOPBACK, start_jvm
 from headgate.spark.log_stores import (
     BEHIND,
     GATE,
@@ -37,8 +38,10 @@ KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 LOCAL_DEFAULTS = {
     # Without it Spark asks the resolver for this machine's name, which on laptops often points elsewhere.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # The web UI has no password: it shows statements with their values, and everybody on the machine could end jobs in it.
+    "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -68,6 +71,7 @@ def session(
     log_store: str = "auto",
     sources: JarSources,
     java: JavaSources,
+    environ: MutableMapping[str, str],
     submitted: bool = False,
     progress: Progress | None = None,
 ) -> SparkSession:
@@ -85,6 +89,7 @@ def session(
         log_store: How commits get there: `auto`, `conditional`, `dynamodb` or `single_driver`.
         sources: Where the jars may come from.
         java: Where a Java runtime may be.
+        environ: The environment of this process, which a JVM inherits.
         submitted: This process was started by spark-submit, which has a JVM and settings of its own already.
         progress: Told about each jar that is fetched.
 
@@ -118,9 +123,10 @@ def session(
     else:
         sets = ["delta", *(["kafka"] if kafka else []), *(["s3a"] if s3 else [])]
         _complete(given, sets, sources=sources, progress=progress)
-        os.environ["JAVA_HOME"] = str(find_java(java).home)
+        environ["JAVA_HOME"] = str(find_java(java).home)
         if given["spark.master"].startswith("local"):
-            os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+            environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        start_jvm(given, environ)
     builder = SparkSession.builder.appName(name)
     for key, value in given.items():
         builder = builder.config(key, value)
@@ -219,7 +225,7 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
                 raise AnalysisException("Spark would take it and not follow it")
             spark.conf.set(key, value)
         except AnalysisException:  # static, or of Spark's core
-            fixed.append(f"{key}={value!r} (is {before[key]!r})")
+            fixed.append(f"{key}={setting(key, value)} (is {setting(key, before[key] or '')})")
     if not fixed:
         return
     for key, was in before.items():

@@ -15,8 +15,8 @@ from typing import Final
 
 import yaml
 
-from headgate.core.spec.secrets import is_secret_key, masked
 from headgate.errors import Fault
+from headgate.redaction import is_secret_key, masked
 
 TEXT_LENGTH_MAX: Final = 256 * 1024
 """A file of this size takes PyYAML seconds; a pipeline of a hundred streams is a tenth of it."""

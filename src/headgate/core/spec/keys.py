@@ -157,7 +157,7 @@ SOURCE_SCHEMA = Key(
 )
 OPTIONS = Key(
     name="options",
-    kind=TextMap(of="an option and its value"),
+    kind=TextMap(of="an option and its value", holds_settings=True),
     meaning="Options of Spark's source, as Spark spells them. Secrets by reference: `${NAME}`.",
     example="{startingOffsets: earliest}",
 )
@@ -460,7 +460,7 @@ SYNC_TRANSACTIONS = Key(
 )
 SYNC_OPTIONS = Key(
     name="options",
-    kind=TextMap(of="an option of librdkafka and its value"),
+    kind=TextMap(of="an option of librdkafka and its value", holds_settings=True),
     meaning="More options of the Kafka client, as librdkafka calls them; only with `kafka`.",
     example="{security.protocol: SASL_SSL}",
 )
@@ -625,7 +625,7 @@ COORDINATOR = Key(
 )
 SPARK = Key(
     name="spark",
-    kind=TextMap(of="a Spark setting and its value"),
+    kind=TextMap(of="a Spark setting and its value", holds_settings=True),
     meaning="Settings of the Spark sessions that Headgate makes.",
     example='{spark.sql.shuffle.partitions: "4"}',
 )

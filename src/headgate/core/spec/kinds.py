@@ -14,8 +14,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from headgate.core.spec.data import Entry
 from headgate.core.spec.document import Broken, Entries, Faults, Items, Node, Scalar, joined, shown, shown_key
-from headgate.core.spec.secrets import masked
 from headgate.core.turns.order import After
+from headgate.redaction import HIDDEN, masked, setting
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -58,6 +58,14 @@ class Reader:
             text = node.written
         origin = "Python" if node.mark.where == at else node.mark.where
         self.entries.append(Entry(key=at, value=masked(at, text), origin=origin))
+
+    def record_setting(self, at: str, name: str, node: Scalar) -> None:
+        """Remember a value whose key is one that Headgate does not know: shown only if it is known to be harmless."""
+        if node.written is not None and node.takes_environment:
+            value = re.sub(r"(\$\{\w+:-)[^}]*", rf"\g<1>{HIDDEN}", masked(at, node.written))
+        else:
+            value = setting(name, node.text)
+        self.entries.append(Entry(key=at, value=value, origin="Python" if node.mark.where == at else node.mark.where))
 
     def record_default(self, at: str, value: str) -> None:
         """Remember a value that nobody wrote."""
@@ -313,6 +321,8 @@ class TextMap:
     of: str = "a name and a text"
     is_sql: bool = False
     """Columns and SQL: column names are compared as Spark does, without regard to case, and no text is empty."""
+    holds_settings: bool = False
+    """Settings of Spark, of a reader or of a client: one of them may be a secret, whatever its name is."""
 
     @property
     def word(self) -> str:
@@ -345,7 +355,10 @@ class TextMap:
         elif len(item.text) > TEXT_CHARACTERS_MAX:
             reader.fault(item, at, "a text that is too long", f"at most {TEXT_CHARACTERS_MAX} characters")
         else:
-            reader.record(at, item, item.text)
+            if self.holds_settings:
+                reader.record_setting(at, name, item)
+            else:
+                reader.record(at, item, item.text)
             return item.text
         return None
 
