@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 
 from headgate.cli.app import Output, app
 from headgate.errors import Corrupt, Unavailable
+from headgate.private_files import write_file
 from headgate.settings import jar_sources
 from headgate.spark.jars import (
     LOCK_FILE,
@@ -110,9 +110,7 @@ def lock_command(
     before = file.read_text(encoding="utf-8")
     with fetch_progress(()) as progress:
         after = relock(before, sources=_sources(None, offline=False), progress=progress)
-    own = file.with_name(f".{file.name}.{os.getpid()}")
-    own.write_text(after, encoding="utf-8")
-    own.replace(file)
+    write_file(file, after, mode=0o644)
     changed = sorted(jar.path for jar in set(parse_lock(after)) - set(parse_lock(before)))
     if output is not Output.TEXT:
         typer.echo(json.dumps({"format": 1, "locked": len(parse_lock(after)), "changed": changed}))

@@ -15,6 +15,7 @@ from headgate.cli.app import Output, app
 from headgate.cli.output import FORMAT, OUTPUT, SPEC
 from headgate.delta.commits import Commit
 from headgate.errors import Corrupt, Unavailable
+from headgate.private_files import write_file
 from headgate.report import COMPARISON, CommitRow, Comparison, ReportData, TurnRow, render
 
 
@@ -36,10 +37,8 @@ def report_command(
         commits=tuple(commit_row(table, commit) for table, commit in commits_of(pipeline)),
         comparison=_comparison(settings.find_spec(spec).with_name(COMPARISON)),
     )
-    own = html.with_name(f".{html.name}.{os.getpid()}")
     try:
-        own.write_text(render(data), encoding="utf-8")
-        own.replace(html)
+        write_file(html, render(data))
     except OSError as error:
         raise Unavailable(f"the report cannot be written: {error.strerror}", path=html) from error
     if output is Output.TEXT:

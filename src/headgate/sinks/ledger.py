@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
 from headgate.events import Event, PersonActed, TurnEnded
+from headgate.private_files import make_folder, open_file
 
 FORMAT = 1
 ACTIONS = "actions"
@@ -129,8 +130,8 @@ class LedgerSink:
 
     def _append(self, path: Path, line: str) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            make_folder(path.parent)
+            fd = open_file(path, os.O_WRONLY | os.O_APPEND)
             try:
                 _write_whole(fd, line.encode() + b"\n")
             finally:

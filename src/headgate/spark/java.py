@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headgate.errors import MissingExtra
+from headgate.private_files import write_file
 from headgate.spark.jars import cache_dir
 
 JAVA_VERSIONS = (17, 21)
@@ -110,8 +111,5 @@ def _shimmed(home: Path, shim_dir: Path) -> Path:
     text = SHIM.format(java=home / "bin" / "java")
     if not shim.is_file() or shim.read_text(encoding="utf-8") != text:
         shim.parent.mkdir(parents=True, exist_ok=True)
-        own = shim.with_name(f".java.{os.getpid()}")
-        own.write_text(text, encoding="utf-8")
-        own.chmod(0o755)
-        own.replace(shim)
+        write_file(shim, text, mode=0o755)
     return shim_dir

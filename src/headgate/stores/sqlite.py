@@ -26,6 +26,7 @@ from headgate.core.turns.moves import Sessions
 from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
 from headgate.errors import Corrupt, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
+from headgate.private_files import make_folder, open_file
 from headgate.stores.processes import boot_id, is_running, start_of
 
 POLL_S = 0.01
@@ -99,7 +100,7 @@ class SqliteTurnStore:
         self._local = threading.local()
         self._open_sessions: list[SqliteSession] = []
         try:
-            self._sessions_dir.mkdir(parents=True, exist_ok=True)
+            make_folder(self._sessions_dir)
         except OSError as error:
             raise StoreUnavailable(
                 f"cannot make the coordinator's folder {self._sessions_dir}: {error.strerror}"
@@ -118,9 +119,9 @@ class SqliteTurnStore:
 
     def open_session(self, lock: str, job: JobName) -> SqliteSession:
         folder = self._sessions_dir / quote(lock, safe="")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         path = folder / quote(job, safe="")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_file(path, os.O_RDWR)
         deadline_s = time.monotonic() + 0.5
         while True:
             try:
@@ -243,6 +244,7 @@ class SqliteTurnStore:
                 if os.stat(self._path).st_ino == self._local.inode:
                     return db
             db.close()
+        os.close(open_file(self._path, os.O_RDWR))  # SQLite would make it readable for everybody
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         _write_ahead(db)
         db.execute("PRAGMA synchronous = FULL")  # an epoch that was handed out must survive a power cut

@@ -1,0 +1,59 @@
+"""Files and folders that only their owner may read; its group, too, where the folder above lets the group write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it that are missing: mode 0700, or 2770 in a folder that a group shares.
+
+    Raises:
+        OSError: One of them cannot be made, or is a file.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    with contextlib.suppress(FileExistsError):  # another process was faster
+        path.mkdir(0o700)
+        if _is_shared(path.parent):
+            path.chmod(0o2770)
+    if not path.is_dir():
+        path.mkdir()  # raises what stands in its place
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Open a file, made if it is missing: mode 0600, or 0660 in a folder that a group shares. A link is not followed.
+
+    Returns:
+        The file descriptor.
+    """
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        if _is_shared(path.parent):
+            os.fchmod(fd, 0o660)
+        return fd
+    return os.open(path, flags)
+
+
+def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a file whole, or not at all: a reader finds the old text or the new one. Its mode is as of `open_file`."""
+    fd, own = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(own, mode | 0o060 if _is_shared(path.parent) else mode)
+        os.replace(own, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(own)
+        raise
+
+
+def _is_shared(folder: Path) -> bool:
+    return bool(folder.stat().st_mode & stat.S_IWGRP)
