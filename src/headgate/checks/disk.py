@@ -6,7 +6,6 @@ For looking, not for deciding on a write: a run reads logs through Delta's own s
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from urllib.parse import unquote
 from headgate.core.ids import Version
 from headgate.delta.commits import Commit, actions, parse_commit
 from headgate.errors import Corrupt, Unavailable
+from headgate.stored_json import parsed
 
 LOG = "_delta_log"
 COMMIT_FILE = re.compile(r"(\d{20})\.json")
@@ -262,7 +262,7 @@ class LocalCheckpoint:
             Corrupt: There are batches without the file that says whose they are, or it cannot be read.
         """
         try:
-            return str(json.loads((self.path / "metadata").read_text(encoding="utf-8"))["id"])
+            return str(parsed((self.path / "metadata").read_bytes())["id"])
         except NOT_THERE:
             if self.planned() or self.committed():
                 raise Corrupt(
@@ -303,9 +303,9 @@ class LocalCheckpoint:
         if not committed:
             return {}
         try:
-            text = (self.path / "offsets" / str(committed[-1])).read_text(encoding="utf-8")
+            text = (self.path / "offsets" / str(committed[-1])).read_bytes()
             # A line for the version, one for the batch, one for each source: a stream has one.
-            said = json.loads(text.splitlines()[2])
+            said = parsed(text.splitlines()[2])
             return {
                 str(topic): {int(number): int(offset) for number, offset in partitions.items()}
                 for topic, partitions in said.items()

@@ -18,6 +18,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.spec.coordinators import is_same_place
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
+from headgate.stored_json import parsed
 
 FORMAT = 1
 FOLDER, FILE = "_headgate", "table.json"
@@ -231,7 +232,7 @@ def _note_path(jvm: Jvm, log: Any) -> Any:
 
 def _parsed(table: TableLocation, text: str) -> GovernedTable:
     try:
-        data = json.loads(text)
+        data = parsed(text)
         written_format = int(data.pop("format"))
         if written_format > FORMAT:
             raise InvalidRequest(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from headgate.events import TurnEnded
+from headgate.stored_json import checked, listed, parsed
 
 COMPARISON = "comparison.json"
 """Where the demo leaves its comparison, beside its `headgate.yml`."""
@@ -161,9 +162,9 @@ class Comparison:
             ValueError: it is none.
         """
         try:
-            data = json.loads(text)
+            data = parsed(text)
             runs = {side: ComparisonColumn(**data[side]) for side in ("with_coordinator", "without_coordinator")}
-            return Comparison(**runs, notes=tuple(data["notes"]))
+            return checked(Comparison(**runs, notes=listed(data["notes"])))
         except (KeyError, TypeError) as error:
             raise ValueError(str(error)) from error
 

@@ -10,14 +10,17 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
 from headgate.events import Event, PersonActed, TurnEnded
 from headgate.private_files import make_folder, open_file
+from headgate.stored_json import Damaged, checked, format_of, listed, parsed
 
 FORMAT = 1
+LINE_BYTES_MAX = 1_000_000
+"""A turn on a hundred tables takes some thousand bytes."""
 ACTIONS = "actions"
 """Folder, beside the turns of a lock, for what persons did: a file for each action."""
 
@@ -50,39 +53,40 @@ def to_line(row: TurnEnded) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def from_line(line: str) -> TurnEnded:
+def from_line(line: str | bytes) -> TurnEnded:
     """The row of one line.
 
     Raises:
         InvalidRequest: of a newer format.
         ValueError: not a row of the ledger.
     """
-    data: dict[str, Any] = json.loads(line)
+    data = parsed(line)
     try:
-        if data["format"] > FORMAT:
-            raise _newer(data["format"])
-        return TurnEnded(
+        if format_of(data) > FORMAT:
+            raise _newer(format_of(data))
+        row = TurnEnded(
             lock=data["lock"],
             job=data["job"],
             epoch=data["epoch"],
             query_id=data["query_id"],
             run=data["run"],
-            batches=None if data["batches"] is None else (data["batches"][0], data["batches"][1]),
+            batches=None if data["batches"] is None else listed(data["batches"]),
             predecessor=data["predecessor"],
             asked_at_ms=data["asked_at_ms"],
             granted_at_ms=data["granted_at_ms"],
             first_write_at_ms=data["first_write_at_ms"],
             commit_log_at_ms=data["commit_log_at_ms"],
             released_at_ms=data["released_at_ms"],
-            versions={table: tuple(versions) for table, versions in data["versions"].items()},
+            versions={table: listed(versions) for table, versions in data["versions"].items()},
             outcome=data["outcome"],
             reason=data["reason"],
             boot_id=data.get("boot_id"),
             granted_up_ms=data.get("granted_up_ms"),
             released_up_ms=data.get("released_up_ms"),
         )
-    except (KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"not a row of the ledger: {error!r}") from error
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Damaged(f"not a row of the ledger: {type(error).__name__} {error}") from error
+    return checked(row)
 
 
 def action_line(act: PersonActed) -> str:
@@ -90,21 +94,22 @@ def action_line(act: PersonActed) -> str:
     return json.dumps({"format": FORMAT, **dataclasses.asdict(act)}, separators=(",", ":"))
 
 
-def action_from(line: str) -> PersonActed:
+def action_from(line: str | bytes) -> PersonActed:
     """What a person did, from its line.
 
     Raises:
         InvalidRequest: of a newer format.
         ValueError: not such a line.
     """
-    data: dict[str, Any] = json.loads(line)
+    data = parsed(line)
     try:
-        if data["format"] > FORMAT:
-            raise _newer(data["format"])
+        if format_of(data) > FORMAT:
+            raise _newer(format_of(data))
         known = {one.name: data[one.name] for one in dataclasses.fields(PersonActed)}
-        return PersonActed(**{**known, "token_ids": tuple(known["token_ids"])})
+        act = PersonActed(**{**known, "token_ids": listed(known["token_ids"])})
     except (KeyError, TypeError) as error:
-        raise ValueError(f"not a person's action: {error!r}") from error
+        raise Damaged(f"not a person's action: {type(error).__name__} {error}") from error
+    return checked(act)
 
 
 def _newer(format: int) -> InvalidRequest:
@@ -180,10 +185,25 @@ def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> li
     return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
 
 
-def _rows(path: Path, parse: Callable[[str], Row]) -> Iterator[Row]:
-    lines = path.read_text(encoding="utf-8").split("\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last newline is empty, or was cut off
-        try:
-            yield parse(line)
-        except ValueError as error:
-            raise Corrupt(f"{error}", path=path, line=number) from error
+def _rows(path: Path, parse: Callable[[bytes], Row]) -> Iterator[Row]:
+    number = offset = 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                if not line.endswith(b"\n"):
+                    if len(line) < LINE_BYTES_MAX:
+                        return  # cut off by a crash while it was written
+                    raise Damaged(f"longer than {LINE_BYTES_MAX} bytes")
+                yield parse(line)
+                offset += len(line)
+    except ValueError as error:
+        raise Corrupt(
+            f"a line of the ledger cannot be read: {error}",
+            advice="Move the file away to go on without its turns; nothing but history, timeline and report needs them",
+            path=path,
+            line=number,
+            offset=offset,
+        ) from error
+    except OSError as error:
+        raise Unavailable(f"the ledger cannot be read: {error.strerror}", path=path) from error

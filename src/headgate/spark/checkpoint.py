@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -12,6 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.core.turns.protocol import CheckpointView
 from headgate.errors import Corrupt, InvalidRequest
 from headgate.spark.log_stores import require_checkpoints
+from headgate.stored_json import parsed
 
 
 class Checkpoint:
@@ -47,7 +47,7 @@ class Checkpoint:
                 )
             return None
         try:
-            return str(json.loads(text)["id"])
+            return str(parsed(text)["id"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 "the checkpoint's file `metadata` cannot be read; nothing was run", path=self.location

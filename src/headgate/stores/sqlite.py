@@ -27,6 +27,7 @@ from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
 from headgate.errors import Corrupt, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
 from headgate.private_files import make_folder, open_file
+from headgate.stored_json import Damaged, parsed
 from headgate.stores.processes import boot_id, is_running, start_of
 
 POLL_S = 0.01
@@ -272,10 +273,9 @@ def _write_ahead(db: sqlite3.Connection) -> None:
 def _facts(path: Path) -> dict[str, object]:
     """What the session's file says; empty where there is none, or nothing yet."""
     try:
-        data = json.loads(path.read_text().strip() or "{}")
-    except (OSError, ValueError):
+        return parsed(path.read_bytes().strip() or b"{}")
+    except (OSError, Damaged):
         return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _has_jvm(facts: dict[str, object]) -> bool:

@@ -31,6 +31,7 @@ from headgate.core.turns.moves import Sessions, first_to_go
 from headgate.core.turns.record import LockRecord, NewerFormat, Ticket, record_from_json
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import SessionState
+from headgate.stored_json import Damaged, parsed
 from headgate.stores.processes import boot_id, is_running, start_of
 from headgate.stores.zookeeper_client import Connection, NoAnswer, Secrets, zk
 
@@ -254,7 +255,7 @@ class ZookeeperTurnStore:
         except zk.NoNodeError:
             return Stored(None, 0)
         try:
-            return Stored(record_from_json(data.decode()), stat.version + 1)
+            return Stored(record_from_json(data), stat.version + 1)
         except NewerFormat as error:
             raise InvalidRequest(
                 f"{error}; nothing was changed", advice="Install a newer headgate", lock=lock
@@ -416,8 +417,10 @@ def _now_ms() -> int:
 
 
 def _facts(data: bytes) -> dict[str, object]:
-    facts = json.loads(data or b"{}")
-    return facts if isinstance(facts, dict) else {}
+    try:
+        return parsed(data or b"{}")
+    except Damaged:
+        return {}
 
 
 def _runs_here(facts: dict[str, object]) -> bool:

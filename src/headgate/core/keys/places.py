@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headgate.errors import CheckpointMismatch
+from headgate.stored_json import Damaged, parsed
 
 FILES = "change files"
 DEBEZIUM = "debezium"
@@ -36,8 +37,8 @@ def read(kind: str, position: int, place: str | None, *, at: str | None = None) 
     facts: Mapping[str, Any] = {}
     if place is not None:
         try:
-            facts = json.loads(place)
-        except ValueError:
+            facts = parsed(place)
+        except Damaged:
             facts = {"source": "unknown"}
     found = facts.get("source", FILES) if place is not None or position >= 0 else kind
     if found != kind:

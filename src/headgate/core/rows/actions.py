@@ -14,6 +14,7 @@ from typing import Any
 from headgate.core.ids import Version
 from headgate.core.rows.vectors import identity
 from headgate.errors import Corrupt
+from headgate.stored_json import Damaged, parsed
 
 Body = Mapping[str, Any]
 ONLY_OF_REMOVE = ("deletionTimestamp", "extendedFileMetadata")
@@ -40,20 +41,18 @@ def parse(text: str) -> tuple[Action, ...]:
         Corrupt: A line is no action.
     """
     found = []
-    for line in text.split("\n"):  # not splitlines(): strings in JSON may hold other line separators of Unicode
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # not splitlines(): strings in JSON may hold other line separators of Unicode
         if not line.strip():
             continue
         try:
-            data = json.loads(line)
-        except ValueError as error:
-            raise Corrupt("a line of a commit is not JSON; nothing was written", line=line[:80]) from error
-        known = (
-            [Action(kind, body) for kind, body in data.items() if isinstance(body, dict)]
-            if isinstance(data, dict)
-            else []
-        )
+            data = parsed(line)
+        except Damaged as error:
+            raise Corrupt(f"a line of a commit is {error}; nothing was written", line=number) from error
+        known = [Action(kind, body) for kind, body in data.items() if isinstance(body, dict)]
         if not known:
-            raise Corrupt("a line of a commit is no action; nothing was written", line=line[:80])
+            raise Corrupt("a line of a commit is no action; nothing was written", line=number)
         found += known
     return tuple(found)
 

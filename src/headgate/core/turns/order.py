@@ -200,7 +200,7 @@ def rule_from_json(data: Mapping[str, Any] | None) -> tuple[OrderRule, int | Non
         case {"strict": [*jobs]}:
             return Strict(tuple(jobs)), None
         case _:
-            raise ValueError(f"not an order rule: {data!r}")
+            raise ValueError("not an order rule")
 
 
 def describe(rule: OrderRule) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns.order import JobView, OrderRule, rule_from_json
+from headgate.stored_json import Damaged, checked, fits, format_of, listed, parsed
 
 FORMAT = 1
 
@@ -226,27 +227,27 @@ class NewerFormat(ValueError):
     """The record was written by a newer version."""
 
 
-def record_from_json(text: str) -> LockRecord:
+def record_from_json(text: str | bytes) -> LockRecord:
     """The record of one lock, from its JSON form.
 
     Raises:
         NewerFormat: `format` is above what this version reads.
         ValueError: not a lock record.
     """
-    data = json.loads(text)
+    data = parsed(text)
     try:
-        if data["format"] > FORMAT:
+        if format_of(data) > FORMAT:
             raise NewerFormat(f"lock record of format {data['format']}; this version reads up to {FORMAT}")
         priorities = data.get("priorities", {})
-        return LockRecord(
+        record = LockRecord(
             lock=data["lock"],
             epoch=Epoch(data["epoch"]),
             holder=None if data["holder"] is None else _holder(data["holder"]),
-            tickets=tuple(_ticket(t, priorities.get(t["nonce"], {})) for t in data["tickets"]),
+            tickets=tuple(_ticket(t, priorities.get(t["nonce"], {})) for t in listed(data["tickets"])),
             jobs={JobName(name): _job(state) for name, state in data["jobs"].items()},
             in_doubt=tuple(
-                InDoubt(token_id=d["token_id"], epoch=Epoch(d["epoch"]), tables=tuple(d["tables"]))
-                for d in data["in_doubt"]
+                InDoubt(token_id=d["token_id"], epoch=Epoch(d["epoch"]), tables=listed(d["tables"]))
+                for d in listed(data["in_doubt"])
             ),
             tables=data["tables"],
             paused={
@@ -259,8 +260,14 @@ def record_from_json(text: str) -> LockRecord:
             },
             extra=_others(data, _RECORD_KEYS),
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a lock record: {error!r}") from error
+        for state in checked(record).jobs.values():
+            rule, absent_after_ms = rule_from_json(state.rule)
+            if not fits(absent_after_ms, int | None):
+                raise Damaged("the value of absent_after_ms cannot be one")
+            checked(rule)
+        return record
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise Damaged(f"not a lock record: {type(error).__name__} {error}") from error
 
 
 _RECORD_KEYS = frozenset(
@@ -299,9 +306,9 @@ def _holder(data: Mapping[str, Any]) -> Holder:
         pid_start=data["pid_start"],
         jvm_pid=data["jvm_pid"],
         jvm_start=data["jvm_start"],
-        token_ids=tuple(data["token_ids"]),
+        token_ids=listed(data["token_ids"]),
         batch=data["batch"],
-        tables=tuple(data["tables"]),
+        tables=listed(data["tables"]),
         since_ms=data["since_ms"],
         extra=_others(data, _HOLDER_KEYS),
     )
@@ -311,7 +318,7 @@ def _job(data: Mapping[str, Any]) -> JobState:
     lost = data["lost"]
     return JobState(
         done=Epoch(data["done"]),
-        lost=None if lost is None else (Epoch(lost[0]), lost[1]),
+        lost=None if lost is None else listed(lost),
         turns=data["turns"],
         completed_at_ms=data["completed_at_ms"],
         idle_since_ms=data["idle_since_ms"],
