@@ -72,7 +72,7 @@ def checked(record: T) -> T:
     Raises:
         Damaged: The first field that has not; its value is not repeated.
     """
-    kind: Hashable = type(record)
+    kind: Any = type(record)
     for name, hint in _hints(kind).items():
         value = getattr(record, name)
         is_instant = name.endswith(_INSTANTS) and isinstance(value, int)

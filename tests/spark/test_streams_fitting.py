@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
@@ -15,16 +14,41 @@ from headgate.streams.fitting import fitted
 from tests.stream_bench import Bench, mutate, stream, table
 
 FITS: dict[str, list[str]] = {
-    "BIGINT": ["7.0D", "-0.0D", "7.00BD", "'7'", "'-12'", "true", "9007199254740993", "CAST(3 AS FLOAT)", "'9223372036854775807'"],
+    "BIGINT": [
+        "7.0D",
+        "-0.0D",
+        "7.00BD",
+        "'7'",
+        "'-12'",
+        "true",
+        "9007199254740993",
+        "CAST(3 AS FLOAT)",
+        "'9223372036854775807'",
+    ],
     "INT": ["2147483647L", "2147483647D", "'0'"],
-    "DOUBLE": ["7", "9007199254740992L", "1.5BD", "0.1BD", "CAST(0.1 AS FLOAT)", "'1.5'", "'100'", "'0.10'", "'NaN'", "'1.0E10'"],
+    "DOUBLE": [
+        "7",
+        "9007199254740992L",
+        "1.5BD",
+        "0.1BD",
+        "CAST(0.1 AS FLOAT)",
+        "'1.5'",
+        "'100'",
+        "'0.10'",
+        "'NaN'",
+        "'1.0E10'",
+    ],
     "FLOAT": ["1.5D", "double('NaN')", "double('Infinity')", "16777216", "'0.25'"],
     "DECIMAL(10,2)": ["1.5BD", "1.5D", "7", "'1.5'", "'1.500'", "'-3'"],
     "STRING": ["7", "7.9D", "1.10BD", "true", "DATE'2024-02-29'", "TIMESTAMP'2024-01-01 10:00:00.5'", "X'C3A4'"],
     "DATE": ["'2024-02-29'", "TIMESTAMP'2024-02-29 00:00:00'", "TIMESTAMP_NTZ'2024-02-29 00:00:00'"],
     "TIMESTAMP": [
-        "'2024-01-05 10:00:00'", "'2024-01-05T10:00:00.120'", "'2024-01-05T10:00:00Z'", "'2024-01-05T10:00:00.5+02:00'",
-        "DATE'2024-01-05'", "TIMESTAMP_NTZ'2024-01-05 10:00:00.000001'",
+        "'2024-01-05 10:00:00'",
+        "'2024-01-05T10:00:00.120'",
+        "'2024-01-05T10:00:00Z'",
+        "'2024-01-05T10:00:00.5+02:00'",
+        "DATE'2024-01-05'",
+        "TIMESTAMP_NTZ'2024-01-05 10:00:00.000001'",
     ],
     "TIMESTAMP_NTZ": ["'2024-01-05T10:00:00'", "TIMESTAMP'2024-01-05 10:00:00'", "DATE'2024-01-05'"],
     "BOOLEAN": ["'true'", "1", "0"],
@@ -41,7 +65,10 @@ MISFITS: dict[str, list[str]] = {
         "DATE'2024-01-01'", "TIMESTAMP'2024-01-01 00:00:00'", "X'07'",
     ],
     "INT": ["2147483648L", "1e10D", "CAST(2147483648 AS FLOAT)", "'2147483648'"],
-    "DOUBLE": ["9007199254740993L", "9223372036854775807L", "12345678901234567890.1BD", "' 1.5'", "'1.5d'", "'1e3'", "'0.12345678901234567890123'"],
+    "DOUBLE": [
+        "9007199254740993L", "9223372036854775807L", "12345678901234567890.1BD", "' 1.5'", "'1.5d'",
+        "'1e3'", "'0.12345678901234567890123'",
+    ],
     "FLOAT": ["0.1D", "16777217", "2147483647", "1e40D"],
     "DECIMAL(10,2)": ["1.256BD", "1.256D", "double('NaN')", "'1.256'", "'+1.5'", "123456789L", "'1e1'"],
     "STRING": ["X'FF'", "array(1)", "named_struct('a', 1)"],
@@ -65,7 +92,9 @@ MISFITS: dict[str, list[str]] = {
 def column(kind: str) -> StructField:
     """As a table's log says it: CHAR and VARCHAR are STRING with a note."""
     if "CHAR" in kind:
-        return StructField("x", StructType.fromDDL("x STRING")["x"].dataType, True, {"__CHAR_VARCHAR_TYPE_STRING": kind.lower()})
+        return StructField(
+            "x", StructType.fromDDL("x STRING")["x"].dataType, True, {"__CHAR_VARCHAR_TYPE_STRING": kind.lower()}
+        )
     return StructType.fromDDL(f"x {kind}")["x"]
 
 
