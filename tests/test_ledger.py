@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headgate.errors import Unavailable
-from headgate.events import TurnEnded
-from headgate.sinks.ledger import LedgerSink, read_ledger
+from headgate.errors import Corrupt, Unavailable
+from headgate.events import PersonActed, TurnEnded
+from headgate.sinks.ledger import LedgerSink, read_ledger, trim_ledger
 
 
 def row(epoch: int) -> TurnEnded:
@@ -47,3 +49,34 @@ def test_a_line_for_which_the_disk_has_no_room_is_refused_and_spoils_no_other(tm
     assert file.read_bytes() == before
     ledger.emit(row(3))
     assert [one.epoch for one in read_ledger(tmp_path)] == [1, 3]
+
+
+def test_old_runs_are_deleted_but_for_the_last_of_each_job(tmp_path: Path) -> None:
+    """The ledger ends with its time; what says which checkpoint is a job's stays."""
+    ledger = LedgerSink(tmp_path)
+    for number, (job, run) in enumerate([("A", "a1"), ("A", "a2"), ("A", "a3"), ("B", "b1"), ("B", "b2")], 1):
+        ledger.emit(replace(row(number), job=job, run=run))
+    ledger.emit(
+        PersonActed(action_id="x", lock="L", job="A", action="pause", by="me", reason="", at_ms=1, outcome="done")
+    )
+    for file in tmp_path.rglob("*.jsonl"):
+        if file.stem != "a2":
+            os.utime(file, (1000, 1000))
+    assert trim_ledger(tmp_path, read_ledger(tmp_path), before_ms=999_999) == 0
+    assert trim_ledger(tmp_path, read_ledger(tmp_path), before_ms=1_000_001) == 3
+    assert sorted(file.stem for file in tmp_path.rglob("*.jsonl")) == ["a2", "a3", "b2"]
+    assert [one.run for one in read_ledger(tmp_path)] == ["a2", "a3", "b2"]
+
+
+def test_work_that_can_do_without_a_damaged_line_is_given_the_others(tmp_path: Path) -> None:
+    """A run does not end because a line of the past is damaged; it is named all the same."""
+    ledger = LedgerSink(tmp_path)
+    for epoch in (1, 2, 3):
+        ledger.emit(row(epoch))
+    [file] = tmp_path.glob("ledger/L/*.jsonl")
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([lines[0], b"\xff\xff", b"x" * 2_500_000, lines[2], b""]))
+    damage: list[Corrupt] = []
+    assert [one.epoch for one in read_ledger(tmp_path, on_damage=damage.append)] == [1, 3]
+    assert [one.facts["path"] for one in damage] == [file] * len(damage)
+    assert damage[0].facts["line"] == 2

@@ -260,7 +260,10 @@ class JobCoordinator(Job):
 
     def _checkpoint_check(self, location: str, is_new_allowed: bool) -> Callable[[str | None], None]:
         return checkpoint_check(
-            read_ledger(self._site.storage), job=self.name, location=location, is_new_allowed=is_new_allowed
+            read_ledger(self._site.storage, on_damage=self._site.say),
+            job=self.name,
+            location=location,
+            is_new_allowed=is_new_allowed,
         )
 
     def _is_idle(self, work: QueryWork) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -22,8 +23,8 @@ from headgate.delta.s3_errors import refusal
 from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, combined_exit_code
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import EventSink
-from headgate.sinks.ledger import read_ledger
-from headgate.site import Site, locate, session_for
+from headgate.sinks.ledger import read_ledger, trim_ledger
+from headgate.site import Site, locate, make_private, session_for
 from headgate.spark import jars
 from headgate.streams.identity import checkpoint_check
 from headgate.streams.steps import StreamContext
@@ -73,11 +74,13 @@ class PipelineRun:
         if spark is None:
             needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
             spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
+        make_private(pipeline.storage)
         self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
         self._idle_run = idle_run or str(uuid.uuid4())
         self._errors: dict[str, BaseException] = {}
         try:
-            rows = read_ledger(pipeline.storage)
+            rows = read_ledger(pipeline.storage, on_damage=self.site.say)
+            trim_ledger(pipeline.storage, rows, before_ms=time.time_ns() // 1_000_000 - pipeline.keep_ledger_ms)
             self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
             self._supervisors = {
                 spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pyspark.errors import AnalysisException
@@ -23,9 +24,10 @@ from headgate.core.turns.protocol import Order
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
-from headgate.errors import HeadgateError, InvalidRequest
+from headgate.errors import HeadgateError, InvalidRequest, Unavailable
 from headgate.events import Noticed
 from headgate.ports import EventSink, TurnStore
+from headgate.private_files import make_folder
 from headgate.sinks.ledger import LedgerSink
 from headgate.sinks.logs import LogSink
 from headgate.sinks.tee import Tee
@@ -141,6 +143,19 @@ def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
         ) from error
     assert detail is not None
     return TableLocation(str(detail["location"]).removeprefix("file:").rstrip("/"))
+
+
+def make_private(storage: str) -> None:
+    """Make the folders of the storage in which Spark writes: it would let everybody read them.
+
+    Raises:
+        Unavailable: One cannot be made.
+    """
+    try:
+        for name in ("ledger", "checkpoints", "requests", "dead_letters"):
+            make_folder(Path(storage) / name)
+    except OSError as error:
+        raise Unavailable(f"the storage cannot be written: {error.strerror}", path=storage) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ The lines are a file format: readers refuse a newer `format` and ignore keys tha
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -160,17 +161,51 @@ def _write_whole(fd: int, data: bytes) -> None:
         raise
 
 
-def read_ledger(storage: str | os.PathLike[str], lock: str | None = None) -> list[TurnEnded]:
+def read_ledger(
+    storage: str | os.PathLike[str], lock: str | None = None, *, on_damage: Callable[[Corrupt], None] | None = None
+) -> list[TurnEnded]:
     """Every row of one lock, or of all locks, by the time at which the turn ended.
+
+    Args:
+        storage: The pipeline's storage.
+        lock: One lock; all by default.
+        on_damage: Called for each line that is not a row, which is left out then: for work that can do without.
 
     Raises:
         Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is left out.
         InvalidRequest: of a newer format.
     """
-    folder = Path(storage) / "ledger"
-    files = folder.glob(f"{quote(lock, safe='') if lock is not None else '*'}/*.jsonl")
-    rows = [row for path in sorted(files) for row in _rows(path, from_line)]
+    rows = [row for path in _files(storage, lock) for row in _rows(path, from_line, on_damage)]
     return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
+
+
+def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, before_ms: int) -> int:
+    """Delete the files of runs and actions that were last written before an instant, but for each job's last run.
+
+    The last run says which checkpoint is the job's.
+
+    Args:
+        storage: The pipeline's storage.
+        rows: All of the ledger, by time.
+        before_ms: Milliseconds since 1970.
+
+    Returns:
+        How many files were deleted. One that cannot be deleted stays.
+    """
+    last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
+    kept = {f"{run}.jsonl" for run in last.values()}
+    deleted = 0
+    for path in [*_files(storage), *_files(storage, below=ACTIONS)]:
+        with contextlib.suppress(OSError):
+            if path.name not in kept and path.stat().st_mtime * 1000 < before_ms:
+                path.unlink()
+                deleted += 1
+    return deleted
+
+
+def _files(storage: str | os.PathLike[str], lock: str | None = None, *, below: str = "") -> list[Path]:
+    folder = quote(lock, safe="") if lock is not None else "*"
+    return sorted((Path(storage) / "ledger").glob(f"{folder}/{below}/*.jsonl" if below else f"{folder}/*.jsonl"))
 
 
 def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> list[PersonActed]:
@@ -179,31 +214,33 @@ def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> li
     Raises:
         Corrupt, InvalidRequest: As `read_ledger`.
     """
-    folder = Path(storage) / "ledger"
-    files = folder.glob(f"{quote(lock, safe='') if lock is not None else '*'}/{ACTIONS}/*.jsonl")
-    acts = [list(_rows(path, action_from)) for path in sorted(files)]
+    acts = [list(_rows(path, action_from)) for path in _files(storage, lock, below=ACTIONS)]
     return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
 
 
-def _rows(path: Path, parse: Callable[[bytes], Row]) -> Iterator[Row]:
+def _rows(
+    path: Path, parse: Callable[[bytes], Row], on_damage: Callable[[Corrupt], None] | None = None
+) -> Iterator[Row]:
     number = offset = 0
     try:
         with path.open("rb") as file:
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
-                if not line.endswith(b"\n"):
-                    if len(line) < LINE_BYTES_MAX:
-                        return  # cut off by a crash while it was written
-                    raise Damaged(f"longer than {LINE_BYTES_MAX} bytes")
-                yield parse(line)
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    return  # cut off by a crash while it was written
+                try:
+                    yield parse(line)
+                except ValueError as error:
+                    damage = Corrupt(
+                        f"a line of the ledger cannot be read: {error}",
+                        advice="Move the file away to go on without its turns; a run goes on as it is",
+                        path=path,
+                        line=number,
+                        offset=offset,
+                    )
+                    if on_damage is None:
+                        raise damage from error
+                    on_damage(damage)
                 offset += len(line)
-    except ValueError as error:
-        raise Corrupt(
-            f"a line of the ledger cannot be read: {error}",
-            advice="Move the file away to go on without its turns; nothing but history, timeline and report needs them",
-            path=path,
-            line=number,
-            offset=offset,
-        ) from error
     except OSError as error:
         raise Unavailable(f"the ledger cannot be read: {error.strerror}", path=path) from error

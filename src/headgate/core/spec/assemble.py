@@ -49,6 +49,7 @@ def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms
     return Pipeline(
         name=file[keys.NAME],
         storage=storage,
+        keep_ledger_ms=file[keys.KEEP_LEDGER_FOR],
         coordinator=coordinator,
         log_store=file.get(keys.LOG_STORE) or "auto",
         spark=file.get(keys.SPARK) or {},

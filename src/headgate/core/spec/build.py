@@ -111,6 +111,7 @@ class PipelineBuilder:
         name: str,
         *,
         storage: str | None = None,
+        keep_ledger_for: str | None = None,
         coordinator: str | Mapping[str, object] | None = None,
         spark: Mapping[str, object] | None = None,
         log_store: str | None = None,
@@ -119,6 +120,7 @@ class PipelineBuilder:
         self._keys: dict[str, object] = {
             "name": name,
             "storage": storage,
+            "keep_ledger_for": keep_ledger_for,
             "coordinator": coordinator,
             "spark": spark,
             "log_store": log_store,

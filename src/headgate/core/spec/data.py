@@ -255,6 +255,7 @@ class Pipeline:
 
     name: str
     storage: str
+    keep_ledger_ms: int
     coordinator: CoordinatorSpec
     log_store: LogStoreWord
     spark: Mapping[str, str] = field(repr=False)

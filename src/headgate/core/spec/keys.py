@@ -617,6 +617,13 @@ STORAGE = Key(
     default_text="./_headgate",
     example="./lake/_headgate",
 )
+KEEP_LEDGER_FOR = Key(
+    name="keep_ledger_for",
+    kind=Duration(),
+    meaning="How long the ledger keeps turns. A run deletes files of older ones when it starts; the last of each job stays.",
+    default=400 * 86_400_000,
+    example="90d",
+)
 COORDINATOR = Key(
     name="coordinator",
     kind=COORDINATOR_SECTION,
@@ -648,4 +655,6 @@ SYNC = Key(
     kind=Named(of=SYNC_SECTION, thing="sync"),
     meaning="Databases that are kept in step, each under a name. A file has `streams`, `sync`, or both.",
 )
-FILE_SECTION = Section(title="the file", keys=(NAME, STORAGE, COORDINATOR, SPARK, LOG_STORE, TABLES, STREAMS, SYNC))
+FILE_SECTION = Section(
+    title="the file", keys=(NAME, STORAGE, KEEP_LEDGER_FOR, COORDINATOR, SPARK, LOG_STORE, TABLES, STREAMS, SYNC)
+)
