@@ -1,29 +1,43 @@
 """Debezium's changes from several logs (a topic's partitions, or files), in the order of their source.
 
 With transaction metadata, transactions come whole, in the order of their ends: what lies behind the last complete one is
-held back. Without, each change stands alone: changes of one log stay in order, those of several are merged by their place
-in the source as far as they are known.
+held back. Without, each change stands alone, except tables that one statement emptied: changes of one log stay in order,
+those of several are merged by their position as far as it can be compared.
 
-Rules for editors: only what can be told to be old is dropped, and only by its place in the source. A log's offset moves
-with what is delivered and over messages that say nothing behind it, never with what is skipped: old messages are met again
+Rules for editors: only what is known to be old is dropped (`core.keys.positions`). A log's offset moves with what is
+delivered and over messages that say nothing behind it, never with what is skipped: old messages are met again
 after a restart, and the transactions that they belong to are recognized again. A pass ends with the place that it came to,
-though nothing was delivered: a log may drop what lies before it.
+and with what it waits for, though nothing was delivered: a log may drop what lies before it.
 """
 
 from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from headgate.core.keys import envelope, numbers, places
+from headgate.core.keys import envelope, places
 from headgate.core.keys.change import Change
-from headgate.core.keys.envelope import NotAnEnvelope, Order, RowChanged, TransactionEnded
+from headgate.core.keys.envelope import RowChanged, TransactionEnded
+from headgate.core.keys.positions import Again, Order, Seen, WentBack, is_old
+from headgate.core.keys.routes import Routes
 from headgate.errors import Corrupt, HeadgateError
+from headgate.sources.lines import TooLong, record
 
-ANEW = "Let Debezium send a new snapshot, empty the target's tables, and give the sync another name"
+ANEW = (
+    "Let Debezium send a new snapshot to other topics or files (another topic.prefix), empty the target's tables, and give "
+    "the sync another name"
+)
+DONE_MAX = 64
+"""So many of the last transactions are known by their names."""
+AHEAD_MAX = 100_000
+"""So many changes of a log are looked through for a transaction that is not at its head."""
+OWN_MAX = 2
+"""So many of the last changes of a piece of a log are known by their digests."""
 
 
 class Message(NamedTuple):
@@ -31,8 +45,10 @@ class Message(NamedTuple):
 
     offset: int
     """From 0, rising; there may be gaps."""
-    value: bytes | None
+    value: bytes | TooLong | None
     key: bytes | None
+    may_be_wrapped: bool = False
+    """`value` may be `{"key": …, "value": …}`."""
 
 
 class Logs(Protocol):
@@ -88,75 +104,246 @@ class Logs(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Seen:
-    """The last change that was delivered: what lies before it is delivered already."""
+@runtime_checkable
+class Recognizes(Protocol):
+    """Logs that tell a log from another of the same name: a topic made again, a file that was rotated or rewritten."""
 
-    order: Order | None = None
-    tx: str | None = None
-    total_order: int = 0
-    ts_ms: int = 0
+    def recognize(
+        self, known: Mapping[str, Any], starts: Mapping[str, int]
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        """What to know the logs by at the next pass; and name → the name before, of each log that was read before.
 
-    def is_old(self, row: RowChanged) -> bool:
-        """Whether it was delivered before.
+        Args:
+            known: What this gave before; empty at the beginning, or where an earlier version wrote the place.
+            starts: Name → offset of the logs that were read before.
 
         Raises:
-            ValueError: Its place lies before what was delivered, and yet it is younger.
+            CheckpointMismatch: A log is not the one that was read before, or is gone before all of it was read.
         """
-        if row.order is None or self.order is None or row.order > self.order:
-            return False
-        if row.order == self.order:
-            return row.total_order is not None and row.tx == self.tx and row.total_order <= self.total_order
-        if row.ts_ms > self.ts_ms:
-            raise ValueError
-        return True
-
-    def take(self, row: RowChanged) -> None:
-        """It is delivered."""
-        if row.order is not None:
-            self.order, self.tx, self.total_order = row.order, row.tx, row.total_order or 0
-            self.ts_ms = max(self.ts_ms, row.ts_ms)
+        ...
 
 
 @dataclass(slots=True)
 class _Log:
+    """One log, as far as it is read."""
+
     name: str
     messages: Iterator[Message]
     offset: int
     """Behind the last message that was delivered."""
-    seen: _Seen
-    head: RowChanged | TransactionEnded | None = None
-    head_offset: int = -1
-    old: dict[str, set[int]] = field(default_factory=dict)
-    """Transaction → places within it of changes that were delivered before."""
+    pass_: _Pass
+    own: dict[str, Seen] = field(default_factory=dict)
+    """Origin → what of it was delivered out of this log."""
+    again: dict[str, Again] = field(default_factory=dict)
+    ahead: deque[tuple[int, RowChanged | TransactionEnded]] = field(default_factory=deque)
+    """What is read and not delivered."""
+    old: dict[str, dict[int, str]] = field(default_factory=dict)
+    """Transaction → its changes that were delivered before, by their place in it → collection."""
     text: str = ""
     """Of its part of a place."""
     is_behind: bool = False
     """Something was skipped since the last message that was delivered."""
 
-    def pop(self, *, is_seen: bool = True) -> None:
-        """The head is taken; what lies before it counts as delivered, unless that is noted later."""
-        if is_seen and isinstance(self.head, RowChanged):
-            self.seen.take(self.head)
-        self.offset, self.head, self.is_behind = self.head_offset + 1, None, False
-        self.note()
+    def seen(self, row: RowChanged) -> tuple[Seen, Seen]:
+        """What was delivered of the row's log, and of this piece of it."""
+        own = _of(self.own, row.at.origin)
+        return (_of(self.pass_.shared, row.at.origin) if self.pass_.is_one else own), own
 
-    def pass_over(self, offset: int) -> None:
-        """A message said nothing."""
-        if not self.is_behind:
-            self.offset = offset + 1
-            self.note()
+    def row(self) -> RowChanged | None:
+        """The next change that was not delivered before; None: no more is known."""
+        while self.ahead or self._fill():
+            row = self.ahead[0][1]
+            if isinstance(row, RowChanged):
+                if not self._drops(row, self.ahead[0][0]):
+                    return row
+            self.ahead.popleft()
+        return None
 
-    def skip(self, row: RowChanged) -> None:
-        """The head was delivered before. The offset stays: it is met again if nothing else is delivered behind it."""
-        self.old.setdefault(row.tx or "", set()).add(row.total_order or 0)
-        self.head, self.is_behind = None, True
+    def end(self) -> TransactionEnded | None:
+        """The next end of a transaction."""
+        while self.ahead or self._fill():
+            end = self.ahead[0][1]
+            if isinstance(end, TransactionEnded):
+                return end
+            raise Corrupt(
+                "the log of transactions holds a change of a row; nothing more was written",
+                advice="Name Debezium's topic of transaction metadata under `transactions`, and no topic of a table",
+                **self.pass_.logs.where(self.name, self.ahead[0][0]),
+            )
+        return None
 
-    def note(self) -> None:
+    def pop(self) -> None:
+        """The head is delivered."""
+        offset, head = self.ahead.popleft()
+        if isinstance(head, RowChanged):
+            self.take(head)
+        self.moved(offset)
+
+    def take(self, row: RowChanged) -> None:
+        """It counts as delivered."""
+        seen, own = self.seen(row)
+        seen.take(row.at)
+        if own is not seen and row.order is not None:
+            own.digests = [*own.digests[1 - OWN_MAX :], row.at.digest]
+        if row.at.origin in self.again:
+            self.again[row.at.origin].in_gtid = 0
+
+    def moved(self, offset: int) -> None:
+        """The message there is delivered, and what lies before it."""
+        self.offset, self.text = offset + 1, ""
+        self.is_behind = any(one.digests for one in self.again.values())
+
+    def finds(self, tx: str) -> str | None:
+        """Whether a change of the transaction is further on, `old` or `new`; None: as far as is known there is none."""
+        n = 0
+        while n < AHEAD_MAX and (n < len(self.ahead) or self._fill()):
+            offset, row = self.ahead[n]
+            if isinstance(row, RowChanged) and self._drops(row, offset):
+                del self.ahead[n]
+                if row.tx == tx:
+                    return "old"
+                continue
+            if isinstance(row, RowChanged) and row.tx == tx:
+                return "new"
+            n += 1
+        return None
+
+    def _fill(self) -> bool:
+        """Reads on to the next message that says something."""
+        for message in self.messages:
+            read = self.pass_.read(self, message)
+            if read is not None:
+                self.ahead.append((message.offset, read))
+                return True
+            if not self.is_behind and not self.ahead:
+                self.offset, self.text = message.offset + 1, ""
+        return False
+
+    def _drops(self, row: RowChanged, offset: int) -> bool:
+        """Whether it was delivered before, and is skipped; it is met again if nothing is delivered behind it."""
+        (seen, own), pass_, at = self.seen(row), self.pass_, row.at
+        again = self.again.get(at.origin)
+        if again is None:
+            again = self.again[at.origin] = Again()
+        try:
+            is_again, is_known = is_old(at, seen, again, own)
+        except WentBack as error:
+            raise pass_.went_back(self, row, offset, str(error)) from error
+        left_out = pass_.done.get(at.tx) if at.tx is not None else None
+        if left_out is not None:
+            if row.collection in left_out:
+                raise pass_.went_back(self, row, offset, "its transaction was applied without it")
+            is_again = is_known = True
+        if is_again:
+            is_last = any(one.digests and one.digests[-1] == at.digest for one in (seen, own))
+            again.add(offset, at, seen, is_known=is_known, is_last=is_last)
+            if at.tx is not None and pass_.logs.transactions is not None:
+                self.old.setdefault(at.tx, {})[at.total_order or 0] = row.collection
+            self.is_behind = True
+            return True
+        # One that was read before them, and waits, says nothing of them.
+        if at.order is not None and offset > again.offset and (is_known or not again.is_over or again.digests):
+            if not is_known:
+                self.prove(again, row)
+            again.settle()
+        return False
+
+    def prove(self, again: Again, row: RowChanged | None = None) -> None:
+        """Nothing, if the changes that look old were delivered.
+
+        Raises:
+            Corrupt: One was not.
+        """
+        if again.is_known or not again.count:
+            return
+        if self.pass_.is_one:
+            self.pass_.look_up(again.digests)
+        if again.digests:
+            offset = min(again.digests.values())
+            raise self.pass_.went_back(self, row, offset, "no change that was delivered came with them")
+
+    def note(self) -> str:
         """Its part of a place."""
-        seen = self.seen
-        state = [self.offset, seen.order, seen.tx, seen.total_order, seen.ts_ms]
-        self.text = f"{json.dumps(self.name)}:{json.dumps(state, separators=(',', ':'))}"
+        if not self.text:
+            own = {origin: one.written() for origin, one in self.own.items()}
+            state = [self.offset, own] if any(own.values()) else [self.offset]
+            self.text = f"{json.dumps(self.name)}:{json.dumps(state, separators=(',', ':'))}"
+        return self.text
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One reading of all logs: what is known of all of them together."""
+
+    logs: Logs
+    routes: Routes
+    all: dict[str, _Log] = field(default_factory=dict)
+    shared: dict[str, Seen] = field(default_factory=dict)
+    """Where the logs are pieces of one: origin → what of it was delivered."""
+    done: dict[str, list[str]] = field(default_factory=dict)
+    """The last transactions that were delivered → collections of which they were delivered without changes."""
+    waits_for: str | None = None
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the logs are pieces of one."""
+        return self.logs.is_one
+
+    def finish(self, id: str, left_out: Sequence[str]) -> None:
+        """A transaction is delivered."""
+        self.done[id] = list(left_out)
+        while len(self.done) > DONE_MAX:
+            del self.done[next(iter(self.done))]
+
+    def here(self) -> str:
+        """Where all logs are: a place without its beginning."""
+        parts = ['"logs":{' + ",".join([log.note() for log in self.all.values()]) + "}"]
+        more: dict[str, Any] = {
+            "seen": {origin: one.written() for origin, one in self.shared.items()},
+            "done": self.done,
+            "tables": self.routes.met,
+        }
+        parts += [f'"{name}":{json.dumps(value, separators=(",", ":"))}' for name, value in more.items() if value]
+        return ",".join(parts)
+
+    def read(self, log: _Log, message: Message) -> envelope.Envelope:
+        """What a message says."""
+        try:
+            value = None if message.value is None else record(message.value)
+            key = None if message.key is None else record(message.key)
+            if message.may_be_wrapped and isinstance(value, dict) and value.keys() in ({"key", "value"}, {"value"}):
+                value, key = value["value"], value.get("key")
+            return envelope.read(value, key)
+        except ValueError as error:  # of which NotAnEnvelope
+            raise Corrupt(
+                f"not a Debezium envelope: {error}; nothing of it was written",
+                **self.logs.where(log.name, message.offset),
+            ) from error
+
+    def look_up(self, digests: dict[str, int]) -> None:
+        """Takes out those changes that were delivered out of any log."""
+        ends = {name: log.offset for name, log in self.all.items() if not self.logs.is_transactions(name)}
+        for name, messages in self.logs.read({}, ends):
+            if name in ends:
+                for message in messages:
+                    if not digests:
+                        return
+                    read = self.read(self.all[name], message)
+                    if isinstance(read, RowChanged):
+                        digests.pop(read.at.digest, None)
+
+    def went_back(self, log: _Log, row: RowChanged | None, offset: int, why: str) -> Corrupt:
+        """The error of a change that lies before what was delivered, and was not delivered."""
+        facts: dict[str, Any] = {}
+        if row is not None:
+            facts = {"table": row.collection, "last": log.seen(row)[0].order, "now": row.order}
+        return Corrupt(
+            f"the source's positions went back to changes that were never applied ({why}): its log was begun anew, it failed "
+            "over to a server that had other changes, or a file came late; nothing more was written",
+            advice=f"If a file came late, take it out of the folder. Otherwise: {ANEW}",
+            **facts,
+            **self.logs.where(log.name, offset),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +353,7 @@ class DebeziumChanges:
     logs: Logs
     tables: Mapping[str, str] = field(default_factory=dict)
     """Source table, with or without its schema → target table; others keep their name."""
+    clock: Callable[[], float] = time.time
 
     def fingerprint(self) -> object:
         return self.logs.fingerprint()
@@ -177,177 +365,278 @@ class DebeziumChanges:
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
         at = self.logs.at()
-        state = places.read(places.DEBEZIUM, after, place, at=at).get("logs", {})
-        end = None if until is None else places.read(places.DEBEZIUM, after, until, at=at).get("logs", {})
-        shared = _Seen()
-        logs: dict[str, _Log] = {}
-        starts = {name: one[0] for name, one in state.items()}
-        ends = None if end is None else {name: one[0] for name, one in end.items()}
-        for name, messages in self.logs.read(starts, ends):
+        was = places.read(places.DEBEZIUM, after, place, at=at)
+        state = dict(was.get("logs", {}))
+        ends: dict[str, int] | None = None
+        if until is not None:
+            ends = {name: one[0] for name, one in places.read(places.DEBEZIUM, after, until, at=at)["logs"].items()}
+        known: Mapping[str, Any] = {}
+        if isinstance(self.logs, Recognizes):
+            known, names = self.logs.recognize(was.get("known", {}), {name: one[0] for name, one in state.items()})
+            state = {name: state[old] for name, old in names.items() if old in state}
+            if ends is not None:
+                gone = {name: end for name, end in ends.items() if name not in names.values()}
+                ends = {**gone, **{name: ends[old] for name, old in names.items() if old in ends}}
+        pass_ = _Pass(self.logs, Routes(self.tables, dict(was.get("tables", {}))))
+        pass_.shared.update({origin: Seen.read(one) for origin, one in was.get("seen", {}).items()})
+        pass_.done.update({id: list(one) for id, one in was.get("done", {}).items()})
+        for name, messages in self.logs.read({name: one[0] for name, one in state.items()}, ends):
             offset, *seen = state.get(name, [0])
-            log = _Log(name, messages, offset, shared if self.logs.is_one else _Seen())
-            if seen and seen[0] is not None:
-                last = _Seen(tuple(seen[0]), *seen[1:])
-                if log.seen.order is None or (last.order or ()) > log.seen.order:
-                    log.seen.order, log.seen.tx, log.seen.total_order = last.order, last.tx, last.total_order
-                log.seen.ts_ms = max(log.seen.ts_ms, last.ts_ms)
-            logs[name] = log
-        for log in logs.values():
-            log.note()
-        data = [log for name, log in logs.items() if not self.logs.is_transactions(name)]
-        if self.logs.transactions is None:
-            groups = self._merged(data)
-        else:
-            groups = self._whole(data, [log for name, log in logs.items() if self.logs.is_transactions(name)])
-        head = places.written(places.DEBEZIUM, {} if at is None else {"at": at})[:-1] + ',"logs":{'
+            log = pass_.all[name] = _Log(name, messages, offset, pass_, _own(seen))
+            if pass_.is_one and "" in log.own:
+                self._adopt(pass_, log.own.pop(""))
+        facts: dict[str, Any] = {**({} if at is None else {"at": at}), **({"known": known} if known else {})}
+        head = places.written(places.DEBEZIUM, facts)[:-1] + ","
 
         def here() -> str:
-            return head + ",".join([log.text for log in logs.values()]) + "}}"
+            return head + pass_.here() + "}"
 
-        began, known = here(), after
+        began, first = pass_.here(), after
         # A group waits for the next: at the end of a pass, its place is behind the messages that say nothing, too.
         held: list[Change] = []
         try:
-            for rows in groups:
+            for rows in self._groups(pass_):
                 if held:
                     yield tuple(held)
                 held = []
-                text, rows = here(), envelope.joined(rows)
-                for row in rows:
+                changes = envelope.joined(rows)
+                routed = [pass_.routes.target(row.collection, row.table) for row in changes]
+                text = here()
+                for row, table in zip(changes, routed, strict=True):
                     after += 1
                     held.append(
                         Change(
-                            seq=after, tx=row.tx if len(rows) > 1 else None, table=self._table(row), op=row.op,
+                            seq=after, tx=_tx(row) if len(changes) > 1 else None, table=table, op=row.op,
                             before=row.before, after=row.after, is_partial=row.is_partial,
-                            place=text if len(held) + 1 == len(rows) else None,
+                            place=text if len(held) + 1 == len(changes) else None,
                         )
                     )  # fmt: skip
         except HeadgateError:
             if held:
                 yield tuple(held)
             raise
+        if until is not None:
+            if held:
+                yield tuple(held)
+            return
+        waits = places.waits(pass_.waits_for, was, int(self.clock() * 1000))
+        last = here()[:-1] + (f',"waits":{json.dumps(waits)}' if waits else "") + "}"
         if held:
-            yield (*held[:-1], replace(held[-1], place=here()))
-        elif until is None and known >= 0 and here() != began:
-            yield (Change(seq=known, tx=None, table="", op="mark", place=here()),)
+            yield (*held[:-1], replace(held[-1], place=last))
+        elif first >= 0 and (pass_.here() != began or waits != was.get("waits") or known != was.get("known", {})):
+            yield (Change(seq=first, tx=None, table="", op="mark", place=last),)
 
-    def _table(self, row: RowChanged) -> str:
-        return self.tables.get(row.collection) or self.tables.get(row.table) or row.table
+    @staticmethod
+    def _adopt(pass_: _Pass, one: Seen) -> None:
+        """What an earlier version wrote for each file: the highest counts for all."""
+        before = pass_.shared.get("")
+        if before is None or (one.order or ()) > (before.order or ()):
+            one.ts_ms = max(one.ts_ms, before.ts_ms if before is not None else 0)
+            pass_.shared[""] = one
 
-    def _merged(self, logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
-        """Change by change; first what has no place, log by log."""
-        heap: list[tuple[bool, Order, int]] = []
+    def _groups(self, pass_: _Pass) -> Iterator[Sequence[RowChanged]]:
+        data = [log for name, log in pass_.all.items() if not self.logs.is_transactions(name)]
+        if self.logs.transactions is None:
+            yield from _merged(data)
+        else:
+            ends = [log for name, log in pass_.all.items() if self.logs.is_transactions(name)]
+            yield from _whole(pass_, data, ends)
+        for log in data:
+            for again in log.again.values():
+                if again.count and not again.is_known and (pass_.is_one or not again.is_over):
+                    if pass_.is_one:
+                        log.prove(again)
+                        again.settle()
+                    else:
+                        where = ", ".join(f"{k}={v}" for k, v in self.logs.where(log.name, again.offset).items())
+                        pass_.waits_for = pass_.waits_for or (
+                            f"the last change that was applied to come again: what follows {where} looks as if it was sent again"
+                        )
 
-        def push(number: int) -> None:
-            head = self._row(logs[number])
-            if head is not None:
-                heapq.heappush(heap, (head.order is not None, head.order or (), number))
 
-        for number in range(len(logs)):
-            push(number)
-        while heap:
-            _, order, number = heapq.heappop(heap)
-            row = self._row(logs[number])
-            # If another piece of the log had what was pushed, it is old by now, and this is the next.
-            if row is not None and (row.order or ()) == order:
-                logs[number].pop()
+def _of(seen: dict[str, Seen], origin: str) -> Seen:
+    """What was delivered of an origin's log."""
+    found = seen.get(origin)
+    if found is None:
+        # An earlier version did not write whose position it is: it is of the first origin that is met.
+        found = seen[origin] = seen.pop("") if "" in seen else Seen()
+    return found
+
+
+def _own(seen: Sequence[Any]) -> dict[str, Seen]:
+    """What a place says of one log."""
+    if not seen:
+        return {}
+    if isinstance(seen[0], dict):
+        return {origin: Seen.read(one) for origin, one in seen[0].items()}
+    if seen[0] is None:
+        return {}
+    order, tx, total_order, ts_ms = seen  # as earlier versions wrote it
+    return {"": Seen(order=tuple(order), tx=tx, total_order=total_order, ts_ms=ts_ms)}
+
+
+def _tx(row: RowChanged) -> str:
+    """The transaction of a change that does not stand alone."""
+    return row.tx or f"{row.at.origin} {row.at.transaction or row.order}"
+
+
+def _merged(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
+    """Change by change; first what has no position, log by log.
+
+    Positions of one origin are in order; between origins the time decides.
+    """
+    without: list[int] = []
+    heaps: dict[str, list[tuple[Order, int, int]]] = {}
+
+    def push(number: int) -> None:
+        row = logs[number].row()
+        if row is None:
+            return
+        if row.order is None:
+            heapq.heappush(without, number)
+        else:
+            # After a fail-over the positions are another server's.
+            whose = row.at.origin if row.at.gtid is None else f"{row.at.origin} {row.at.gtid[0]}"
+            heapq.heappush(heaps.setdefault(whose, []), (row.order, number, row.at.ts_ms))
+
+    def popped(number: int, order: Order | None, like: RowChanged | None = None) -> RowChanged | None:
+        # If another piece of the log had what was pushed, it is old by now, and this is the next.
+        row = logs[number].row()
+        if row is None or row.order != order:
+            return None
+        if like is not None and (row.op != "t" or row.at.transaction != like.at.transaction):
+            return None
+        logs[number].pop()
+        return row
+
+    for number in range(len(logs)):
+        push(number)
+    while without or any(heaps.values()):
+        if without:
+            number = heapq.heappop(without)
+            row = popped(number, None)
+            if row is not None:
                 yield (row,)
             push(number)
+            continue
+        heap = min((one for one in heaps.values() if one), key=lambda one: one[0][2])
+        order, number, _ = heapq.heappop(heap)
+        row = popped(number, order)
+        rows = [] if row is None else [row]
+        while row is not None and row.op == "t":
+            # One statement that empties several tables is one record of the log, and only all of it fits foreign keys.
+            push(number)
+            if not heap or heap[0][0] != order:
+                break
+            _, number, _ = heapq.heappop(heap)
+            row = popped(number, order, rows[0])
+            if row is not None:
+                rows.append(row)
+        if rows:
+            yield rows
+        if row is None or row.op != "t":
+            push(number)
 
-    def _whole(self, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
-        """Transactions in the order of their ends, as far as they are complete."""
-        while True:
-            for log in logs:
-                while (row := self._row(log)) is not None and row.tx is None:
-                    log.pop(is_seen=not self.logs.is_one)  # another piece may have what lies before it
-                    yield (row,)
-            last = next((log for log in ends if self._head(log) is not None), None)
-            if last is None or not isinstance(last.head, TransactionEnded):
-                return
-            end, wanted = last.head, sum(n for name, n in last.head.counts.items() if self.logs.has(name))
-            places_before = [log.text for log in logs]
-            rows, is_all_known = self._of_transaction(logs, end.id)
-            known = {row.total_order for _, row in rows if row.tx is not None}
-            known.update(*(log.old.get(end.id, ()) for log in logs))
-            if len(known) < wanted and not is_all_known:
-                for log, text in zip(logs, places_before, strict=True):
-                    log.text = text  # its rows are not delivered
-                return
-            if len(known) != wanted:
-                raise Corrupt(
-                    "a transaction does not have as many changes as its end says; nothing of it was written",
-                    advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {ANEW}",
-                    transaction=end.id, expected=wanted, found=len(known), **self.logs.where(last.name, last.head_offset),
-                )  # fmt: skip
+
+def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
+    """Transactions in the order of their ends, as far as they are complete."""
+    while True:
+        yield from _alone(logs)
+        last = next((log for log in ends if log.end() is not None), None)
+        if last is None:
+            row = next((row for log in logs if (row := log.row()) is not None), None)
+            if row is not None:
+                pass_.waits_for = (
+                    f"the end of transaction {row.tx}" if row.tx else "transactions that were begun before"
+                )
+            return
+        end = last.end()
+        assert end is not None
+        if end.id in pass_.done:  # it was sent again
             last.pop()
-            if rows:
-                yield [row for _, row in sorted(rows, key=lambda one: one[0])]
-            else:  # its end was sent again, too; what was met again on the way to it has served
-                for log in logs:
-                    log.old.pop(end.id, None)
-
-    def _of_transaction(self, logs: Sequence[_Log], id: str) -> tuple[list[tuple[int, RowChanged]], bool]:
-        """Its changes, with what they are sorted by; and whether no log can have more of them."""
-        rows: list[tuple[int, RowChanged]] = []
-        taken: list[tuple[_Log, RowChanged]] = []
-        seen: set[int] = set()
-        is_all_known = True
+            continue
+        before = [(log.offset, log.is_behind) for log in logs]
+        rows, is_all_known = _of_transaction(logs, end.id)
+        found = {row.total_order or 0: row.collection for _, row in rows if row.tx is not None}
         for log in logs:
-            place = 0
-            while (row := self._row(log)) is not None and row.tx in (id, None):
-                if row.total_order in seen:
-                    log.skip(row)
-                    continue
-                log.pop(is_seen=False)
-                taken.append((log, row))
-                place = row.total_order or place  # one that stands alone stays behind its neighbour
-                rows.append((place, row))
-                if row.total_order is not None:
-                    seen.add(place)
-            is_all_known &= row is not None
+            found.update(log.old.get(end.id, {}))
+        counts = dict.fromkeys([*end.counts, *found.values()], 0)
+        for collection in found.values():
+            counts[collection] += 1
+        left_out = [name for name, n in counts.items() if not n and not pass_.logs.has(name)]
+        missing = {name: end.counts.get(name, 0) - n for name, n in counts.items() if name not in left_out}
+        missing = {name: n for name, n in missing.items() if n}
+        if missing and not rows and any(log.finds(end.id) == "old" for log in logs):
+            missing = {}  # all of it was delivered, and sent again behind a part of a later one
+        if any(n < 0 for n in missing.values()) or (missing and is_all_known):
+            raise Corrupt(
+                "a transaction does not have as many changes as its end says; nothing of it was written",
+                advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {ANEW}",
+                transaction=end.id, expected=sum(n for name, n in end.counts.items() if name not in left_out),
+                found=len(found), tables=", ".join(missing), **pass_.logs.where(last.name, last.ahead[0][0]),
+            )  # fmt: skip
+        if missing:
+            for log, (offset, is_behind) in zip(logs, before, strict=True):
+                log.offset, log.is_behind, log.text = offset, is_behind, ""  # its rows are not delivered
+            lacks = ", ".join(f"{n} of {name}" for name, n in missing.items())
+            pass_.waits_for = f"changes of transaction {end.id}: {lacks}"
+            return
         # Not before all are found: in pieces of one log, what comes later in a piece may lie before what was taken.
-        for log, row in sorted(taken, key=lambda one: (one[1].order or (), one[1].total_order or 0)):
-            log.seen.take(row)
-            log.note()
-        return rows, is_all_known
+        for log, row in sorted(rows, key=lambda one: (one[1].order or (), one[1].total_order or 0)):
+            log.take(row)
+            log.text = ""
+        last.pop()
+        pass_.finish(end.id, left_out)
+        for log in logs:
+            log.old.pop(end.id, None)  # what was met again on the way to it has served
+        if rows:
+            yield _in_order([row for _, row in rows])
 
-    def _row(self, log: _Log) -> RowChanged | None:
-        """The next change of a log of changes."""
-        while isinstance(head := self._head(log), TransactionEnded):
-            log.head = None
-        return head
 
-    def _head(self, log: _Log) -> RowChanged | TransactionEnded | None:
-        """The next of what a log says that was not delivered before; None: no more is known."""
-        while True:
-            while log.head is None:
-                message = next(log.messages, None)
-                if message is None:
-                    return None
-                log.head, log.head_offset = self._read(log, message), message.offset
-                if log.head is None:
-                    log.pass_over(message.offset)
-            if not isinstance(log.head, RowChanged) or not self._is_old(log, log.head):
-                return log.head
-            log.skip(log.head)
+def _alone(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
+    """Changes without a transaction at the heads, as far as none with one lies before them in their log."""
+    while True:
+        heads = []
+        for log in logs:
+            while (row := log.row()) is not None and row.tx is None and row.order is None:
+                log.pop()
+                yield (row,)
+            if row is not None:
+                heads.append((row, log))
+        free = [(row, log) for row, log in heads if row.tx is None]
+        if not free:
+            return
+        row, log = min(free, key=lambda one: (one[0].at.origin, one[0].order or ()))
+        for other, _ in heads:
+            if other.tx and other.at.origin == row.at.origin and (other.order or ()) < (row.order or ()):
+                return
+        log.pop()
+        yield (row,)
 
-    def _is_old(self, log: _Log, row: RowChanged) -> bool:
-        try:
-            return log.seen.is_old(row)
-        except ValueError as error:
-            raise Corrupt(
-                "the source's positions went back: its log was begun anew; nothing more was written",
-                advice=ANEW,
-                table=row.collection, last=log.seen.order, now=row.order, **self.logs.where(log.name, log.head_offset),
-            ) from error  # fmt: skip
 
-    def _read(self, log: _Log, message: Message) -> envelope.Envelope:
-        try:
-            value, key = (None if one is None else numbers.loads(one) for one in (message.value, message.key))
-            return envelope.read(value, key)
-        except ValueError as error:  # of which NotAnEnvelope, and what is not JSON or not UTF-8
-            what = str(error) if isinstance(error, NotAnEnvelope) else f"it is not JSON ({error})"
-            raise Corrupt(
-                f"not a Debezium envelope: {what}; nothing of it was written",
-                **self.logs.where(log.name, message.offset),
-            ) from error
+def _of_transaction(logs: Sequence[_Log], id: str) -> tuple[list[tuple[_Log, RowChanged]], bool]:
+    """Its changes at the heads of the logs, taken off; and whether each log has others behind them."""
+    rows: list[tuple[_Log, RowChanged]] = []
+    seen: set[int] = set()
+    is_all_known = True
+    for log in logs:
+        while (row := log.row()) is not None and row.tx in (id, None):
+            offset, _ = log.ahead.popleft()
+            if row.total_order is not None and row.total_order in seen:
+                log.is_behind = True
+                continue
+            log.moved(offset)
+            rows.append((log, row))
+            if row.total_order is not None:
+                seen.add(row.total_order)
+        is_all_known &= row is not None
+    return rows, is_all_known
+
+
+def _in_order(rows: Sequence[RowChanged]) -> list[RowChanged]:
+    """The changes of a transaction; one that stands alone stays behind its neighbour."""
+    placed, place = [], 0
+    for row in rows:
+        place = row.total_order or place
+        placed.append((place, row))
+    return [row for _, row in sorted(placed, key=lambda one: one[0])]

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.core.keys import numbers
-from headgate.errors import CheckpointMismatch, Unavailable
+from headgate.errors import CheckpointMismatch
 from headgate.sources.debezium import Message
 from headgate.sources.files import at, paths_of, stat_of
-
-WRAPPED = ({"key", "value"}, {"value"})
+from headgate.sources.lines import TooLong, lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,24 +62,8 @@ class EnvelopeFiles:
 
 
 def _lines(path: Path, start: int, end: int | None) -> Iterator[Message]:
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines):
-                if end is not None and number >= end:
-                    return
-                if number >= start and line.strip():
-                    yield _message(number, line)
-    except OSError as error:
-        raise Unavailable(f"a file of changes cannot be read: {error.strerror}", file=path) from error
-
-
-def _message(number: int, line: bytes) -> Message:
-    if line.startswith((b'{"key"', b'{"value"')):
-        try:
-            record = numbers.loads(line)
-        except ValueError:
-            return Message(number, line, None)  # where it is decoded, it is named
-        if record.keys() in WRAPPED:
-            value, key = record["value"], record.get("key")
-            return Message(number, json.dumps(value).encode(), None if key is None else json.dumps(key).encode())
-    return Message(number, line, None)
+    for number, line in enumerate(lines(path)):
+        if end is not None and number >= end:
+            return
+        if number >= start and (isinstance(line, TooLong) or line.strip()):
+            yield Message(number, line, None, may_be_wrapped=True)

@@ -1,7 +1,6 @@
 """Debezium's JSON envelopes: what one message says, with or without its schema.
 
-Rules for editors: a message that is not understood is an error, never skipped; what is skipped is listed here. Whether two
-positions of a source can be compared is said here, and nowhere else.
+Rules for editors: a message that is not understood is an error, never skipped; what is skipped is listed here.
 
 Source: Debezium's documentation of its connectors, "Data change events" and "Transaction metadata".
 """
@@ -16,7 +15,9 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
+from headgate.core.keys import positions
 from headgate.core.keys.change import Image, Op
+from headgate.core.keys.positions import Order, Position
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """In place of a large value that did not change and that the source did not send."""
@@ -29,7 +30,6 @@ UNAVAILABLE_VALUES = (
 STAND_INS: tuple[object, ...] = ("", 0, "AA==", "1970-01-01T00:00:00Z", "00:00:00Z", "{}", [], {})
 """What PostgreSQL's connector sends for a value that it does not know, if the column is NOT NULL and has no default."""
 EPOCH = datetime(1970, 1, 1)
-Order = tuple[int, ...]
 
 
 class NotAnEnvelope(ValueError):
@@ -47,16 +47,26 @@ class RowChanged:
     """With them, as transaction metadata and topics name it."""
     before: Image | None
     after: Image | None
-    tx: str | None
-    """Its transaction, if the source sends transaction metadata."""
-    total_order: int | None
-    """Its place within the transaction, from 1."""
-    order: Order | None
-    """Its place in the source, never falling within a log; several rows may have one. None: not told, or a snapshot."""
-    ts_ms: int
-    """When it was made at the source; 0: not told."""
+    at: Position
     is_partial: bool = False
     """`after` lacks large values that did not change."""
+    is_snapshot: bool = False
+    """A snapshot read it."""
+
+    @property
+    def tx(self) -> str | None:
+        """Its transaction, if the source sends transaction metadata."""
+        return self.at.tx
+
+    @property
+    def total_order(self) -> int | None:
+        """Its place within the transaction, from 1."""
+        return self.at.total_order
+
+    @property
+    def order(self) -> Order | None:
+        """Its place in the source, never falling within a log; several rows may have one. None: unknown, or a snapshot."""
+        return self.at.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,11 +144,7 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
         if before is None:
             raise NotAnEnvelope("a deleted row has neither a before-image nor a key")
     try:
-        transaction = value.get("transaction") or {}
-        total_order = int(transaction["total_order"]) if transaction else None
-        is_snapshot = op == "r" or str(source.get("snapshot") or "false").lower() != "false"
-        order = None if is_snapshot else _order(source)
-        ts_ms = int(source.get("ts_ms") or 0)
+        at = _position(value, source)
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
     names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
@@ -148,10 +154,29 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
         # A row that a snapshot read may be there already: it is written over.
         op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=".".join(names),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
-        tx=str(transaction["id"]) if transaction else None, total_order=total_order,
-        order=order, ts_ms=ts_ms,
+        at=at, is_snapshot=_snapshot(value) != "",
         is_partial=op in ("c", "u") and after is not None and len(after) < len(value["after"]),
     )  # fmt: skip
+
+
+def _position(value: Mapping[str, Any], source: Mapping[str, Any]) -> Position:
+    transaction = value.get("transaction") or {}
+    snapshot, server = _snapshot(value), source.get("server_id")
+    return Position(
+        origin=positions.origin(source), order=None if snapshot else positions.order(source),
+        digest=positions.digest(value, source), gtid=positions.gtid(source),
+        server=server if isinstance(server, int) else None, ts_ms=int(source.get("ts_ms") or 0),
+        tx=str(transaction["id"]) if transaction else None,
+        total_order=int(transaction["total_order"]) if transaction else None,
+        transaction=str(source.get("txId") or source.get("gtid") or ""),
+        begins_log=snapshot not in ("", "incremental"),
+    )  # fmt: skip
+
+
+def _snapshot(value: Mapping[str, Any]) -> str:
+    """What kind of snapshot read the row; empty: none."""
+    said = str((value.get("source") or {}).get("snapshot") or "false").lower()
+    return said if said != "false" else "true" if value["op"] == "r" else ""
 
 
 def _known(before: object, schema: object, key: object) -> object:
@@ -211,25 +236,6 @@ def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
         else:
             found.append(row)
     return found
-
-
-# ------------------------------------------------------------------------------------------------ places in the source
-
-
-def _order(source: Mapping[str, Any]) -> Order | None:
-    """The place of an event. Coarse where a finer number may fall: a change that looks old is dropped, so it must be."""
-    if source.get("commit_lsn"):  # SQL Server, Db2, Informix
-        return tuple(int(str(source.get(name) or "0").replace(":", ""), 16) for name in ("commit_lsn", "change_lsn"))
-    if source.get("commit_scn"):  # Oracle; transactions may share it
-        return (int(source["commit_scn"]),)
-    if source.get("lsn") is not None and isinstance(source.get("sequence"), str):
-        # PostgreSQL: transactions overlap in the log, so that the record alone may fall. The commit before does not.
-        before = source["sequence"].strip("[] ").split(",")[0].strip(' "')
-        return (int(before) if before.isdigit() else 0, int(source["lsn"]))
-    if source.get("file") and source.get("pos") is not None:  # MySQL, MariaDB
-        number = str(source["file"]).rpartition(".")[2]
-        return (int(number), int(source["pos"])) if number.isdigit() else None
-    return None
 
 
 # ------------------------------------------------------------------------------------------------ values with a schema

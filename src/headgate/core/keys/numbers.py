@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
+
+DIGITS_MAX = 150_000
+"""A number with more places before or behind its point is refused: no database has it, and written out it fills memory."""
 
 
 def loads(text: str | bytes) -> Any:
@@ -23,5 +26,10 @@ def dumps(value: object) -> str:
 
 def _exact(text: str) -> float | Decimal:
     rounded = float(text)
-    exact = Decimal(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        exact = Decimal("inf")
+    if exact.is_infinite() or (exact and abs(exact.adjusted()) > DIGITS_MAX):
+        raise ValueError(f"a number has more than {DIGITS_MAX:,} places")
     return rounded if exact == Decimal(repr(rounded)) else exact

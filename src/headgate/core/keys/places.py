@@ -58,3 +58,26 @@ def other(found: str, wanted: str, position: int, **facts: object) -> Checkpoint
         position=position,
         **facts,
     )
+
+
+def waits(what: str | None, was: Mapping[str, Any], now_ms: int) -> Mapping[str, Any] | None:
+    """What a source waits for, and since when, as a part of its place: `since_ms` stays while it is the same.
+
+    Args:
+        what: None: it waits for nothing.
+        was: The facts of the place before.
+        now_ms: The wall clock.
+    """
+    if what is None:
+        return None
+    before = was.get("waits") or {}
+    return {"for": what, "since_ms": before["since_ms"] if before.get("for") == what else now_ms}
+
+
+def waiting(place: str | None) -> tuple[str, int] | None:
+    """What the source of a place waits for, and since when (wall clock, ms); None: for nothing."""
+    try:
+        found = json.loads(place or "{}").get("waits")
+        return None if found is None else (str(found["for"]), int(found["since_ms"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
