@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
 
+from headgate.core.keys import places
 from headgate.core.keys.apply import DeadLetter, Progress
 from headgate.core.keys.change import Batch
 from headgate.core.spec import (
@@ -132,6 +133,10 @@ class Standing:
     pending: int | None
     """The place where a batch ends that was begun and is not complete."""
     dead_rows: int
+    waits_for: str | None = None
+    """What the source has to send before anything more is applied."""
+    waits_since_ms: int | None = None
+    """Wall clock."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,6 +150,8 @@ class SyncReport:
     set_apart: int = 0
     position: int | None = None
     """None: nothing was applied."""
+    waits_for: str | None = None
+    """What the source has to send before anything more is applied, as of the last batch."""
 
     def add(self, applied: AppliedBatch) -> None:
         """One more batch is in."""
@@ -152,6 +159,7 @@ class SyncReport:
         rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
         self.batches, self.changes = self.batches + 1, self.changes + applied.changes
         self.rows, self.set_apart, self.position = self.rows + rows - dead, self.set_apart + dead, applied.through
+        self.waits_for = (places.waiting(applied.place) or (None, 0))[0]
 
 
 class SyncKeys(TypedDict, total=False):
@@ -319,6 +327,7 @@ class Keeper:
         """
         progress = self._target.progress(self.stream)
         has_begun = progress is not None and progress.position >= 0
+        waits_for, since_ms = (None if progress is None else places.waiting(progress.place)) or (None, None)
         return Standing(
             sync=self.name,
             stream=self.stream,
@@ -327,6 +336,8 @@ class Keeper:
             epoch=0 if progress is None else progress.epoch,
             pending=None if progress is None else progress.pending,
             dead_rows=self._target.dead_count(self.stream),
+            waits_for=waits_for,
+            waits_since_ms=since_ms,
         )
 
     def dead_letters(self, rows_max: int) -> tuple[DeadLetter, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from headgate.core.keys.places import waiting
 from headgate.errors import Corrupt, InvalidRequest
 from headgate.sources.debezium import DebeziumChanges, Message
 from headgate.sources.debezium_files import EnvelopeFiles
+from tests.cli.command import headgate
 
 Groups = list[tuple[Change, ...]]
 
@@ -340,6 +343,33 @@ def test_what_a_sync_waits_for_is_in_its_place_with_the_time() -> None:
     assert ids([group]) == [1, 2]
     assert waiting(group[-1].place) is None
     assert b
+
+
+def test_the_commands_say_what_a_sync_waits_for(tmp_path: Path) -> None:
+    """From the first pass on, though nothing was applied yet; a number that no float holds and a wrapped line are read."""
+    (tmp_path / "e").mkdir()
+    ends = tmp_path / "e" / "ends"
+    ends.write_text(json.dumps({"status": "BEGIN", "id": "7"}) + "\n")
+    row = of_tx("7", 1, postgres(100))
+    row["after"]["n"] = "NUMBER"
+    text = json.dumps({"key": {"id": 100}, "value": row}).replace('"NUMBER"', "12345678901234567.89")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "c.json").write_text(text + "\n")
+    (tmp_path / "headgate.yml").write_text(
+        "name: p\nsync:\n  crm:\n    from: {files: data, format: debezium, transactions: e}\n    to: 'sqlite:t.db'\n"
+    )
+    database = sqlite3.connect(tmp_path / "t.db")
+    database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n TEXT)")
+    ran = headgate("sync", "run", "--until-idle", "--spec", tmp_path)
+    assert (ran.code, "it waits for the end of transaction 7" in ran.out) == (0, True)
+    status = headgate("sync", "status", "--spec", tmp_path)
+    assert re.search(r"crm +waiting.*\ncrm waits for the end of transaction 7 \(since .+\)", status.out), status.out
+    ends.write_text(ends.read_text() + json.dumps(end("7", t=1)) + "\n")
+    assert headgate("sync", "run", "--until-idle", "--spec", tmp_path).code == 0
+    assert database.execute("SELECT id, n FROM t").fetchall() == [(100, "12345678901234567.89")]
+    (status,) = headgate("sync", "status", "--spec", tmp_path, "--output", "json").json["syncs"]
+    assert "waits_for" not in status
+    database.close()
 
 
 def test_files_name_one_of_two_tables_and_transactions_are_whole(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest
 from headgate.report import words
 
 if TYPE_CHECKING:
-    from headgate.online import Keeper, SyncReport
+    from headgate.online import Keeper, Standing, SyncReport
     from headgate.syncs.explain import NextBatch
     from headgate.syncs.run import AppliedBatch
 
@@ -123,13 +123,13 @@ def resync_command(
 
 @sync.command("status")
 def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Show how far each database is: position, last batch, epoch of the writer, rows set apart."""
+    """Show how far each database is: position, last batch, epoch of the writer, rows set apart; and what its source waits for."""
     rows: list[dict[str, Any]] = []
     errors: dict[str, HeadgateError] = {}
     for keeper in keepers_of(spec, None):
         try:
             with keeper:
-                rows.append({**dataclasses.asdict(keeper.standing()), "error": None})
+                rows.append({**_facts(keeper.standing()), "error": None})
         except HeadgateError as error:
             errors[keeper.name] = error
             rows.append({"sync": keeper.name, "stream": keeper.stream, "error": error.message})
@@ -150,6 +150,10 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             for row in rows
         ]
         table(("sync", "state", "position", "last batch", "epoch", "set apart"), cells)
+        for row in rows:
+            if "waits_for" in row:
+                since = words.clock(row["waits_since_ms"], has_day=True)
+                typer.echo(f"{row['sync']} waits for {row['waits_for']} (since {since})")
     if errors:
         worst = combined_exit_code([error.exit_code for error in errors.values()])
         first = next(error for error in errors.values() if error.exit_code == worst)
@@ -159,9 +163,17 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         raise first
 
 
+def _facts(one: Standing | SyncReport) -> dict[str, Any]:
+    """The facts of a document; what a sync waits for is there only if it waits."""
+    facts = dataclasses.asdict(one)
+    return {name: fact for name, fact in facts.items() if fact is not None or not name.startswith("waits_")}
+
+
 def _state(row: dict[str, Any]) -> str:
     if row["pending"] is not None:
         return "begun"
+    if "waits_for" in row:
+        return "waiting"
     if row["position"] is not None:
         return "complete"
     return "loading" if row["last_batch"] else "new"
@@ -262,7 +274,7 @@ def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
 
 
 def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
-    rows = [dataclasses.asdict(count) for count in counts.values()]
+    rows = [_facts(count) for count in counts.values()]
     if output is Output.JSON:
         document(output, "syncs", rows)
     elif output is Output.JSONL:
@@ -271,7 +283,8 @@ def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
         for count in counts.values():
             apart = f", {count.set_apart} set apart" if count.set_apart else ""
             done = f"{words.counted(count.batches, 'batch', 'batches')}, {words.counted(count.changes, 'change')}"
-            typer.echo(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}")
+            waits = f"; it waits for {count.waits_for}" if count.waits_for else ""
+            typer.echo(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}{waits}")
 
 
 def _show_plan(name: str, batch: NextBatch | None) -> None:

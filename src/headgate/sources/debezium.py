@@ -423,7 +423,7 @@ class DebeziumChanges:
         last = here()[:-1] + (f',"waits":{json.dumps(waits)}' if waits else "") + "}"
         if held:
             yield (*held[:-1], replace(held[-1], place=last))
-        elif first >= 0 and (pass_.here() != began or waits != was.get("waits") or known != was.get("known", {})):
+        elif waits != was.get("waits") or (first >= 0 and (pass_.here() != began or known != was.get("known", {}))):
             yield (Change(seq=first, tx=None, table="", op="mark", place=last),)
 
     @staticmethod
