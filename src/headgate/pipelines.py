@@ -104,6 +104,7 @@ class PipelineRun:
             ),
             lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
             on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
+            known_epoch=max((row.epoch or 0 for row in rows if row.lock == lock), default=0),
         )
         context = StreamContext(
             session=site.spark.newSession(),

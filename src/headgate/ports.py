@@ -17,7 +17,7 @@ from headgate.core.keys.plan import Assignment, Found
 from headgate.core.keys.schema import TableSchema
 from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
 from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import LockRecord
+from headgate.core.turns.record import LockRecord, Mark
 from headgate.core.turns.tokens import Token
 from headgate.events import Event
 
@@ -95,8 +95,18 @@ class TurnStore(Protocol):
         """
         ...
 
+    def note_turn(self, lock: str, mark: Mark) -> Mark:
+        """Notes a turn that begins, apart from the record, unless one with as high an epoch is noted; what stands then.
+
+        Kept where a copy of the record that is put back does not reach it. Idempotent.
+        """
+        ...
+
     def live_sessions(self, lock: str) -> Sessions:
-        """Who is alive now. May still list a session that has just died; never omits one that its owner may trust."""
+        """Who is alive now, and what was noted by `note_turn`.
+
+        May still list a session that has just died; never omits one that its owner may trust, nor a mark that was returned.
+        """
         ...
 
     def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:

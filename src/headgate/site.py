@@ -182,7 +182,14 @@ class Site:
         return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
 
     def coordinator(
-        self, *, lock: str, job: str, order: Order, lock_timeout_s: float, on_lost: Callable[[str], None]
+        self,
+        *,
+        lock: str,
+        job: str,
+        order: Order,
+        lock_timeout_s: float,
+        on_lost: Callable[[str], None],
+        known_epoch: int = 0,
     ) -> Coordinator:
         """One run's side of a lock."""
         jvm: Any = self.spark._jvm
@@ -202,6 +209,7 @@ class Site:
             process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
             lock_timeout_s=lock_timeout_s,
             on_lost=on_lost,
+            known_epoch=known_epoch,
         )
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from headgate.core.turns.record import (
     InDoubt,
     JobState,
     LockRecord,
+    Mark,
     Member,
     NewerFormat,
     Pause,
@@ -175,8 +176,36 @@ EMPTY = LockRecord(lock="L", epoch=Epoch(7))
 
 def test_a_new_record_starts_above_what_left_no_trace() -> None:
     """The first grant is `JUMP` above the tables."""
-    first = moves.grant(moves.begin_record("L", Epoch(40)), holder(A), Epoch(40))
+    first = moves.grant(moves.begin_record("L", Epoch(40)), holder(A))
     assert first.epoch == 40 + JUMP
+
+
+def test_a_mark_shows_that_a_record_is_an_older_copy() -> None:
+    """By its epoch, or by the turn that has the same; a record of a version that noted none is not doubted at its own epoch."""
+    granted = moves.grant(EMPTY, holder(A))
+    mine = Mark(granted.epoch, granted.granted or Nonce(""))
+    assert not granted.is_older_than(None)
+    assert not granted.is_older_than(mine)
+    assert not granted.is_older_than(Mark(Epoch(7), Nonce("an earlier turn")))
+    assert granted.is_older_than(Mark(granted.epoch, Nonce("another turn")))
+    assert granted.is_older_than(Mark(Epoch(granted.epoch + 1), Nonce("a later turn")))
+    assert not LockRecord(lock="L", epoch=granted.epoch).is_older_than(mine)
+
+
+def test_an_older_copy_goes_on_above_what_is_known_and_trusts_nobody() -> None:
+    """The turn, the tickets and the idle notes that it names are no more; jobs and pauses stay; it reads back as it was put."""
+    copy = moves.go_idle(moves.grant(EMPTY, holder(A)), B, {T: Version(3)}, NoRule(), None, now_ms=9)
+    copy = moves.pause(
+        replace(copy, tickets=(ticket(B),), tables={T: Epoch(3)}), A, Pause(since_ms=1, by="me", reason="")
+    )
+    after = moves.outdated(copy, Epoch(40))
+    assert (after.epoch, after.holder, after.tickets, after.tables) == (40 + JUMP - 1, None, (), {})
+    assert after.job(B).idle_since_ms is None
+    assert after.job(A).lost == (8, holder(A).batch)
+    assert set(after.paused) == {A}
+    assert not after.is_older_than(Mark(Epoch(40), Nonce("x")))
+    assert record_from_json(after.to_json()) == after
+    assert record_from_json(copy.to_json()).granted == "A.0"
 
 
 def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
@@ -202,10 +231,9 @@ def test_a_ticket_that_may_not_go_blocks_nobody_behind_it() -> None:
 
 
 def test_a_grant_counts_up_and_takes_the_ticket() -> None:
-    """Above the record and above the tables."""
-    record = moves.grant(moves.ask(EMPTY, ticket(A), NoRule(), None), holder(A), Epoch(3))
+    """By one."""
+    record = moves.grant(moves.ask(EMPTY, ticket(A), NoRule(), None), holder(A))
     assert (record.epoch, record.tickets, record.is_held_by(Nonce("A.0"))) == (8, (), True)
-    assert moves.grant(EMPTY, holder(A), Epoch(30)).epoch == 31
     waits = moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0)
     assert waits is not None
     assert "A has the turn (epoch 8" in waits.reason
@@ -213,19 +241,19 @@ def test_a_grant_counts_up_and_takes_the_ticket() -> None:
 
 def test_a_clean_end_leaves_no_doubt_and_an_unclean_one_does() -> None:
     """Doubt names the tables; a second lost turn adds to it."""
-    held = moves.grant(EMPTY, holder(A), Epoch(0))
+    held = moves.grant(EMPTY, holder(A))
     done = moves.complete(held, now_ms=4)
     assert (done.holder, done.in_doubt, done.job(A).done, done.job(A).turns) == (None, (), 8, 1)
     lost = moves.close(held)
     assert (lost.holder, lost.job(A).lost, lost.doubts(T), lost.doubts(U)) == (None, (8, 5), {X}, frozenset())
-    again = moves.close(moves.add_table(moves.grant(lost, holder(A, 1, tables=(U,)), Epoch(0)), U))
+    again = moves.close(moves.add_table(moves.grant(lost, holder(A, 1, tables=(U,))), U))
     assert again.in_doubt == (InDoubt(token_id=X, epoch=Epoch(9), tables=(T, U)),)
-    assert moves.complete(moves.grant(lost, holder(A), Epoch(0)), now_ms=0).job(A).lost is None
+    assert moves.complete(moves.grant(lost, holder(A)), now_ms=0).job(A).lost is None
 
 
 def test_an_unclean_end_of_a_turn_without_tables_leaves_no_doubt() -> None:
     """A table is said before it is first written, so there is nothing that it may still commit to; nor would a fence end it."""
-    held = moves.grant(EMPTY, holder(A, tables=()), Epoch(0))
+    held = moves.grant(EMPTY, holder(A, tables=()))
     of_before = InDoubt(token_id=X, epoch=Epoch(3), tables=())
     for record in (held, replace(held, in_doubt=(of_before,))):
         lost = moves.close(record)
@@ -236,7 +264,7 @@ def test_an_unclean_end_of_a_turn_without_tables_leaves_no_doubt() -> None:
 
 def test_done_late_counts_under_the_old_epoch() -> None:
     """Only for a lost turn."""
-    lost = moves.close(moves.grant(EMPTY, holder(A), Epoch(0)))
+    lost = moves.close(moves.grant(EMPTY, holder(A)))
     late = moves.done_late(lost, A, now_ms=4)
     assert (late.job(A).done, late.job(A).lost, late.doubts(T)) == (8, None, {X})
     with pytest.raises(ValueError, match="no lost turn"):
@@ -245,8 +273,8 @@ def test_done_late_counts_under_the_old_epoch() -> None:
 
 def test_a_fence_ends_doubt_on_its_table_only() -> None:
     """And a whole one lets the table be trusted."""
-    lost = moves.close(moves.grant(EMPTY, holder(A, tables=(T, U)), Epoch(0)))
-    held = moves.grant(lost, holder(B), Epoch(0))
+    lost = moves.close(moves.grant(EMPTY, holder(A, tables=(T, U))))
+    held = moves.grant(lost, holder(B))
     fenced = moves.confirm_fence(held, T, frozenset({X}), is_whole=False)
     assert (fenced.doubts(T), fenced.doubts(U), fenced.tables) == (frozenset(), {X}, {})
     whole = moves.confirm_fence(fenced, U, frozenset({X}), is_whole=True)
@@ -326,7 +354,7 @@ def test_a_paused_job_has_no_ticket_and_is_absent() -> None:
     paused = moves.pause(record, A, pause)
     assert [t.job for t in paused.tickets] == ["B"]
     assert moves.reason_to_wait(paused, Nonce("B.0"), live(A, B), 0) is None
-    held = moves.pause(moves.grant(record, holder(A), Epoch(0)), A, pause)
+    held = moves.pause(moves.grant(record, holder(A)), A, pause)
     lost = moves.reason_to_wait(moves.close(held), Nonce("B.0"), live(A, B), 0)
     assert lost == Waits("waits for A: no turn yet; it is paused, and its last turn was not finished")
     assert moves.resume(paused, A).paused == {}

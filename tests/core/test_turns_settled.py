@@ -121,7 +121,7 @@ def after(case: Case, world: World) -> Iterator[World]:
             case "looks":
                 yield moved(at, one._replace(phase="rests"), idle(record, name, world.head))
             case "waits" if moves.reason_to_wait(record, Nonce(name), live, 0) is None:
-                yield moved(at, one._replace(phase="works"), moves.grant(record, holder(name), Epoch(0)))
+                yield moved(at, one._replace(phase="works"), moves.grant(record, holder(name)))
             case "works":
                 head = world.head + (1 if one.rows else 0)  # a test of what is kept finds nothing to change here
                 yield moved(at, One("looks", 0, head), moves.complete(record, now_ms=1), head=head)
@@ -221,7 +221,7 @@ def test_what_the_dead_have_left_is_no_reason_to_go_on() -> None:
     """A ticket or a turn of another job counts while its session lives."""
     record = idle(EMPTY, A, 4)
     alive = Sessions(ids=frozenset({SessionId(B)}), jobs=frozenset({B}))
-    for other in (moves.ask(record, ticket(B), NoRule(), None), moves.grant(record, holder(B), Epoch(0))):
+    for other in (moves.ask(record, ticket(B), NoRule(), None), moves.grant(record, holder(B))):
         assert not moves.is_settled(other, AT, alive, run=RUN)
         assert moves.is_settled(other, AT, NOBODY, run=RUN)
 

@@ -21,12 +21,13 @@ from headgate.core.turns.effects import (
 )
 from headgate.core.turns.record import LockRecord, Ticket
 from headgate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
-from headgate.testing import jobs
+from headgate.testing import answers, jobs
 from headgate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
 from headgate.testing.scenarios import SCENARIOS
 from headgate.testing.simulator import explore, planted
 
 real_plan_entry, real_ask, real_close, real_grant = tokens.plan_entry, moves.ask, moves.close, moves.grant
+real_outdated = moves.outdated
 real_enter_table = protocol.enter_table
 real_check_fence = protocol.check_fence
 real_reason_to_wait = moves.reason_to_wait
@@ -87,7 +88,7 @@ def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
         if moves.reason_to_wait(record, nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        granted = moves.grant(record, me, Epoch(0))
+        granted = moves.grant(record, me)
         reply = yield from perform(CompareAndSet(granted, stored.version))
         if reply == "done":
             return protocol.Granted(epoch=granted.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
@@ -116,7 +117,7 @@ def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]
         if moves.reason_to_wait(free, nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        yield from perform(CompareAndSet(moves.grant(free, me, Epoch(0)), stored.version))
+        yield from perform(CompareAndSet(moves.grant(free, me), stored.version))
 
 
 def begins_without_looking(job: Any, checkpoint: Any) -> Protocol[LockRecord | None]:
@@ -209,9 +210,14 @@ def leaves_no_doubt(record: LockRecord) -> LockRecord:
     return replace(real_close(record), in_doubt=record.in_doubt)
 
 
-def same_epoch(record: LockRecord, holder: Any, tables_epoch: Epoch) -> LockRecord:
+def trusts_its_tables(record: LockRecord, known_epoch: Epoch) -> LockRecord:
+    """An older copy is taken to know who may still be writing."""
+    return replace(real_outdated(record, known_epoch), tables=record.tables)
+
+
+def same_epoch(record: LockRecord, holder: Any) -> LockRecord:
     """A grant does not count up."""
-    return replace(real_grant(record, holder, tables_epoch), epoch=record.epoch)
+    return replace(real_grant(record, holder), epoch=record.epoch)
 
 
 def last_come_first_served(record: LockRecord, nonce: Any, live: Any, now_ms: int) -> Any:
@@ -256,7 +262,7 @@ def paused_is_nothing_to_the_turn(lock: str, attempt: Any, rule: Any) -> Protoco
         if real_reason_to_wait(replace(record, paused={}), nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        yield from perform(CompareAndSet(moves.grant(record, me, Epoch(0)), stored.version))
+        yield from perform(CompareAndSet(moves.grant(record, me), stored.version))
 
 
 def paused_is_not_absent(name: str, view: Any, mine: int, **rest: Any) -> str | None:
@@ -351,6 +357,15 @@ PLANTS: dict[str, Plant] = {
     ),
     "a paused job lets in over its unfinished batch": Plant(
         patches=((order, "_not_yet", paused_is_always_absent),), scenario="pause-after-crash", says=ORDER
+    ),
+    "nobody looks for a turn that an older copy does not know": Plant(
+        patches=((answers, "_alive_now", lambda state: (state.live, None)),), scenario="restored-crash", says=ISOLATION
+    ),
+    "a turn is not noted apart from the record": Plant(
+        patches=((answers, "_noted", lambda state, mark: (state, mark)),), scenario="restored", says=ISOLATION
+    ),
+    "an older copy trusts its tables": Plant(
+        patches=((moves, "outdated", trusts_its_tables),), scenario="restored", says=ISOLATION
     ),
     "a broken lock leaves no doubt": Plant(
         patches=((moves, "close", leaves_no_doubt),), scenario="broken", says=ISOLATION

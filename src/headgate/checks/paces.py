@@ -171,7 +171,7 @@ class _Run:
         return None
 
     def _begin(self, at_ms: float, job: str) -> None:
-        self._record = moves.grant(self._record, _holder(job, round(at_ms)), Epoch(0))
+        self._record = moves.grant(self._record, _holder(job, round(at_ms)))
         self.waits[job].append(at_ms - self._wanted_ms[job])
         lasts_ms = self._chance.uniform(1 - SPREAD, 1 + SPREAD) * self._of[job].takes_ms
         self._push(at_ms + lasts_ms, "ends", job)

@@ -9,7 +9,7 @@ from typing import assert_never
 from headgate.coordinator.driver import Driver, Ports, Process
 from headgate.coordinator.heartbeat import Heartbeat
 from headgate.coordinator.turn import HeldTurn
-from headgate.core.ids import JobName, Nonce, TableLocation, TokenId, Version
+from headgate.core.ids import Epoch, JobName, Nonce, TableLocation, TokenId, Version
 from headgate.core.turns import moves, protocol
 from headgate.core.turns.effects import Attempt
 from headgate.core.turns.moves import Sessions
@@ -24,7 +24,10 @@ CLOCKS_APART_MS = 60_000
 
 
 class Coordinator:
-    """One run of one job on one lock. Not for use by several threads at once, but for `cancel`."""
+    """One run of one job on one lock. Not for use by several threads at once, but for `cancel`.
+
+    `known_epoch`: the highest epoch of the lock that is known from elsewhere, as from the ledger.
+    """
 
     def __init__(
         self,
@@ -36,13 +39,14 @@ class Coordinator:
         process: Process,
         lock_timeout_s: float,
         on_lost: Callable[[str], None] = lambda reason: None,
+        known_epoch: int = 0,
     ) -> None:
         self.lock, self.job, self.order = lock, JobName(job), order
         self.run = ports.randomness.uuid()
         """Names this run in the record and in the ledger."""
         self._ports, self._process, self._lock_timeout_s = ports, process, lock_timeout_s
         self._driver = Driver(ports, lock=lock, job=self.job, process=process, check=self.check)
-        self._on_lost = on_lost
+        self._on_lost, self._known_epoch = on_lost, known_epoch
         self._session: StoreSession | None = None
         self._heartbeat: Heartbeat | None = None
         self._turn: HeldTurn | None = None
@@ -101,7 +105,8 @@ class Coordinator:
     def begin(self, checkpoint: CheckpointView) -> LockRecord | None:
         """Clears up what an earlier run of this job left. The record afterwards, None if there is none yet."""
         self.open()
-        return self._driver.run(protocol.begin(self.job, checkpoint))
+        assert self._session is not None
+        return self._driver.run(protocol.begin(self.job, checkpoint, self._session.id))
 
     def record(self) -> LockRecord | None:
         """The lock's record as it is now."""
@@ -189,7 +194,8 @@ class Coordinator:
         self.open()
         self.check()
         nonce = Nonce(self._ports.randomness.uuid())
-        attempt = Attempt(nonce=nonce, holder=self._holder(nonce, token_id, batch, tables))
+        known = Epoch(max(self._known_epoch, 0 if self._turn is None else self._turn.epoch))
+        attempt = Attempt(nonce=nonce, holder=self._holder(nonce, token_id, batch, tables), known_epoch=known)
         timeout_s = self._lock_timeout_s if timeout_s is None else timeout_s
         self._driver.limit(timeout_s)
         row = TurnEnded(

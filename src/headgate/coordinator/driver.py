@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, assert_never
 
 from headgate.core.effects import Protocol
@@ -15,6 +16,7 @@ from headgate.core.turns.effects import (
     Execute,
     FindMark,
     LiveSessions,
+    NoteTurn,
     ReadRecord,
     ReadTokens,
     Stored,
@@ -23,12 +25,15 @@ from headgate.core.turns.effects import (
     WallClock,
 )
 from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import Holder
+from headgate.core.turns.record import Holder, Mark
 from headgate.core.turns.tokens import unpack
+from headgate.errors import LostTurn, Unavailable
 from headgate.events import TurnWaits
 from headgate.ports import Clock, EventSink, Randomness, TableLog, TurnStore, WriteGate
 
 R = TypeVar("R")
+NOTED_S = 1.0
+"""A holder asks again after so long whether a later turn has begun; each time where the answer is on this machine."""
 WAKE_UP_S = 1.0
 """A waiter looks again this often even if nothing changed: rules open with time, and sessions die without a word."""
 
@@ -36,6 +41,7 @@ AnyEffect = (
     ReadRecord
     | CompareAndSet
     | LiveSessions
+    | NoteTurn
     | WaitForChange
     | WallClock
     | ReadTokens
@@ -84,8 +90,23 @@ class Driver:
         self.looked_up_ms = 0
         """When the protocol looked at the wall clock last, on the clock that only runs."""
         self._deadline_s = 0.0
+        self._noted_s = float("-inf")
+        """When the store said last that no later turn has begun."""
         self._is_cancelled = False
         self._shown_reason: str | None = None
+
+    def check_noted(self, mark: Mark) -> None:
+        """Raises `LostTurn` if a later turn began than this one: somebody put an older copy of the lock's record in its place."""
+        now_s, store = self.ports.clock.monotonic_s(), self.ports.store
+        if store.lease_s is not None and now_s - self._noted_s < NOTED_S:
+            return
+        with contextlib.suppress(Unavailable):  # whether the run is alive, its heartbeats tell
+            if store.note_turn(self.lock, mark) != mark:
+                raise LostTurn(
+                    "a later turn began, as an older copy of the lock's record was restored; nothing more was written",
+                    epoch=mark.epoch,
+                )
+            self._noted_s = now_s
 
     def limit(self, timeout_s: float) -> None:
         """Fixes the one deadline of the waits that follow."""
@@ -126,7 +147,7 @@ class Driver:
         is_here = (holder.host, holder.boot_id) == (self.process.host, self.process.boot_id)
         is_own = (holder.jvm_pid, holder.jvm_start) == (self.process.jvm_pid, self.process.jvm_start)
         if is_here and not is_own and self.process.is_running(holder.jvm_pid, holder.jvm_start):
-            return Sessions(ids=live.ids | {holder.session}, jobs=live.jobs)
+            return replace(live, ids=live.ids | {holder.session})
         return live
 
 
@@ -157,6 +178,8 @@ class _Piece:
                 # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
                 self._live = self._live or ports.store.live_sessions(driver.lock)
                 return driver.with_surviving_jvm(self._live, holder)
+            case NoteTurn(mark=mark):
+                return ports.store.note_turn(driver.lock, mark)
             case WaitForChange(version=version, reason=reason):
                 return driver.wait(version, reason)
             case WallClock():

@@ -14,6 +14,7 @@ from headgate.core.ids import TableLocation
 from headgate.core.turns import protocol
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.protocol import Granted, Turn
+from headgate.core.turns.record import Mark
 from headgate.core.turns.tokens import Behind, FencedBy, NotApplied, Token
 from headgate.errors import CheckpointMismatch, Fenced, HeadgateError, LostTurn, Unavailable
 from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
@@ -95,6 +96,7 @@ class HeldTurn:
         if self._is_over:
             raise LostTurn("this turn is over; nothing more was written")
         self._driver.check()
+        self._driver.check_noted(Mark(self._turn.epoch, self._turn.nonce))
 
     def next_batch(self, batch: int, offsets_sha256: str | None, *, is_replay: bool) -> None:
         """The steps from here on belong to `batch`.

@@ -8,6 +8,7 @@ See docs/decisions/0011-turns-in-dynamodb.md.
     part                 name               attributes
     meta                 coordinator_id     id: a UUID, made with the first use of the table
     locks                <lock>             record: the record as JSON; version; write: which change made it
+    turns                <lock>             epoch, nonce: the turn that began last, by which an older record is known
     sessions/<lock>      <job>              session, beat, lease_ms: which run; host, boot_id, pid: which process
 """
 
@@ -24,11 +25,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.core.ids import JobName, SessionId
+from headgate.core.ids import Epoch, JobName, Nonce, SessionId
 from headgate.core.spec.dynamodb import DynamodbPlace
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions, first_to_go
-from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
+from headgate.core.turns.record import LockRecord, Mark, NewerFormat, higher, record_from_json
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
 from headgate.stores.dynamodb_table import ABSENT, Item, NoAnswer, NoTable, Table
@@ -43,7 +44,7 @@ CLOSE_S: Final = 3.0
 POLL_S, POLL_MAX_S = 0.05, 0.4
 """A waiter looks at the record after the first, then ever more seldom; drawn, so that waiters do not look at once."""
 
-_META, _LOCKS = "meta", "locks"
+_META, _LOCKS, _TURNS = "meta", "locks", "turns"
 _OPEN_HERE: Final[set[str]] = set()
 """The runs of this process."""
 
@@ -230,9 +231,40 @@ class DynamodbTurnStore:
             if not (is_silent and self._is_buried(lock, run)):
                 alive.append(run)
         self._seen[lock] = now
-        found = Sessions(ids=frozenset(run.session for run in alive), jobs=frozenset(run.job for run in alive))
+        found = Sessions(
+            ids=frozenset(run.session for run in alive),
+            jobs=frozenset(run.job for run in alive),
+            mark=self._mark(self._table.get(_TURNS, lock)),
+        )
         self._alive[lock] = found
         return found
+
+    def note_turn(self, lock: str, mark: Mark) -> Mark:
+        item: Item = {"part": _TURNS, "name": lock, "epoch": mark.epoch, "nonce": mark.nonce}
+        found = self._table.get(_TURNS, lock)
+        while True:
+            before = self._mark(found)
+            stands = higher(before, mark)
+            if stands != mark or before == mark:
+                return stands
+            expected: Mapping[str, str | int] = ABSENT
+            if before is not None:
+                expected = {"epoch": before.epoch, "nonce": before.nonce}
+            try:
+                outcome = self._table.put(item, expected)
+            except NoAnswer as error:
+                raise self._table.unavailable() from error
+            if outcome.is_done:
+                return mark
+            found = outcome.item
+
+    def _mark(self, item: Item | None) -> Mark | None:
+        if item is None:
+            return None
+        try:
+            return Mark(Epoch(int(item["epoch"])), Nonce(str(item["nonce"])))
+        except (KeyError, ValueError) as error:
+            raise Corrupt(f"the note of the last turn is damaged: {error}", table=self._place.table) from error
 
     def _is_buried(self, lock: str, run: _Run) -> bool:
         """Takes the item of a silent run away, if it is silent still; whether the run is dead now, for everybody."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions, first_to_go
-from headgate.core.turns.record import LockRecord, record_from_json
+from headgate.core.turns.record import LockRecord, Mark, higher, record_from_json
 from headgate.errors import TurnNotGranted
 from headgate.ports import SessionState
 
@@ -51,6 +51,7 @@ class MemoryTurnStore:
     monotonic_s: Callable[[], float] = lambda: 0.0
     _id: str = field(default_factory=lambda: str(uuid.uuid4()))
     _records: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _marks: dict[str, Mark] = field(default_factory=dict)
     _sessions: list[_Session] = field(default_factory=list)
     _mutex: threading.RLock = field(default_factory=threading.RLock)
     _changed: threading.Condition = field(init=False)
@@ -88,10 +89,15 @@ class MemoryTurnStore:
                 self._ticket(lock, first.job).notify_all()
             return "done"
 
+    def note_turn(self, lock: str, mark: Mark) -> Mark:
+        with self._changed:
+            self._marks[lock] = higher(self._marks.get(lock), mark)
+            return self._marks[lock]
+
     def live_sessions(self, lock: str) -> Sessions:
         with self._changed:
-            alive = self._alive(lock)
-        return Sessions(ids=frozenset(s.id for s in alive), jobs=frozenset(s.job for s in alive))
+            alive, mark = self._alive(lock), self._marks.get(lock)
+        return Sessions(ids=frozenset(s.id for s in alive), jobs=frozenset(s.job for s in alive), mark=mark)
 
     def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         with self._changed:

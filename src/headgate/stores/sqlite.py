@@ -23,7 +23,15 @@ from urllib.parse import quote, unquote
 from headgate.core.ids import JobName, SessionId
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import LockRecord, NewerFormat, record_from_json
+from headgate.core.turns.record import (
+    LockRecord,
+    Mark,
+    NewerFormat,
+    higher,
+    mark_from_json,
+    mark_to_json,
+    record_from_json,
+)
 from headgate.errors import Corrupt, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
 from headgate.private_files import make_folder, open_file
@@ -33,6 +41,11 @@ from headgate.stores.processes import boot_id, is_running, start_of
 POLL_S = 0.01
 BUSY_S = 10.0
 """How long a statement waits for another process's write, which takes microseconds, before the store counts as down."""
+
+_TEXT_BYTES = 1024
+"""Of what a session's file, and the mark's, hold: less than a page, so that one call writes or reads all of it."""
+_MARK = "last turn"
+"""The file of `note_turn` beside those of the sessions: no quoted name of a job has a space."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -82,7 +95,7 @@ class SqliteSession:
     def _write(self) -> None:
         data = json.dumps(self._facts).encode()
         # One write call of less than a page: a reader sees the old text or the new one, or fails to parse and reads again.
-        os.pwrite(self._fd, data.ljust(1024), 0)
+        os.pwrite(self._fd, data.ljust(_TEXT_BYTES), 0)
 
 
 class SqliteTurnStore:
@@ -199,7 +212,32 @@ class SqliteTurnStore:
             if "session" in facts and (is_locked or _has_jvm(facts)):
                 ids.append(SessionId(str(facts["session"])))
                 jobs.append(JobName(unquote(path.name)))
-        return Sessions(ids=frozenset(ids), jobs=frozenset(jobs))
+        mark = self._mark(lock, _text(folder / _MARK))
+        return Sessions(ids=frozenset(ids), jobs=frozenset(jobs), mark=mark)
+
+    def note_turn(self, lock: str, mark: Mark) -> Mark:
+        path = self._sessions_dir / quote(lock, safe="") / _MARK
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Not forced to the disk: after a power cut nobody is left who could share an epoch.
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)  # held for microseconds
+                stands = higher(self._mark(lock, os.pread(fd, _TEXT_BYTES, 0).decode(errors="replace")), mark)
+                if stands == mark:
+                    os.pwrite(fd, mark_to_json(mark).encode().ljust(_TEXT_BYTES), 0)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StoreUnavailable(f"the turn cannot be noted: {error.strerror}", path=path) from error
+        return stands
+
+    def _mark(self, lock: str, text: str) -> Mark | None:
+        try:
+            return mark_from_json(text)
+        except ValueError as error:
+            path = self._sessions_dir / quote(lock, safe="") / _MARK
+            raise Corrupt(f"the note of the last turn is damaged: {error}", path=path, lock=lock) from error
 
     def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s = time.monotonic() + timeout_s
@@ -268,6 +306,16 @@ def _write_ahead(db: sqlite3.Connection) -> None:
             time.sleep(POLL_S)
         else:
             return
+
+
+def _text(path: Path) -> str:
+    """What the file holds; nothing where there is none."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise StoreUnavailable(f"the coordinator's file cannot be read: {error.strerror}", path=path) from error
 
 
 def _facts(path: Path) -> dict[str, object]:

@@ -7,6 +7,7 @@ docs/decisions/0008-turns-in-zookeeper.md.
 
     <root>/coordinator_id             a UUID, made with the root
     <root>/locks/<lock>               the record as JSON; its version is the node's, plus one
+    <root>/sessions/<lock>            the turn that began last, as JSON, so that an older record that is put back is known
     <root>/sessions/<lock>/<job>      ephemeral: which run, which process
     <root>/signals/<lock>/<job>       empty; changed together with a record that lets the job's ticket in
 """
@@ -20,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -28,7 +29,16 @@ from headgate.core.ids import JobName, SessionId
 from headgate.core.spec.zookeeper import ZookeeperPlace
 from headgate.core.turns.effects import CasReply, Stored
 from headgate.core.turns.moves import Sessions, first_to_go
-from headgate.core.turns.record import LockRecord, NewerFormat, Ticket, record_from_json
+from headgate.core.turns.record import (
+    LockRecord,
+    Mark,
+    NewerFormat,
+    Ticket,
+    higher,
+    mark_from_json,
+    mark_to_json,
+    record_from_json,
+)
 from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from headgate.ports import SessionState
 from headgate.stored_json import Damaged, parsed
@@ -314,15 +324,36 @@ class ZookeeperTurnStore:
             return first_to_go(record, self.live_sessions(lock), _now_ms())
         return first_to_go(record, known[1], _now_ms())
 
+    def note_turn(self, lock: str, mark: Mark) -> Mark:
+        path, deadline_s = self._sessions_path(lock), self._deadline()
+        while True:
+            try:
+                text, stat = self._fresh(path, _get(path), deadline_s)
+                stands = higher(_mark(text, path), mark)
+                if stands == mark:
+                    self._connection.ask(_set(path, mark_to_json(mark).encode(), stat.version), deadline_s)
+                return stands
+            except zk.NoNodeError:
+                self._make(path, b"", deadline_s)
+            except zk.BadVersionError:
+                continue  # another turn was noted meanwhile
+            except NoAnswer as error:
+                # Noted or not: it is read again.
+                if time.monotonic() >= deadline_s:
+                    raise self._connection.unavailable() from error
+                time.sleep(0.01)
+
     def live_sessions(self, lock: str) -> Sessions:
         path, deadline_s = self._sessions_path(lock), self._deadline()
-        stat = self._fresh(path, lambda client: client.exists_async(path), deadline_s)
-        if stat is None:
+        try:
+            text, stat = self._fresh(path, _get(path), deadline_s)
+        except zk.NoNodeError:
             return Sessions(ids=frozenset(), jobs=frozenset())
+        mark = _mark(text, path)
         # Waiters ask at every change of the record, and runs come and go seldom: the parent says whether any did.
         known = self._alive.get(lock)
         if known is not None and known[0] == stat.pzxid:
-            return known[1]
+            return replace(known[1], mark=mark)
         names, stat = self._connection.insist(
             lambda client: client.get_children_async(path, include_data=True), deadline_s
         )
@@ -334,7 +365,7 @@ class ZookeeperTurnStore:
                 continue
             ids.append(SessionId(str(_facts(data).get("session"))))
             jobs.append(JobName(unquote(name)))
-        alive = Sessions(ids=frozenset(ids), jobs=frozenset(jobs))
+        alive = Sessions(ids=frozenset(ids), jobs=frozenset(jobs), mark=mark)
         # A run that came since the names were read changed the parent again, and is found by the next call.
         self._alive[lock] = stat.pzxid, alive
         return alive
@@ -412,8 +443,19 @@ def _get(path: str) -> Callable[[Any], Any]:
     return lambda client: client.get_async(path)
 
 
+def _set(path: str, data: bytes, version: int) -> Callable[[Any], Any]:
+    return lambda client: client.set_async(path, data, version=version)
+
+
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def _mark(data: bytes, path: str) -> Mark | None:
+    try:
+        return mark_from_json(data.decode())
+    except ValueError as error:
+        raise Corrupt(f"the note of the last turn is damaged: {error}", path=path) from error
 
 
 def _facts(data: bytes) -> dict[str, object]:

@@ -15,12 +15,14 @@ from headgate.core.turns.effects import (
     Execute,
     FindMark,
     LiveSessions,
+    NoteTurn,
     ReadRecord,
     ReadTokens,
     WaitForChange,
     WallClock,
 )
 from headgate.core.turns.protocol import CheckpointView
+from headgate.core.turns.record import LockRecord, Mark, higher
 from headgate.testing import worlds
 from headgate.testing.frames import RAISED
 from headgate.testing.jobs import (
@@ -48,8 +50,29 @@ def _on_read_record(world: Processes, state: State, i: int, process: Process, _:
 
 
 def _on_live_sessions(world: Processes, state: State, i: int, process: Process, _: LiveSessions) -> Iterator[Step]:
-    after = world.locals.after(process.local, state.live)
+    after = world.locals.after(process.local, _alive_now(state))
     yield (process.session, "asks who is alive"), world.move(state, i, after), False
+
+
+def _noted(state: State, mark: Mark) -> tuple[State, Mark]:
+    """The world with the mark, if no other has as high an epoch; and the mark that stands then."""
+    stands = higher(state.mark, mark)
+    return state._replace(mark=stands), stands
+
+
+def _alive_now(state: State) -> Hashable:
+    return state.live, state.mark
+
+
+def _on_note_turn(world: Processes, state: State, i: int, process: Process, effect: NoteTurn) -> Iterator[Step]:
+    who, mark = process.session, effect.mark
+    if world.scenario.may_go_back:
+        state, mark = _noted(state, mark)
+    done = world.move(state, i, world.locals.after(process.local, mark))
+    yield (who, f"notes epoch {effect.mark.epoch}; noted is {mark.epoch} of {mark.nonce}"), done, False
+    if world.scenario.may_go_back and (spent := spend(state, "fail")) is not None:
+        failed = world.move(spent, i, world.locals.after(process.local, RAISED))
+        yield (who, f"notes epoch {effect.mark.epoch}, but raises"), failed, True
 
 
 def _on_wall_clock(world: Processes, state: State, i: int, process: Process, _: WallClock) -> Iterator[Step]:
@@ -101,9 +124,18 @@ def _on_sleep(world: Processes, state: State, i: int, process: Process, _: Sleep
     record = world.records[state.record]
     has_data = not state.sources[place].is_finished
     # A run without data has something to do, too: it finds out that a lost turn had finished.
-    if has_data or (record is not None and record.job(world.scenario.jobs[place].name).lost is not None):
+    name = world.scenario.jobs[place].name
+    has_to_say = world.scenario.may_go_back and record is not None and _is_not_idle(record, name, process.session)
+    if has_data or (record is not None and record.job(name).lost is not None) or has_to_say:
         what = "sees new data" if has_data else "runs again at its pace"
         yield (process.session, what), world.move(state, i, world.locals.after(process.local, None)), False
+
+
+def _is_not_idle(record: LockRecord, name: JobName, session: SessionId) -> bool:
+    """Whether an older copy of the record names a turn or a ticket of a job that sleeps, or not that it is idle."""
+    is_named = record.holder is not None and record.holder.session == session
+    is_waiting = any(ticket.job == name for ticket in record.tickets)
+    return is_named or is_waiting or record.job(name).idle_since_ms is None
 
 
 def _read_record(world: Processes, state: State, i: int, local: int) -> Iterator[Step]:
@@ -111,11 +143,13 @@ def _read_record(world: Processes, state: State, i: int, local: int) -> Iterator
     process = state.processes[i]
     who, go, is_fine = process.session, world.locals.after, world.scenario.is_fine
     has_read_table = False
-    may_read_tables = "wipe" not in world.scenario.faults
+    may_read_tables = "wipe" not in world.scenario.faults and not world.scenario.may_go_back
     while not is_fine:
         effect = world.effect(local)
         if isinstance(effect, LiveSessions):
-            local = go(local, state.live)
+            local = go(local, _alive_now(state))
+        elif isinstance(effect, NoteTurn) and not world.scenario.may_go_back:
+            local = go(local, effect.mark)  # the record never goes back, so a mark says nothing that it does not say
         elif isinstance(effect, WallClock):
             local = go(local, worlds.time_of(world.records[state.record], world.scenario))
         elif (
@@ -344,6 +378,7 @@ def _on_write_commit_log(
 HANDLERS: dict[type[Any], Callable[[Processes, State, int, Process, Any], Iterator[Step]]] = {
     ReadRecord: _on_read_record,
     LiveSessions: _on_live_sessions,
+    NoteTurn: _on_note_turn,
     WallClock: _on_wall_clock,
     WaitForChange: _on_wait,
     CompareAndSet: _on_compare_and_set,

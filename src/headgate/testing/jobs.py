@@ -160,7 +160,7 @@ def run_job(job: Job, session: SessionId, nonce: Nonce) -> Protocol[RunEnd]:
     end: RunEnd = "again"
     try:
         checkpoint = yield from perform(ReadCheckpoint())
-        yield from begin(job.name, checkpoint.view)
+        yield from begin(job.name, checkpoint.view, session)
         batch = yield from perform(PlanBatch())
         if batch is None:
             yield from announce_idle(LOCK, job.name, session, _order(job), dict.fromkeys(job.tables, Version(0)))

@@ -37,7 +37,7 @@ _NEEDS_NO_TURN = frozenset({"begin", "announce_idle"})
 """Where a process may still change the record although its session is gone and the turn is not its own."""
 
 
-_EXPIRE, _WIPE = FAULTS.index("expire"), FAULTS.index("wipe")
+_EXPIRE, _WIPE, _RESTORED = (FAULTS.index(fault) for fault in ("expire", "wipe", "restored"))
 _ENDS_TURN = frozenset({"complete", "close_unclean"})
 
 
@@ -90,7 +90,9 @@ class Processes:
             case ReadRecord():
                 return Stored(self.records[key], key)
             case LiveSessions():
-                return Sessions(ids=key, jobs=frozenset(self.scenario.jobs[self.job_of[s]].name for s in key))
+                ids, mark = key
+                jobs = frozenset(self.scenario.jobs[self.job_of[s]].name for s in ids)
+                return Sessions(ids=ids, jobs=jobs, mark=mark)
             case ReadTokens():
                 return TableTokens(key[0], dict(key[1]))
             case _:
@@ -119,8 +121,8 @@ class Processes:
             Violation: one does not hold.
         """
         self.doing = ("", "")
-        if "broken" in self.scenario.faults:
-            return  # who breaks a lock leaves two live holders; what they may do to the tables is checked all the same
+        if "broken" in self.scenario.faults or self.scenario.may_go_back:
+            return  # a person's act leaves two live holders; what they may do to the tables is checked all the same
         worlds.check_holders(
             state, [p.session for p in state.processes if "write_batch" in self.locals[p.local].functions]
         )
@@ -182,7 +184,8 @@ class Processes:
 
     def _has_ended_turn(self, state: State, session: SessionId, local: int) -> bool:
         """Whether it is about to read that its turn has ended, as it will read at any time from now on."""
-        if self.scenario.is_fine or not self.locals[local].functions & _ENDS_TURN:
+        # A turn that has ended may come back with an older copy of the record.
+        if self.scenario.is_fine or self._may_come_back(state) or not self.locals[local].functions & _ENDS_TURN:
             return False
         record = self.records[state.record]
         is_over = record is None or record.holder is None or record.holder.session != session
@@ -195,12 +198,15 @@ class Processes:
         effect, functions = self.effect(local), self.locals[local].functions
         if isinstance(effect, ReadCheckpoint):
             return "write_batch" not in functions and not self.scenario.zombies_go_on
-        if not isinstance(effect, ReadRecord) or functions & _NEEDS_NO_TURN:
+        if not isinstance(effect, ReadRecord) or functions & _NEEDS_NO_TURN or self._may_come_back(state):
             return False
         record = self.records[state.record]
         if record is None:
             return "take_turn" not in functions
         return record.holder is None or record.holder.session != session
+
+    def _may_come_back(self, state: State) -> bool:
+        return bool(state.budgets[_RESTORED])
 
     def die(self, state: State, i: int) -> State:
         """The process is gone; what it has in flight goes on in the JVM."""

@@ -119,6 +119,7 @@ def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
     record = world.records[state.record]
     if record is None:
         return
+    yield from _copies(world, state)
     first = world.scenario.jobs[0].name
     if record.holder is not None and (spent := spend(state, "broken")) is not None:
         number = world.records.number(moves.close(record))
@@ -130,6 +131,19 @@ def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
     if first in record.paused and (others_are_done or record.job(first).lost is not None):
         number = world.records.number(moves.resume(record, first))
         yield ("a person", f"resumes {first}"), changed(world, state, number), False
+
+
+def _copies(world: Processes, state: State) -> Iterator[Step]:
+    """A copy of the record is taken once, and put back once, with whatever has happened in between."""
+    spent = spend(state, "restored")
+    if spent is None:
+        return
+    if state.copy is None:
+        yield ("a person", "takes a copy of the record"), state._replace(copy=state.record), True
+    elif state.copy != state.record:
+        # What the checks count by the record begins anew with it.
+        ghost = state.ghost._replace(waited=frozenset())
+        yield ("a person", "RESTORES THE COPY"), spent._replace(record=state.copy, copy=None, ghost=ghost), True
 
 
 def _is_quiet(world: Processes, state: State, place: int) -> bool:

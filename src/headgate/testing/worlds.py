@@ -13,15 +13,18 @@ from typing import Literal, NamedTuple
 from headgate.core.ids import Epoch, JobName, SessionId, TableLocation, TokenId
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.order import After, waits_for
-from headgate.core.turns.record import Holder, LockRecord, Ticket
+from headgate.core.turns.record import Holder, LockRecord, Mark, Ticket
 from headgate.core.turns.tokens import Token, lock_token, query_token, unpack
 from headgate.testing.jobs import LOCK, Batch, Job
 
-Fault = Literal["crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind", "pause", "broken"]
-"""`pause` and `broken` are what a person does: pause the first job, and break the lock, whatever its holder does."""
+Fault = Literal[
+    "crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind", "pause", "broken", "restored"
+]
+"""`pause`, `broken` and `restored` are what a person does: pause the first job; break the lock, whatever its holder does; take a
+copy of the record at any time and put it back at any other."""
 FAULTS: tuple[Fault, ...] = (
     *("crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind"),
-    *("pause", "broken"),
+    *("pause", "broken", "restored"),
 )
 
 
@@ -65,6 +68,11 @@ class Scenario:
     def tables(self) -> tuple[TableLocation, ...]:
         """Every table that some job writes."""
         return tuple(dict.fromkeys(table for job in self.jobs for table in job.tables))
+
+    @property
+    def may_go_back(self) -> bool:
+        """Whether the record may be replaced by an older copy."""
+        return "restored" in self.faults
 
     def grants_max(self, job: JobName) -> int:
         """How many turns others may have while a ticket of this job may go: each one, and as many more as its priority lets
@@ -157,6 +165,10 @@ class State(NamedTuple):
     started: tuple[int, ...]
     """Per job: how many processes there have been."""
     ghost: Ghost
+    mark: Mark | None = None
+    """The turn of the highest epoch that was noted apart from the record; followed only where a record may be restored."""
+    copy: int | None = None
+    """The record of which a copy was taken."""
 
 
 def token_of(job: JobName, query: int) -> TokenId:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headgate.core.effects import Effect
-from headgate.core.ids import Nonce, TableLocation, TokenId, Version
+from headgate.core.ids import Epoch, Nonce, TableLocation, TokenId, Version
 from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import Holder, LockRecord
+from headgate.core.turns.record import Holder, LockRecord, Mark
 from headgate.core.turns.tokens import Token
 
 CasReply = Literal["done", "stale", "unknown"]
@@ -41,8 +41,18 @@ class CompareAndSet(Effect[CasReply]):
 
 
 @dataclass(frozen=True, slots=True)
+class NoteTurn(Effect[Mark]):
+    """Note, apart from the record, that this turn begins; the mark that stands afterwards: the one of the highest epoch."""
+
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSessions(Effect[Sessions]):
-    """Who is alive. `holder`'s session counts as live while a JVM that it left behind still runs on this machine."""
+    """Who is alive, and the turn that was noted last apart from the record.
+
+    `holder`'s session counts as live while a JVM that it left behind still runs on this machine.
+    """
 
     holder: Holder | None
 
@@ -123,3 +133,5 @@ class Attempt:
     nonce: Nonce
     holder: Holder
     """As it will stand in the record once granted; `since_ms` is filled in at the grant."""
+    known_epoch: Epoch = Epoch(0)
+    """The highest epoch that this run knows from elsewhere: its own turns, and the ledger."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
 from headgate.core.turns.order import OrderRule, ranked, rule_to_json, waits_for
-from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Member, Pause, Ticket
+from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Mark, Member, Pause, Ticket
 from headgate.core.turns.tokens import JUMP
 
 
@@ -22,6 +22,8 @@ class Sessions:
 
     ids: frozenset[SessionId]
     jobs: frozenset[JobName]
+    mark: Mark | None = None
+    """The turn of the highest epoch that was noted apart from the record."""
 
 
 def begin_record(lock: str, tables_epoch: Epoch) -> LockRecord:
@@ -31,6 +33,23 @@ def begin_record(lock: str, tables_epoch: Epoch) -> LockRecord:
     trace, could share its number.
     """
     return LockRecord(lock=lock, epoch=Epoch(tables_epoch + JUMP - 1))
+
+
+def outdated(record: LockRecord, known_epoch: Epoch) -> LockRecord:
+    """An older copy of the record was restored: it goes on above everything that is known, and trusts nobody.
+
+    As `begin_record` does: a live holder that the copy does not know lies below the next epoch, and each table is in doubt
+    whole, so that the next entry commit raises that holder's id. The turn and the tickets that the copy names ended long
+    ago; those who still wait ask again. Idle notes may be older than an unfinished batch, so each job says its own again.
+
+    Args:
+        record: As it was restored.
+        known_epoch: The highest epoch that a mark, a table, a ledger or a live holder knows.
+    """
+    ended = record if record.holder is None else close(record)
+    jobs = {name: replace(state, idle_since_ms=None) for name, state in ended.jobs.items()}
+    epoch = Epoch(max(known_epoch, record.epoch) + JUMP - 1)
+    return replace(ended, epoch=epoch, granted=None, tickets=(), tables={}, jobs=jobs)
 
 
 def ask(record: LockRecord, ticket: Ticket, rule: OrderRule, absent_after_ms: int | None) -> LockRecord:
@@ -111,15 +130,15 @@ def last_change_ms(record: LockRecord) -> int:
     return max(times, default=0)
 
 
-def grant(record: LockRecord, holder: Holder, tables_epoch: Epoch) -> LockRecord:
+def grant(record: LockRecord, holder: Holder) -> LockRecord:
     """The turn goes to `holder`; the same step assigns the epoch and takes the ticket away.
 
-    Call only when `reason_to_wait` gave None on this very record. `tables_epoch`: the highest epoch that the turn's tables
-    have seen, so that a record restored from a backup cannot hand out a number twice.
+    Call only when `reason_to_wait` gave None on this very record, and nothing is known of a higher epoch (`outdated`).
     """
     return replace(
         record,
-        epoch=Epoch(max(record.epoch, tables_epoch) + 1),
+        epoch=Epoch(record.epoch + 1),
+        granted=holder.nonce,
         holder=holder,
         tickets=tuple(t for t in record.tickets if t.nonce != holder.nonce),
     )
@@ -226,7 +245,9 @@ def go_idle(
     members = {name: member for name, member in record.members.items() if name != job}
     if run is not None:
         members[job] = Member(run=run)
-    return replace(record, jobs=_with(record, job, idle), members=members)
+    # A ticket that still stands came back with an older copy of the record: nobody would ever use it.
+    tickets = tuple(ticket for ticket in record.tickets if ticket.job != job)
+    return replace(record, jobs=_with(record, job, idle), members=members, tickets=tickets)
 
 
 def find_work(record: LockRecord, job: JobName) -> LockRecord:
@@ -239,7 +260,10 @@ def is_said(record: LockRecord, job: JobName, idle_at: Mapping[TableLocation, Ve
     state = record.job(job)
     member = None if run is None else Member(run=run)
     return (
-        state.idle_since_ms is not None and dict(state.idle_at) == dict(idle_at) and record.members.get(job) == member
+        state.idle_since_ms is not None
+        and dict(state.idle_at) == dict(idle_at)
+        and record.members.get(job) == member
+        and all(ticket.job != job for ticket in record.tickets)
     )
 
 

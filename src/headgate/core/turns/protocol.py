@@ -26,6 +26,7 @@ from headgate.core.turns.effects import (
     Execute,
     FindMark,
     LiveSessions,
+    NoteTurn,
     ReadRecord,
     ReadTokens,
     StepMark,
@@ -33,9 +34,8 @@ from headgate.core.turns.effects import (
     WallClock,
 )
 from headgate.core.turns.order import AGING_MS, OrderRule
-from headgate.core.turns.record import Holder, LockRecord, Ticket
+from headgate.core.turns.record import Holder, LockRecord, Mark, Ticket
 from headgate.core.turns.tokens import (
-    JUMP,
     Applied,
     Behind,
     FencedBy,
@@ -61,10 +61,11 @@ class CheckpointView:
     is_batch_open: bool
 
 
-def begin(job: JobName, checkpoint: CheckpointView) -> Protocol[LockRecord | None]:
+def begin(job: JobName, checkpoint: CheckpointView, session: SessionId | None = None) -> Protocol[LockRecord | None]:
     """Clears up what an earlier run of this job left: its dead turn is closed, and marked done if it was.
 
-    Only the job itself can tell whether its lost turn had finished: the commit log is in its checkpoint.
+    Only the job itself can tell whether its lost turn had finished: the commit log is in its checkpoint. `session`: of this
+    run, which has no turn now; one that the record names came back with an older copy, and is closed, too.
 
     Returns:
         The record afterwards; None if the lock has none yet.
@@ -76,7 +77,8 @@ def begin(job: JobName, checkpoint: CheckpointView) -> Protocol[LockRecord | Non
             return None
         live = yield from perform(LiveSessions(record.holder))
         lost = record.job(job).lost
-        if record.holder is not None and record.holder.job == job and record.holder.session not in live.ids:
+        held = record.holder
+        if held is not None and held.job == job and (held.session == session or held.session not in live.ids):
             yield from perform(CompareAndSet(moves.close(record), stored.version))
         elif (
             lost is not None
@@ -136,18 +138,27 @@ class SessionLost:
 def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | Refused | SessionLost]:
     """Asks for the turn, waits, and has it granted; the one compare-and-set that grants also assigns the epoch.
 
-    A job that is paused does not ask, and one that is paused while it waits is refused.
+    A job that is paused does not ask, and one that is paused while it waits is refused. A record with an epoch below one
+    that is known elsewhere is an older copy, and is put above that first (`moves.outdated`). The turn counts from its note
+    apart from the record on: of two turns that an older copy gave the same epoch, only one gets the note.
     """
     me, nonce, asked_at_ms = attempt.holder, attempt.nonce, 0
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
         if record is None:
-            top = yield from _tables_epoch(None, me.tables)
+            top = yield from _tables_epoch(me.tables)
+            live = yield from perform(LiveSessions(None))
+            top = max(top, _epoch_of(live.mark), attempt.known_epoch)
             yield from perform(CompareAndSet(moves.begin_record(lock, top), stored.version))
             continue
         if record.is_held_by(nonce):
-            return _granted(record, asked_at_ms)
+            mine = Mark(record.epoch, nonce)
+            noted = yield from perform(NoteTurn(mine))
+            if noted == mine:
+                return _granted(record, asked_at_ms)
+            yield from perform(CompareAndSet(moves.outdated(record, noted.epoch), stored.version))
+            continue
         pause = record.paused.get(me.job)
         if pause is not None:
             is_back = yield from take_back(nonce)
@@ -157,7 +168,12 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
         live = yield from perform(LiveSessions(record.holder))
         if me.session not in live.ids:
             return SessionLost()
-        if record.holder is not None and record.holder.session not in live.ids:
+        known = max(attempt.known_epoch, _epoch_of(live.mark))
+        if known > record.epoch or record.is_older_than(live.mark):
+            yield from perform(CompareAndSet(moves.outdated(record, known), stored.version))
+            continue
+        held = record.holder
+        if held is not None and (held.session == me.session or held.session not in live.ids):
             yield from perform(CompareAndSet(moves.close(record), stored.version))
             continue
         now_ms = yield from perform(WallClock())
@@ -175,8 +191,11 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
             asked = moves.ask(record, ticket, order.rule, order.absent_after_ms)
         waits = moves.reason_to_wait(asked, nonce, live, now_ms)
         if waits is None:  # who need not wait asks and is granted in one step
-            top = yield from _tables_epoch(record, me.tables)
-            granted = moves.grant(asked, replace(me, since_ms=now_ms), top)
+            top = yield from _tables_epoch(me.tables)
+            if top > record.epoch:
+                yield from perform(CompareAndSet(moves.outdated(record, top), stored.version))
+                continue
+            granted = moves.grant(asked, replace(me, since_ms=now_ms))
             yield from perform(CompareAndSet(granted, stored.version))
             continue
         if asked is not record:
@@ -203,20 +222,21 @@ def take_back(nonce: Nonce) -> Protocol[bool]:
         yield from perform(CompareAndSet(moves.give_up(record, nonce), stored.version))
 
 
-def _tables_epoch(record: LockRecord | None, tables: tuple[TableLocation, ...]) -> Protocol[Epoch]:
+def _tables_epoch(tables: tuple[TableLocation, ...]) -> Protocol[Epoch]:
     """The highest epoch that the tables have seen.
 
-    A table that carries tokens but is missing in an existing record counts `JUMP` - 1 higher, for the reason of
-    `moves.begin_record`: nobody knows which holders of it left no trace.
+    One above the record's shows that the record went back, or that the table came from another lock: nobody knows which
+    holders of it left no trace.
     """
     top, rest = Epoch(0), tables
     while rest:
         reading = yield from perform(ReadTokens(rest[0]))
-        seen = highest_epoch(reading.tokens)
-        if seen and record is not None and rest[0] not in record.tables and seen > record.epoch:
-            seen = Epoch(seen + JUMP - 1)
-        top, rest = max(top, seen), rest[1:]
+        top, rest = max(top, highest_epoch(reading.tokens)), rest[1:]
     return top
+
+
+def _epoch_of(mark: Mark | None) -> Epoch:
+    return Epoch(0) if mark is None else mark.epoch
 
 
 def _granted(record: LockRecord, asked_at_ms: int) -> Granted:
@@ -449,7 +469,9 @@ def announce_idle(
         stored = yield from perform(ReadRecord())
         record = stored.record
         if record is None:
-            top = yield from _tables_epoch(None, tuple(idle_at))
+            top = yield from _tables_epoch(tuple(idle_at))
+            live = yield from perform(LiveSessions(None))
+            top = max(top, _epoch_of(live.mark))
             yield from perform(CompareAndSet(moves.begin_record(lock, top), stored.version))
             continue
         if moves.is_said(record, job, idle_at, run):

@@ -103,6 +103,39 @@ class InDoubt:
     tables: tuple[TableLocation, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The turn of the highest epoch that began, noted apart from the record, so that an older copy of the record is known."""
+
+    epoch: Epoch
+    nonce: Nonce
+
+
+def higher(stands: Mark | None, mark: Mark) -> Mark:
+    """Which of the two stands: of equal epochs the one that was noted first."""
+    return mark if stands is None or stands.epoch < mark.epoch else stands
+
+
+def mark_to_json(mark: Mark) -> str:
+    """The JSON form of a mark."""
+    return json.dumps({"epoch": mark.epoch, "nonce": mark.nonce})
+
+
+def mark_from_json(text: str) -> Mark | None:
+    """A mark from its JSON form; None where nothing was noted yet.
+
+    Raises:
+        ValueError: not a mark.
+    """
+    if not text.strip():
+        return None
+    match json.loads(text):
+        case {"epoch": int(epoch), "nonce": str(nonce)}:
+            return Mark(Epoch(epoch), Nonce(nonce))
+        case other:
+            raise ValueError(f"not a mark of a turn: {other!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRecord:
     """One lock. `tables` maps each table to the epoch whose entry commit made it trusted; others are in doubt whole."""
@@ -117,6 +150,8 @@ class LockRecord:
     paused: Mapping[JobName, Pause] = field(default_factory=dict)
     members: Mapping[JobName, Member] = field(default_factory=dict)
     """The run until idle in which a job said its idle note, or which it has left."""
+    granted: Nonce | None = None
+    """Of the turn that was granted last; None before the first, and from versions that did not note turns apart."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the JSON form that this version does not know; written back as they were."""
 
@@ -131,6 +166,12 @@ class LockRecord:
     def is_held_by(self, nonce: Nonce) -> bool:
         """Whether the turn that is on was granted to `nonce`."""
         return self.holder is not None and self.holder.nonce == nonce
+
+    def is_older_than(self, mark: Mark | None) -> bool:
+        """Whether the mark shows that this record is an older copy: a turn began that it does not know."""
+        if mark is None or mark.epoch < self.epoch:
+            return False
+        return mark.epoch > self.epoch or self.granted not in (None, mark.nonce)
 
     def doubts(self, table: TableLocation) -> frozenset[TokenId]:
         """Token ids that an unclean turn may still write with on `table`."""
@@ -219,7 +260,7 @@ class LockRecord:
             for job, pause in self.paused.items()
         }
         members = {job: {"run": one.run, "has_left": one.has_left} for job, one in self.members.items()}
-        keys: dict[str, dict[Any, Any]] = {"priorities": priorities, "paused": paused, "members": members}
+        keys = {"priorities": priorities, "paused": paused, "members": members, "granted": self.granted}
         return {key: value for key, value in keys.items() if value}
 
 
@@ -258,6 +299,7 @@ def record_from_json(text: str | bytes) -> LockRecord:
                 JobName(job): Member(run=one["run"], has_left=one["has_left"])
                 for job, one in data.get("members", {}).items()
             },
+            granted=data.get("granted"),
             extra=_others(data, _RECORD_KEYS),
         )
         for state in checked(record).jobs.values():
@@ -272,6 +314,7 @@ def record_from_json(text: str | bytes) -> LockRecord:
 
 _RECORD_KEYS = frozenset(
     {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables", "priorities", "paused", "members"}
+    | {"granted"}
 )
 _HOLDER_KEYS = frozenset(one.name for one in fields(Holder)) - {"extra"}
 _TICKET_KEYS = frozenset({"job", "session", "nonce", "asked_at_ms"})

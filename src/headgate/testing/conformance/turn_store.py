@@ -21,9 +21,9 @@ from headgate.core.turns.effects import CasReply
 from headgate.core.turns.moves import begin_record
 from headgate.core.turns.order import After, NoRule
 from headgate.core.turns.protocol import Order
-from headgate.core.turns.record import Holder, LockRecord, Ticket
+from headgate.core.turns.record import Holder, LockRecord, Mark, Ticket
 from headgate.core.turns.tokens import job_token
-from headgate.errors import TurnNotGranted
+from headgate.errors import LostTurn, TurnNotGranted
 from headgate.events import TurnGranted
 from headgate.ports import TurnStore
 from headgate.testing.conformance import history
@@ -145,7 +145,7 @@ class TurnStoreConformance:
         asked = moves.ask(begin_record(LOCK, Epoch(0)), tickets[1], After((first,)), None)
         after = replace(asked, tickets=tuple(tickets[1:]))
         all_three = replace(begin_record(LOCK, Epoch(0)), tickets=tuple(tickets))
-        held = moves.grant(all_three, _holder(tickets[0]), Epoch(0))
+        held = moves.grant(all_three, _holder(tickets[0]))
         changes = [
             (all_three, moves.give_up(all_three, tickets[0].nonce)),
             (held, moves.complete(held, now_ms=1)),
@@ -246,6 +246,55 @@ class TurnStoreConformance:
     def lose(self) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
         """A store whose `lost_compare_and_set` loses the request or the reply; on a real network where there is one."""
         return lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
+
+    def test_a_turn_that_is_noted_stands_until_a_later_one_is(self, open_store: Callable[[], TurnStore]) -> None:
+        """Of two with one epoch the first; for each lock apart; and whoever asks who is alive is told."""
+        one, other = open_store(), open_store()
+        assert one.live_sessions(LOCK).mark is None
+        first, second, later = (
+            Mark(Epoch(epoch), Nonce(nonce)) for epoch, nonce in ((5, "first"), (5, "second"), (6, "later"))
+        )
+        assert one.note_turn(LOCK, first) == first
+        assert one.note_turn(LOCK, first) == first
+        assert other.note_turn(LOCK, second) == first
+        assert other.note_turn(LOCK, Mark(Epoch(4), Nonce("earlier"))) == first
+        assert other.live_sessions(LOCK).mark == first
+        session = one.open_session(LOCK, JobName("a job"))
+        assert other.note_turn(LOCK, later) == later
+        assert one.live_sessions(LOCK).mark == later
+        assert one.live_sessions(LOCK).jobs == {"a job"}
+        assert one.live_sessions("another lock").mark is None
+        session.close()
+
+    def test_an_older_copy_of_the_record_gives_no_epoch_twice(self, open_store: Callable[[], TurnStore]) -> None:
+        """Restored while a job has its turn: the next turn lies above it, and the job writes nothing more."""
+        one, other = open_store(), open_store()
+        holder, following = contender(one, "holder"), contender(other, "following")
+        take(holder).complete()
+        copy = one.read(LOCK).record
+        assert copy is not None
+        held = take(holder)
+        assert one.compare_and_set(LOCK, copy, one.read(LOCK).version) == "done"
+        turn = take(following, timeout_s=10.0)
+        assert turn.epoch > held.epoch
+        with pytest.raises(LostTurn):
+            held.enter(T)
+        turn.enter(T)
+        turn.complete()
+        with pytest.raises(LostTurn):
+            held.complete()
+        again = take(holder, timeout_s=10.0)
+        assert again.epoch > turn.epoch
+        again.complete()
+        # The copy names a turn that is over, of a run that lives: it ends it itself, or nobody would ever be served.
+        held = take(following, timeout_s=10.0)
+        copy = one.read(LOCK).record
+        assert copy is not None
+        held.complete()
+        assert one.compare_and_set(LOCK, copy, one.read(LOCK).version) == "done"
+        assert take(following, timeout_s=10.0).epoch == held.epoch + 1
+        holder.close()
+        following.close()
 
     def test_contenders_do_not_overlap(self, open_store: Callable[[], TurnStore]) -> None:
         """50 jobs take up to 600 turns: no two at once, epochs rise by one, in the order of asking, and nobody is left waiting."""
