@@ -2,18 +2,23 @@
 
 A launcher is started first and waits to be let go, so that the record names its process when the turn is granted: on this
 machine nobody else is given the turn before it is gone, and if the one that asked for the turn is killed, it ends the program.
-The program is given no token: what it writes is not fenced.
+The program is given no token: what it writes is not fenced. It is given a pass, a file that its gate looks at with each commit to
+a governed table: see `ProgramPass`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import cast
@@ -22,6 +27,7 @@ from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.driver import Ports
 from headgate.coordinator.heartbeat import SELF_FENCE
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
+from headgate.core.ids import TableLocation
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import job_token
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn
@@ -76,6 +82,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             "no command was given; nothing was done", advice="headgate turn --lock L --job J -- COMMAND"
         )
     program = _Program(command)
+    pass_ = ProgramPass(job.lock)
     coordinator: Coordinator | None = None
     store: TurnStore | None = None
     try:
@@ -87,6 +94,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             clock=MachineClock(),
             randomness=Uuids(),
             events=Tee([LedgerSink(job.storage), *watchers]),
+            gate=pass_,
         )
         coordinator = Coordinator(
             ports,
@@ -99,8 +107,14 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
         )
         turn = coordinator.take(token_id=job_token(job.job), query_id=None, batch=0, tables=())
         try:
+            turn.let_through(TableLocation(pass_.path))
             status = program.run(
-                {"HEADGATE_LOCK": job.lock, "HEADGATE_JOB": job.job, "HEADGATE_EPOCH": str(turn.epoch)}
+                {
+                    "HEADGATE_LOCK": job.lock,
+                    "HEADGATE_JOB": job.job,
+                    "HEADGATE_EPOCH": str(turn.epoch),
+                    "HEADGATE_PASS": pass_.path,
+                }
             )
             turn.check()
         except BaseException as error:
@@ -120,6 +134,45 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
             coordinator.close()
         if store is not None:
             store.close()
+        pass_.close()
+
+
+class ProgramPass:
+    """What lets a whole program commit to the tables of a lock while a turn is on; a `WriteGate` whose one table is the program.
+
+    A file of three lines: epoch, deadline (ns of the clock that only runs), lock. This process holds a lock on it, which the kernel
+    takes away when the process ends, however it ends. So a process that the program leaves behind can commit no longer than the
+    turn lasts. Source: java/io/github/headgate/ProgramPass.java.
+    """
+
+    def __init__(self, lock: str) -> None:
+        self._lock = lock
+        self._folder = tempfile.mkdtemp(prefix="headgate-turn-")  # nobody else's: mode 0700
+        self.path = os.path.join(self._folder, "pass")
+        self._file: int | None = None
+
+    def grant(self, table: str, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
+        """Lets the program commit for so long from now."""
+        until_ns = time.monotonic_ns() + duration_ms * 1_000_000
+        text = f"{epoch}\n{until_ns:020d}\n{self._lock}".encode()
+        if self._file is None:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+        os.pwrite(self._file, text, 0)  # in place, and as long as before: the lock is on this file
+        return True
+
+    def revoke(self, table: str, epoch: int) -> None:
+        """The turn is over."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        """Leaves nothing behind."""
+        self.revoke(self.path, -1)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _grace_s(lease_s: float | None) -> float:

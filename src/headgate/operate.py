@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from headgate.coordinator.machine import MachineClock
 from headgate.coordinator.turn import HeldTurn
-from headgate.core.ids import TableLocation
-from headgate.core.spec import Append, Erase, Mutate, Pipeline, TableSpec
+from headgate.core.ids import TableLocation, TokenId
+from headgate.core.spec import Append, Erase, Mutate, Pipeline, StreamSpec, TableSpec
 from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns.order import ADHOC, NoRule
 from headgate.core.turns.protocol import Order
@@ -122,6 +122,57 @@ def _table_or_path(pipeline: Pipeline, name: str, lock: str | None) -> TableSpec
 # -------------------------------------------------------------------------------------------------------- requests
 
 
+def stream_context(pipeline: Pipeline, stream: StreamSpec) -> StreamContext:
+    """What a stream works with, for a person who looks at what it keeps. Starts Spark."""
+    spark = session_of(pipeline)
+    return StreamContext(
+        session=spark.newSession(),
+        log=DeltaTableLog(spark),
+        storage=pipeline.storage,
+        target=locate(spark, pipeline.table_of(stream)),
+        neighbours=tuple(one for one in pipeline.streams if one.table == stream.table),
+        clock=MachineClock(),
+        events=Tee([]),
+    )
+
+
+def last_batch(site: Site, token_id: TokenId, tables: Sequence[TableLocation]) -> int:
+    """The highest batch of a token id in these tables; -1 where there is none."""
+    stored = [site.log.read_tokens(table).tokens.get(token_id) for table in tables]
+    return max((unpack(number).batch for number in stored if number is not None), default=-1)
+
+
+@contextlib.contextmanager
+def adhoc_turn(
+    site: Site, pipeline: Pipeline, stream: StreamSpec, token_id: TokenId, tables: Sequence[TableLocation]
+) -> Iterator[HeldTurn]:
+    """A turn of the job `adhoc` on a stream's lock.
+
+    Raises:
+        TurnNotGranted: Not in time; nothing was changed.
+    """
+    coordinator = site.coordinator(
+        lock=pipeline.lock_of(stream),
+        job=ADHOC,
+        order=Order(rule=NoRule(), absent_after_ms=None),
+        lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
+        on_lost=lambda reason: None,
+    )
+    try:
+        turn = coordinator.take(token_id=token_id, query_id=None, batch=None, tables=tuple(tables))
+        try:
+            yield turn
+        except InvalidRequest:
+            turn.complete()  # refused, and nothing is under way
+            raise
+        except BaseException as error:
+            turn.abandon(error)
+            raise
+        turn.complete()
+    finally:
+        coordinator.close()
+
+
 class RequestDesk:
     """Stored requests of one stream, for a person who looks at them, gives them another chance, or takes them out."""
 
@@ -139,16 +190,7 @@ class RequestDesk:
                 advice="Name a stream of kind mutate or erase",
             )
         self._pipeline = pipeline
-        self._spark = session_of(pipeline)
-        self._context = StreamContext(
-            session=self._spark.newSession(),
-            log=DeltaTableLog(self._spark),
-            storage=pipeline.storage,
-            target=locate(self._spark, pipeline.table_of(self._stream)),
-            neighbours=tuple(one for one in pipeline.streams if one.table == self._stream.table),
-            clock=MachineClock(),
-            events=Tee([]),
-        )
+        self._context = stream_context(pipeline, self._stream)
 
     def rows(self, states: Sequence[str], *, rows_max: int) -> list[StoredRequest]:
         """The newest requests in these states; all states if none is named. Never their values."""
@@ -184,35 +226,13 @@ class RequestDesk:
         location = self._context.requests_of(self._stream)
         self._refuse_unless_dead(ids)
         pipeline = self._pipeline
-        with contextlib.closing(Site.open(self._spark, url=pipeline.coordinator.url, storage=pipeline.storage)) as site:
-            return self._in_turn_at(site, location, work)
-
-    def _in_turn_at(self, site: Site, location: TableLocation, work: Callable[[HeldTurn], int]) -> int:
-        pipeline = self._pipeline
-        coordinator = site.coordinator(
-            lock=pipeline.lock_of(self._stream),
-            job=ADHOC,
-            order=Order(rule=NoRule(), absent_after_ms=None),
-            lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
-            on_lost=lambda reason: None,
-        )
-        token_id = job_token(ADHOC)
-        try:
-            turn = coordinator.take(token_id=token_id, query_id=None, batch=None, tables=(location,))
-            try:
-                stored = site.log.read_tokens(location).tokens.get(token_id)
-                turn.next_batch(-1 if stored is None else unpack(stored).batch + 1, None, is_replay=False)
-                changed = work(turn)
-            except InvalidRequest:
-                turn.complete()  # refused before anything was written
-                raise
-            except BaseException as error:
-                turn.abandon(error)
-                raise
-            turn.complete()
-            return changed
-        finally:
-            coordinator.close()
+        session, token_id = self._context.session, job_token(ADHOC)
+        with (
+            contextlib.closing(Site.open(session, url=pipeline.coordinator.url, storage=pipeline.storage)) as site,
+            adhoc_turn(site, pipeline, self._stream, token_id, (location,)) as turn,
+        ):
+            turn.next_batch(last_batch(site, token_id, (location,)) + 1, None, is_replay=False)
+            return work(turn)
 
     def _refuse_unless_dead(self, ids: Sequence[str]) -> None:
         """Before a turn is taken, whose entry would be a version of the request table already."""

@@ -128,8 +128,11 @@ class TurnStore(Protocol):
 class WriteGate(Protocol):
     """Refuses commits outside of a turn, by a clock of its own: it also ends a turn whose Python process stands still."""
 
-    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int) -> bool:
-        """Lets the job commit to the table for so long from now; False, and nothing changed, if a later epoch has it."""
+    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
+        """Lets the job commit to the table for so long from now; False, and nothing changed, if a later epoch has it.
+
+        With `token_id`, its commits that change rows must carry a token of this id and epoch.
+        """
         ...
 
     def revoke(self, table: TableLocation, epoch: int) -> None:

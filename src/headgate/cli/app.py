@@ -44,6 +44,7 @@ COMMANDS = (
     "locks",
     "metrics",
     "requests",
+    "dead_letters",
     "sync",
     "sync_verify",
     "adopt",

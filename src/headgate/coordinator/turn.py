@@ -10,14 +10,14 @@ from typing import Literal, TypeVar, assert_never
 
 from headgate.coordinator.driver import Driver, user_metadata
 from headgate.core.effects import Protocol
-from headgate.core.ids import TableLocation
+from headgate.core.ids import TableLocation, Version
 from headgate.core.turns import protocol
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.protocol import Granted, Turn
 from headgate.core.turns.record import Mark
 from headgate.core.turns.tokens import Behind, FencedBy, NotApplied, Token
 from headgate.errors import CheckpointMismatch, Fenced, HeadgateError, LostTurn, Unavailable
-from headgate.events import Outcome, StepRepeated, StepWritten, TurnEnded
+from headgate.events import Noticed, Outcome, StepRepeated, StepWritten, TurnEnded
 from headgate.ports import StatementConflict, WriteToken
 
 R = TypeVar("R")
@@ -55,6 +55,10 @@ class HeldTurn:
         self._batch, self._is_replay = -1, False
         self._offsets_sha256: str | None = None
         self._is_over = False
+        self.acts_as: str = turn.job
+        """As which job this process commits in the turn, for the gate."""
+        self.needs_tokens = True
+        """Whether the gate refuses commits of this turn that change rows and carry no token of it."""
 
     @property
     def epoch(self) -> int:
@@ -129,7 +133,7 @@ class HeldTurn:
         if table in self._entered:
             return True
         self.check()
-        self._let_through(table)
+        self.let_through(table)
         entered = self._driver.run(
             protocol.enter_table(
                 self._turn, table, is_replay=is_replay or self._is_replay, is_written=table in self._written
@@ -150,14 +154,22 @@ class HeldTurn:
             case _:
                 assert_never(entered)
 
-    def _let_through(self, table: TableLocation) -> None:
-        """Opens the gate of this process for the table; heartbeats keep it open."""
+    @property
+    def _gated_id(self) -> str | None:
+        return self._turn.token_id if self.needs_tokens else None
+
+    def let_through(self, table: TableLocation) -> None:
+        """Opens the gate of this process for the table; heartbeats keep it open, the end of the turn closes it.
+
+        Raises:
+            Fenced: a later turn has it.
+        """
         gate, left_s = self._driver.ports.gate, self._left_s()
         if gate is None:
             return
         duration_ms = WITHOUT_LEASE_MS if left_s is None else max(0, int(left_s * 1000))
         with self._gate_lock:
-            if not gate.grant(table, self._turn.job, self.epoch, duration_ms):
+            if not gate.grant(table, self.acts_as, self.epoch, duration_ms, self._gated_id):
                 raise Fenced(table=table, epoch=self.epoch)
             self._gated.add(table)
 
@@ -167,7 +179,7 @@ class HeldTurn:
         with self._gate_lock:
             for table in self._gated if gate is not None else ():
                 assert gate is not None
-                gate.grant(table, self._turn.job, self.epoch, max(0, int(left_s * 1000)))
+                gate.grant(table, self.acts_as, self.epoch, max(0, int(left_s * 1000)), self._gated_id)
 
     def shut(self) -> None:
         """Closes the gate: nothing of this turn is committed from here on by this process. Safe from any thread."""
@@ -244,6 +256,10 @@ class HeldTurn:
             raise self._refusal(table, name, fence)
         self._note_written(table, self._token(step), name)
 
+    def seen(self, table: TableLocation) -> Version:
+        """The version of a table at which this turn has last read its tokens."""
+        return self._driver.seen[table].version
+
     def token(self, step: int, name: str) -> WriteToken:
         """What a statement of this step puts into its commit."""
         return WriteToken(
@@ -316,6 +332,14 @@ class HeldTurn:
         self._driver.ports.events.emit(
             StepRepeated(lock=self._turn.lock, job=self._turn.job, table=table, step=name, conflict=conflict)
         )
+
+    def note_stray(self, table: TableLocation) -> None:
+        """Tells that this driver has committed to the table in the turn from a thread of no job."""
+        text = (
+            f"a thread of no job of this driver committed to {table} in the turn of {self._turn.job}; if the job's function "
+            "started that thread, the commit is not exactly once: write there with batch.sparkSession"
+        )
+        self._driver.ports.events.emit(Noticed(job=self._turn.job, text=text))
 
     def _committed(self, table: TableLocation, version: int) -> None:
         self._written.add(table)

@@ -31,7 +31,7 @@ from headgate.delta.jvm import (
     unless_gone,
 )
 from headgate.delta.s3_errors import texts_of
-from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted
+from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 
 JOB_CONF = "spark.headgate.job"
 WAIT_CONF = "spark.headgate.waitMs"
@@ -41,6 +41,11 @@ TAKE_A_TURN = (
     "Write in a turn: headgate.start, headgate.supervise, JobCoordinator(…).turn(), or the command headgate turn. See who has "
     f"it with: headgate status. A session that is to write without turns says so: {OUTSIDE_CONF}=pass"
 )
+WITH_THE_TOKEN = (
+    "Write with the session of the batch (batch.sparkSession; in a turn of your own, the session of the JobCoordinator), or with "
+    "headgate.DeltaTable or headgate.sql, which give their commit the token in any session"
+)
+NO_TURN, NO_TOKEN, NOTE = (f"{OURS}.Gate${name}Exception" for name in ("NoTurn", "NoToken", "Note"))
 COMMITTED = "headgate: the statement was committed as version"
 PUT_FAILED = "headgate: its commit failed, and may yet arrive"
 NOT_PUT = -1
@@ -188,9 +193,12 @@ class Gate:
         """The table is no longer governed."""
         self._gate.release(table)
 
-    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int) -> bool:
-        """Gives a job the turn, or more time for it; False if a later epoch has it."""
-        return bool(self._gate.grant(table, job, epoch, duration_ms))
+    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
+        """Gives a job the turn, or more time for it; False if a later epoch has it.
+
+        With `token_id`, a commit of the job that changes rows is refused unless it carries a token of this id and epoch.
+        """
+        return bool(self._gate.grant(table, job, epoch, duration_ms, token_id))
 
     def revoke(self, table: TableLocation, epoch: int) -> None:
         """Ends the turn of an epoch."""
@@ -203,6 +211,32 @@ class Gate:
     def puts(self, table: TableLocation) -> int:
         """How many commits of jobs this JVM has put to the table."""
         return int(self._gate.puts(table))
+
+    def note(self, folder: str) -> str | None:
+        """The note that makes a table governed, as text; None where there is none.
+
+        Raises:
+            JVM_ERRORS: it cannot be told whether there is one.
+        """
+        text: str | None = self._gate.note(folder, self._jvm.hadoop_conf)
+        return text
+
+    def strays(self, table: TableLocation) -> int:
+        """How many commits of no job this JVM has put to the table while a job had its turn."""
+        return int(self._gate.strays(table))
+
+    def forget_untokened(self) -> None:
+        """Forget a refusal that was not asked for: `raise_untokened` tells a later one only."""
+        self._gate.untokened()
+
+    def raise_untokened(self) -> None:
+        """Raise `InvalidRequest` if a commit of this thread was refused because it had no token; once.
+
+        Also where the code that made the commit has caught the error.
+        """
+        told = self._gate.untokened()
+        if told is not None:
+            raise _untokened(told)
 
     def reserve(self, table: TableLocation, token: str, hold_ms: int, job: str | None = None) -> bool:
         """Keeps commits of others away from a table, for so long at most: of this JVM, and of drivers that pass a gate.
@@ -222,15 +256,33 @@ def is_after_put(error: BaseException) -> bool:
 
 
 def raise_refusal(error: BaseException) -> None:
-    """Raise `TurnNotGranted` if an error is the gate's refusal of a commit."""
-    if isinstance(error, JVM_ERRORS) and is_caused_by(error, f"{OURS}.Gate$NoTurnException"):
-        raise TurnNotGranted(f"{_words(error)}; nothing was written", advice=TAKE_A_TURN) from error
+    """Raise the error that the gate's refusal of a commit means, if this is one.
+
+    Raises:
+        TurnNotGranted: it is not the job's turn.
+        InvalidRequest: it is, and the commit does not carry its token.
+        Unavailable: it could not be found out whether the table takes turns.
+    """
+    if not isinstance(error, JVM_ERRORS):
+        return
+    if is_caused_by(error, NO_TURN):
+        raise TurnNotGranted(f"{_words(error, NO_TURN)}; nothing was written", advice=TAKE_A_TURN) from error
+    if is_caused_by(error, NO_TOKEN):
+        raise _untokened(_words(error, NO_TOKEN)) from error
+    if is_caused_by(error, NOTE):
+        raise Unavailable(
+            _words(error, NOTE), advice="Look at that note; a table is written only if it can be read"
+        ) from error
 
 
-def _words(error: BaseException) -> str:
+def _untokened(words: str) -> InvalidRequest:
+    return InvalidRequest(f"{words.removeprefix('headgate: ')}; nothing of it was written", advice=WITH_THE_TOKEN)
+
+
+def _words(error: BaseException, kind: str) -> str:
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while thrown is not None:
-        if thrown.getClass().getName() == f"{OURS}.Gate$NoTurnException":
+        if thrown.getClass().getName() == kind:
             return str(thrown.getMessage()).removeprefix("headgate: ")
         thrown = thrown.getCause()
     return first_line(error)

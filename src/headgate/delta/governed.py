@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation
 from headgate.core.spec.coordinators import is_same_place
+from headgate.delta.gate import Gate
 from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
 from headgate.stored_json import parsed
@@ -54,8 +55,8 @@ def read_governed(spark: SparkSession, table: TableLocation) -> GovernedTable | 
     """
     jvm = Jvm(spark)
     try:
-        log = jvm.delta_log(table)
-        text = jvm.read_text(log, _note_path(jvm, log))
+        # As the gate reads it: what cannot be looked up is not taken for a table without a note.
+        text = Gate(spark).note(str(jvm.delta_log(table).dataPath().toString()))
     except JVM_ERRORS as error:
         raise _unreachable(table, error) from error
     return None if text is None else _parsed(table, text)

@@ -86,8 +86,8 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         "missing/3",
     ),
     f"{OURS}.Gate": (
-        *("govern/1", "release/1", "grant/4", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
-        *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1"),
+        *("govern/1", "release/1", "grant/5", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
+        *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1", "strays/1", "untokened/0", "note/2"),
     ),
     f"{OURS}.LastingSnapshot": ("install/1", "prefer/1", "update/1", "hold/1", "release/0"),
     f"{OURS}.Parts": ("next/1",),

@@ -102,11 +102,16 @@ def single_write(session: SparkSession, token: WriteToken) -> Iterator[None]:
                 yield
         except Exception as error:
             if any(TOKEN_WITHOUT_NUMBER in text for text in _told(error)):
-                raise InvalidRequest(
-                    "a second write without a step: the batch's first write is in its table, the second was not begun",
-                    advice="Wrap each write in `with turn.step(name)`, in the same order in every batch",
-                ) from error
+                raise second_write() from error
             raise
+
+
+def second_write() -> InvalidRequest:
+    """The error for a write whose token an earlier write has used."""
+    return InvalidRequest(
+        "a second write without a step: the batch's first write is in its table, the second was not begun",
+        advice="Wrap each write in `with turn.step(name)`, in the same order in every batch",
+    )
 
 
 @contextmanager

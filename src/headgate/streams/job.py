@@ -20,7 +20,7 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.spec.data import Coverage
 from headgate.core.turns.protocol import CONFLICTS_MAX
 from headgate.core.turns.tokens import job_token, unpack
-from headgate.delta.gate import Gate
+from headgate.delta.gate import Gate, raise_refusal
 from headgate.delta.log import DeltaTableLog
 from headgate.delta.publish import Staged
 from headgate.delta.statements import NUMBER_CONF, single_write
@@ -28,7 +28,7 @@ from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
 from headgate.streams.turn_jobs import TurnJobs
-from headgate.tables.running import collected, finish, follow, known
+from headgate.tables.running import TurnWrite, collected, finish, follow, in_turn, known, plain
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]
@@ -112,9 +112,9 @@ class Turn:
 
     def _held_name(self, location: str) -> TableLocation:
         """The table as this job calls it."""
-        wanted = _plain(location)
+        wanted = plain(location)
         for table in self._tables:
-            if _plain(table) == wanted:
+            if plain(table) == wanted:
                 return table
         raise InvalidRequest(
             "the batch changes a table that this job does not name, so it cannot be fenced; nothing was written",
@@ -130,12 +130,25 @@ class Turn:
 
     @contextmanager
     def _writing(self, step: int, name: str) -> Iterator[None]:
-        for table in self._tables:
-            self._held.begin_step(table, step=step, name=name)
-        with single_write(self._session, self._held.token(step, name)):
-            yield
+        applied = frozenset(
+            plain(table) for table in self._tables if self._held.begin_step(table, step=step, name=name)
+        )
+        token, gate = self._held.token(step, name), Gate(self._session)
+        since = {plain(table): self._held.seen(table) for table in self._tables}
+        strays = {table: gate.strays(table) for table in self._tables}
+        gate.forget_untokened()
+        write = TurnWrite(session=self._session, token=token, since=since, applied=applied)
+        try:
+            with single_write(self._session, token), in_turn(write):
+                yield
+        except Exception as error:
+            raise_refusal(error)
+            raise
+        gate.raise_untokened()  # also where the code has caught the refusal
         for table in self._tables:
             self._held.end_step(table, step=step, name=name)
+            if gate.strays(table) > strays[table]:
+                self._held.note_stray(table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,8 +381,8 @@ class Job:
         computed = self._computed
         if computed is None or computed.batch_id != batch_id:
             return False
-        own = None if computed.statement is None else _plain(computed.statement.dml.table)
-        read = [(table, since) for table, since in computed.seen.items() if _plain(table) != own]
+        own = None if computed.statement is None else plain(computed.statement.dml.table)
+        read = [(table, since) for table, since in computed.seen.items() if plain(table) != own]
         return all(self._log.is_unchanged(table, since) for table, since in read)
 
     def attach(self, on_batch: OnBatch | None) -> None:
@@ -385,11 +398,6 @@ class Coordinated:
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self._job.on_batch(self, batch, batch_id)
-
-
-def _plain(location: str) -> str:
-    """A path of local disk, however it is written."""
-    return location.removeprefix("file:").replace("//", "/").rstrip("/")
 
 
 class QueryWork:

@@ -103,6 +103,7 @@ class StockTurns:
             token_id=job_token(self._coordinator.job), query_id=None, batch=0, tables=self._job.tables
         )
         try:
+            turn.needs_tokens = False  # stock writers know nothing of it: exactly once is the stock sink's own
             turn.next_batch(0, None, is_replay=False)
             turn.enter(table)  # opens the gate, before its own commit
             awaited = before + len(turn.versions.get(table, ())) + 1

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,7 @@ from headgate.delta.jvm import Jvm, check_jvm, silence
 from headgate.delta.publish import Publisher, Staged
 from headgate.delta.run import Meets, Outcome, unknown
 from headgate.delta.s3_errors import in_plain_words
+from headgate.delta.statements import APP_ID_CONF, NUMBER_CONF, second_write
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
 from headgate.ports import WriteToken
@@ -29,6 +31,7 @@ from headgate.tables.result import Result, result_of
 _guard = threading.Lock()
 _publishers: dict[str, Publisher] = {}
 _collectors = threading.local()
+_turn_writes = threading.local()
 _callbacks: list[Callable[[StatementPublished], None]] = []
 LOGGER = logging.getLogger("headgate")
 
@@ -124,13 +127,74 @@ def collected(spark: SparkSession) -> Iterator[Collector]:
         _collectors.now = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnWrite:
+    """The one write that code of the user may make in its turn, or in a step of it, before the next step."""
+
+    session: SparkSession
+    """Whose settings carry the token for what is stock."""
+    token: WriteToken
+    since: Mapping[str, Version]
+    """Table → version at which its tokens were read; the tables that the turn fences."""
+    applied: frozenset[str]
+    """Those of them that hold the write already."""
+
+    def is_meant(self, dml: Dml) -> bool:
+        """Whether a statement is this write and does not find the token in its own session."""
+        return plain(dml.table) in self.since and dml.session.conf.get(APP_ID_CONF, None) != self.token.token_id
+
+    def make(self, dml: Dml) -> Outcome:
+        """Makes it, with the token.
+
+        Raises:
+            InvalidRequest: The write was made before; this one is a second one.
+        """
+        # As Delta does with what is stock: whoever has used the number takes it out of the settings.
+        if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
+            raise second_write()
+        if plain(dml.table) in self.applied:
+            outcome = _skipped()
+        else:
+            shared = publisher(dml.session)
+            staged = replace(shared.stage(dml), since=self.since[plain(dml.table)])
+            outcome = shared.finish(staged, self.token)
+        if outcome.published.version is not None or outcome.published.is_superseded:
+            self.session.conf.unset(NUMBER_CONF)
+        return outcome
+
+
+@contextmanager
+def in_turn(write: TurnWrite) -> Iterator[None]:
+    """Statements that this thread executes in the block carry the turn's token, whatever their session."""
+    before = getattr(_turn_writes, "now", None)
+    _turn_writes.now = write
+    try:
+        yield
+    finally:
+        _turn_writes.now = before
+
+
 @in_plain_words()
 def run(dml: Dml) -> Result:
     """Execute a statement and get its commit into the table."""
     collector: Collector | None = getattr(_collectors, "now", None)
     if collector is not None:
         return collector.take(dml)
+    write: TurnWrite | None = getattr(_turn_writes, "now", None)
+    if write is not None and write.is_meant(dml):
+        return _told(dml, write.make(dml))
     return _told(dml, publisher(dml.session).publish(dml))
+
+
+def _skipped() -> Outcome:
+    """Of a statement that is in the table already."""
+    published = Published(version=None, level=0, executions=0, lost_puts=0, reasons=(), is_superseded=True)
+    return Outcome(published=published, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0)
+
+
+def plain(location: str) -> str:
+    """A table's location as a key: a path of local disk has one form, however it is written."""
+    return location.removeprefix("file:").replace("//", "/").rstrip("/")
 
 
 @in_plain_words()

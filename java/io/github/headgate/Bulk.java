@@ -8,6 +8,7 @@ import java.io.OutputStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Paths;
 import java.nio.file.StandardOpenOption;
@@ -149,6 +150,30 @@ public final class Bulk {
     try (InputStream in = path.getFileSystem(conf).open(path)) {
       return in.readAllBytes();
     } catch (FileNotFoundException none) {
+      return null;
+    }
+  }
+
+  /**
+   * A file's bytes; null only where it is certain that there is none. What cannot be looked up, is a folder, or is a link to
+   * nothing, is an error: Hadoop says of all of these on local disk that there is no such file.
+   */
+  static byte[] readIfAny(Path path, Configuration conf) throws IOException {
+    FileSystem files = path.getFileSystem(conf);
+    if (!LOCAL.contains(files.getClass().getName())) {
+      byte[] found = read(path, conf);
+      if (found == null && files.exists(path)) throw new IOException("it is there and is no file");
+      return found;
+    }
+    java.nio.file.Path file = Paths.get(path.toUri().getPath());
+    try {
+      return Files.readAllBytes(file);
+    } catch (NoSuchFileException none) {
+      for (java.nio.file.Path one = file; one != null; one = one.getParent()) {
+        if (!Files.exists(one, LinkOption.NOFOLLOW_LINKS)) continue;
+        if (Files.notExists(one)) throw new IOException(one + " is a link to nothing");
+        return null;
+      }
       return null;
     }
   }

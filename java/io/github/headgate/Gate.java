@@ -34,6 +34,24 @@ public final class Gate {
     }
   }
 
+  /** A commit of a job in its turn does not carry the turn's token, so it could be made twice. Nothing was written. */
+  public static final class NoTokenException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    NoTokenException(String message) {
+      super(message);
+    }
+  }
+
+  /** It could not be found out whether a table takes turns. Nothing was written. */
+  public static final class NoteException extends IOException {
+    private static final long serialVersionUID = 1;
+
+    NoteException(String message, Throwable cause) {
+      super(message, cause);
+    }
+  }
+
   /** A commit was kept back, and can be taken with {@link #take}. Nothing was written. */
   public static final class KeptException extends IOException {
     private static final long serialVersionUID = 1;
@@ -65,7 +83,8 @@ public final class Gate {
     }
   }
 
-  private record Turn(String job, long epoch, long deadlineNanos) {
+  /** Tokens of the commits of a turn have this id; null: its commits need none. */
+  private record Turn(String job, long epoch, long deadlineNanos, String tokenId) {
     boolean isOf(String asking) {
       return job != null && job.equals(asking) && System.nanoTime() - deadlineNanos < 0;
     }
@@ -77,22 +96,21 @@ public final class Gate {
   }
 
   private static final ThreadLocal<Scope> SCOPE = new ThreadLocal<>();
-  private static final Turn NOBODY = new Turn(null, -1, 0);
+  private static final Turn NOBODY = new Turn(null, -1, 0, null);
   static final long POLL_MS = 5;
   private static final Map<String, Gate> TABLES = new ConcurrentHashMap<>();
   private static final Map<String, Commit> KEPT = new ConcurrentHashMap<>();
   static final Map<String, Long> DONE = new ConcurrentHashMap<>();
   private static final ThreadLocal<String> JOB = new ThreadLocal<>();
+  private static final ThreadLocal<String> UNTOKENED = new ThreadLocal<>(); // why the thread's last refused commit was refused
   private static final Set<String> AWAITED = ConcurrentHashMap.newKeySet(); // job and table, by a commit that waits
   private static final ObjectMapper JSON = new ObjectMapper();
-
-  /** The lock whose turn this whole program was given: `headgate turn` says it. */
-  private static final String PROGRAM_LOCK = System.getenv("HEADGATE_LOCK");
 
   private final String table;
   private final AtomicReference<Turn> turn = new AtomicReference<>(); // null: none was given here
   private volatile boolean isGoverned;
   private final AtomicLong puts = new AtomicLong(); // of jobs
+  private final AtomicLong strays = new AtomicLong(); // commits of no job while a job had its turn
   private final Reservation reservation;
 
   /** Held around each put. Heartbeats never wait for it: a put may be slow. */
@@ -166,15 +184,19 @@ public final class Gate {
     gate.turn.set(null);
   }
 
-  /** Gives the turn, or more time for it; an older epoch than the one that was given changes nothing. */
-  public static boolean grant(String table, String job, long epoch, long millis) {
-    Turn given = new Turn(job, epoch, System.nanoTime() + millis * 1_000_000);
+  /**
+   * Gives the turn, or more time for it; an older epoch than the one that was given changes nothing.
+   *
+   * @param tokenId each commit of the job that changes rows must carry a token with this id and the turn's epoch; null: it need not
+   */
+  public static boolean grant(String table, String job, long epoch, long millis, String tokenId) {
+    Turn given = new Turn(job, epoch, System.nanoTime() + millis * 1_000_000, tokenId);
     return of(table).turn.accumulateAndGet(given, (was, now) -> was != null && was.epoch > now.epoch ? was : now) == given;
   }
 
   /** Ends the turn of an epoch, if it is the one that was given last. */
   public static void revoke(String table, long epoch) {
-    of(table).turn.updateAndGet(was -> was != null && was.epoch == epoch ? new Turn(null, epoch, 0) : was);
+    of(table).turn.updateAndGet(was -> was != null && was.epoch == epoch ? new Turn(null, epoch, 0, null) : was);
   }
 
   /** Whether a commit of the job waits for its turn. */
@@ -185,6 +207,33 @@ public final class Gate {
   /** How many commits of jobs were put to the table by this JVM. */
   public static long puts(String table) {
     return of(table).puts.get();
+  }
+
+  /** How many commits of no job this JVM has put to the table while a job had its turn. */
+  public static long strays(String table) {
+    return of(table).strays.get();
+  }
+
+  /** Why a commit of this thread was last refused for its missing token, once; null if none was. */
+  public static String untokened() {
+    String told = UNTOKENED.get();
+    UNTOKENED.remove();
+    return told;
+  }
+
+  /**
+   * The note that makes a table governed, as text; null where there is none.
+   *
+   * @throws NoteException it cannot be told whether there is one
+   */
+  public static String note(String table, Configuration conf) throws NoteException {
+    Path note = new Path(new Path(table), "_headgate/table.json");
+    try {
+      byte[] text = Bulk.readIfAny(note, conf);
+      return text == null ? null : new String(text, StandardCharsets.UTF_8);
+    } catch (IOException | RuntimeException unreadable) {
+      throw new NoteException("headgate: " + note + " cannot be read, so nothing was written: " + unreadable, unreadable);
+    }
   }
 
   /**
@@ -244,12 +293,17 @@ public final class Gate {
     if (now != null && now.isOf(job)) return null;
     if (isGoverned) return "";
     if (conf.get(GateLogStore.OUTSIDE, "refuse").equals("pass")) return null;
-    Path note = new Path(new Path(table), "_headgate/table.json");
-    byte[] text = Bulk.read(note, conf);
+    String text = note(table, conf);
     if (text == null) return null;
-    JsonNode lock = JSON.readTree(new String(text, StandardCharsets.UTF_8)).get("lock");
-    if (lock == null) throw new IOException("headgate: " + note + " names no lock; nothing was written");
-    return lock.asText().equals(PROGRAM_LOCK) ? null : lock.asText();
+    JsonNode lock;
+    try {
+      JsonNode said = JSON.readTree(text);
+      lock = said == null ? null : said.get("lock");
+    } catch (IOException damaged) {
+      throw new NoteException("headgate: the note beside " + table + " is no JSON; nothing was written", damaged);
+    }
+    if (lock == null) throw new NoteException("headgate: the note beside " + table + " names no lock; nothing was written", null);
+    return ProgramPass.isFor(lock.asText()) ? null : lock.asText();
   }
 
   /**
@@ -268,7 +322,7 @@ public final class Gate {
         if (lock == null && (job == null || version == 0)) return;
         if (System.nanoTime() - begun >= waitMs * 1_000_000) {
           String who = job == null ? "" : " by " + job;
-          String which = lock == null || lock.isEmpty() ? "" : "; the table takes turns on the lock " + lock;
+          String which = lock == null || lock.isEmpty() ? "" : "; the table takes turns on the lock " + lock + ProgramPass.told();
           String why = (now == null ? NOBODY : now).told() + which;
           throw new NoTurnException("headgate: commit " + version + " of " + table + who + " was refused: " + why);
         }
@@ -281,7 +335,23 @@ public final class Gate {
   }
 
   void isPut(String job) {
+    Turn now = turn.get();
     if (job != null) puts.incrementAndGet();
+    else if (now != null && now.tokenId != null && now.isOf(now.job)) strays.incrementAndGet();
+  }
+
+  /**
+   * Refuses a commit of a job in its turn that changes rows and does not carry the turn's token: when the work comes again,
+   * nobody would know that the commit was made.
+   */
+  void requireToken(long version, String job, List<String> lines) throws IOException {
+    Turn now = turn.get();
+    if (job == null || now == null || now.tokenId == null || version == 0 || !now.isOf(job)) return;
+    if (!Tokens.changesRows(lines) || Tokens.isIn(lines, now.tokenId, now.epoch)) return;
+    String told = "headgate: commit " + version + " of " + table + " by " + job + " was refused: it does not carry the token of the "
+        + "turn, so it would be made twice if the work came again";
+    UNTOKENED.set(told);
+    throw new NoTokenException(told);
   }
 
   /** The job that this thread commits as. */

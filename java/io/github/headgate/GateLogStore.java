@@ -82,6 +82,7 @@ public class GateLogStore extends LogStore {
       // Delta's own lock may be off, and not every store's put is atomic within a process.
       synchronized (gate.putLock) {
         gate.awaitTurn(version, job, lock, 0);
+        if (job != null) gate.requireToken(version, job, lines.all());
         Reservation.Held here = gate.reservedFrom(token);
         Reservation.Held holder = here == null ? elsewhere : here;
         if (holder == null || (!isCaptured && waited != null && waited.isEnoughFor(holder))) {
@@ -181,6 +182,7 @@ public class GateLogStore extends LogStore {
   private static final class Kept implements Iterator<String> {
     private final Iterator<String> source;
     private final List<String> seen = new ArrayList<>();
+    private int given; // of `seen`, to the store
 
     Kept(Iterator<String> source) {
       this.source = source;
@@ -188,17 +190,18 @@ public class GateLogStore extends LogStore {
 
     @Override
     public boolean hasNext() {
-      return source.hasNext();
+      return given < seen.size() || source.hasNext();
     }
 
     @Override
     public String next() {
-      seen.add(source.next());
-      return seen.get(seen.size() - 1);
+      if (given == seen.size()) seen.add(source.next());
+      return seen.get(given++);
     }
 
+    /** All lines, whether the store has read them or not; it can still read them. */
     List<String> all() {
-      while (hasNext()) next();
+      while (source.hasNext()) seen.add(source.next());
       return seen;
     }
   }

@@ -1,0 +1,166 @@
+"""Composition for `headgate dead-letters`: what streams and syncs have set aside, to be listed, dropped and sent again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from headgate.coordinator.turn import HeldTurn
+from headgate.core.spec import Erase, Maintain, Mutate, Pipeline, StreamSpec, SyncSpec
+from headgate.core.turns.tokens import job_token
+from headgate.delta.gate import Gate
+from headgate.errors import InvalidRequest
+from headgate.online import Keeper
+from headgate.operate import RequestDesk, adhoc_turn, last_batch, stream_context
+from headgate.site import Site
+from headgate.streams.letters import Letter, StreamLetters
+from headgate.streams.stream import kind_of
+
+
+class Desk(Protocol):
+    """What one stream or one sync has set aside."""
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """The newest letters, newest first."""
+        ...
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """Deletes letters; how many.
+
+        Raises:
+            InvalidRequest: one of the ids is no letter's; nothing was changed.
+        """
+        ...
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """Sends letters again, corrected, each once; how many. After a command that was killed the same one goes on.
+
+        Args:
+            ids: Of letters.
+            corrections: Column → value, as text.
+
+        Raises:
+            InvalidRequest: one of the ids is no letter's, or one is refused again; nothing was changed.
+        """
+        ...
+
+
+def desks(pipeline: Pipeline, name: str | None) -> list[Desk]:
+    """Of the stream or sync of this name, or of all.
+
+    Raises:
+        InvalidRequest: there is none of this name.
+    """
+    streams = [one for one in pipeline.streams if not isinstance(one.kind, Maintain)]
+    found: list[Desk] = [StreamDesk(pipeline, one) for one in streams if name in (None, one.name)]
+    found += [SyncDesk(pipeline, one) for one in pipeline.syncs if name in (None, one.name)]
+    if not found and name is not None:
+        known = ", ".join([*(one.name for one in streams), *(one.name for one in pipeline.syncs)])
+        raise InvalidRequest(
+            f"there is no stream or sync {name!r} that sets anything aside; nothing was done",
+            advice=f"There are: {known}",
+        )
+    return found
+
+
+class SyncDesk:
+    """The rows that one sync has set apart in its target."""
+
+    def __init__(self, pipeline: Pipeline, sync: SyncSpec) -> None:
+        self._pipeline, self._sync = pipeline, sync
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """See `Desk`."""
+        with Keeper(self._pipeline, self._sync) as keeper:
+            return [
+                Letter(
+                    name=self._sync.name,
+                    kind="row",
+                    id=f"{one.batch}.{number}",
+                    at_ms=None,
+                    reason=one.reason,
+                    position=f"{one.table}@{one.position}",
+                    values=one.key if has_values else None,
+                )
+                for number, one in enumerate(keeper.dead_letters(rows_max))
+            ]
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """See `Desk`."""
+        raise InvalidRequest(f"rows that {self._sync.name} has set apart cannot be dropped yet; nothing was done")
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """See `Desk`."""
+        raise InvalidRequest(f"rows that {self._sync.name} has set apart cannot be sent again yet; nothing was done")
+
+
+class StreamDesk:
+    """The dead letters and the dead requests of one stream."""
+
+    def __init__(self, pipeline: Pipeline, stream: StreamSpec) -> None:
+        self._pipeline, self._stream = pipeline, stream
+        self._context = stream_context(pipeline, stream)
+        self._letters = StreamLetters(self._context, stream)
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """See `Desk`."""
+        return self._letters.rows(rows_max=rows_max, has_values=has_values)
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """See `Desk`."""
+        records, requests = self._parted(ids)
+        count = 0
+        if records:
+            count += self._in_turn("drop", lambda turn: self._letters.drop(turn, records, reason))
+        if requests:
+            count += RequestDesk(self._pipeline, self._stream.name).drop(requests, reason or "")
+        return count
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """See `Desk`."""
+        records, requests = self._parted(ids)
+        count = self._in_turn("retry", lambda turn: self._send(turn, records, corrections)) if records else 0
+        if requests:
+            count += RequestDesk(self._pipeline, self._stream.name).replay(requests)
+        return count
+
+    def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Records and requests; all of them are there."""
+        records = [id_ for id_ in ids if id_.startswith("d-")]
+        requests = [id_ for id_ in ids if not id_.startswith("d-")]
+        if records or not ids or not isinstance(self._stream.kind, Mutate | Erase):
+            self._letters.refuse_absent(records if records else ids)
+        return records, requests
+
+    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        letters = self._letters
+        # A record that is refused again stays where it is, so the command says why.
+        spec = replace(self._stream, on_bad_record="fail", transform=None)
+        kind = kind_of(spec, self._pipeline.table_of(self._stream), self._context)
+        number = turn.batch
+        count = 0
+        for batch in letters.pending():
+            turn.next_batch(batch, None, is_replay=True)
+            count += letters.send(turn, batch, kind.run_batch)
+            number = batch + 1
+        turn.next_batch(number, None, is_replay=False)
+        if letters.mark(turn, ids, corrections, number):
+            count += letters.send(turn, number, kind.run_batch)
+        return count
+
+    def _in_turn(self, what: str, work: Callable[[HeldTurn], int]) -> int:
+        pipeline, context = self._pipeline, self._context
+        token_id = job_token(f"{what}/{self._stream.name}")
+        with (
+            contextlib.closing(
+                Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
+            ) as site,
+            Gate(context.session).acting(self._stream.name, context.session),
+            adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
+        ):
+            turn.acts_as = self._stream.name  # as its helpers do
+            tables = (context.target, context.requests_of(self._stream), self._letters.location)
+            turn.next_batch(last_batch(site, token_id, tables) + 1, None, is_replay=False)
+            return work(turn)
