@@ -5,18 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.spec import Erase, Maintain, Mutate, Pipeline, StreamSpec, SyncSpec
 from headgate.core.turns.tokens import job_token
 from headgate.delta.gate import Gate
+from headgate.delta.requests import RequestTable
 from headgate.errors import InvalidRequest
 from headgate.online import Keeper
 from headgate.operate import RequestDesk, adhoc_turn, last_batch, stream_context
 from headgate.site import Site
-from headgate.streams.letters import Letter, StreamLetters
+from headgate.streams.letters import Letter, Sent, SentAgain, StreamLetters
+from headgate.streams.operations import STUCK, resend_requests
+from headgate.streams.steps import StreamKind
 from headgate.streams.stream import kind_of
+
+R = TypeVar("R")
 
 
 class Desk(Protocol):
@@ -121,10 +126,18 @@ class StreamDesk:
     def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
         """See `Desk`."""
         records, requests = self._parted(ids)
-        count = self._in_turn("retry", lambda turn: self._send(turn, records, corrections)) if records else 0
+        sent = Sent()
+        if records:
+            sent += self._in_turn("retry", lambda turn: self._send(turn, records, corrections))
         if requests:
-            count += RequestDesk(self._pipeline, self._stream.name).replay(requests)
-        return count
+            RequestDesk(self._pipeline, self._stream.name).refuse_unless_in(STUCK, requests)
+            sent += self._in_turn("retry", lambda turn: self._send_requests(turn, requests, corrections))
+        if sent.refused:
+            raise InvalidRequest(
+                f"{sent.refused} of {sent.count} were refused again and are set aside; the others were sent",
+                advice=f"See why with: headgate dead-letters list {self._stream.name}",
+            )
+        return sent.count
 
     def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
         """Records and requests; all of them are there."""
@@ -134,23 +147,35 @@ class StreamDesk:
             self._letters.refuse_absent(records if records else ids)
         return records, requests
 
-    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
-        letters = self._letters
-        # A record that is refused again stays where it is, so the command says why.
-        spec = replace(self._stream, on_bad_record="fail", transform=None)
-        kind = kind_of(spec, self._pipeline.table_of(self._stream), self._context)
-        number = turn.batch
-        count = 0
+    def _kind(self) -> StreamKind:
+        # What is refused again is set aside again, whatever the policy: it does not stop the others.
+        spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
+        return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
+
+    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        letters, kind, number, sent = self._letters, self._kind(), turn.batch, Sent()
         for batch in letters.pending():
             turn.next_batch(batch, None, is_replay=True)
-            count += letters.send(turn, batch, kind.run_batch)
-            number = batch + 1
+            sent += letters.send(turn, batch, kind.run_batch)
+            number = max(number, batch + 1)
         turn.next_batch(number, None, is_replay=False)
         if letters.mark(turn, ids, corrections, number):
-            count += letters.send(turn, number, kind.run_batch)
-        return count
+            sent += letters.send(turn, number, kind.run_batch)
+        return sent
 
-    def _in_turn(self, what: str, work: Callable[[HeldTurn], int]) -> int:
+    def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        """Stored anew, and applied by a batch without records: if the command is killed between, by the stream's next one."""
+        count = resend_requests(turn, self._context, self._stream, ids, corrections)
+        turn.next_batch(turn.batch + 1, None, is_replay=False)
+        nothing = self._letters.no_records()
+        self._kind().run_batch(SentAgain(turn, self._stream.name), nothing, turn.batch)
+        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
+            STUCK
+        )
+        assert rows is not None, "they were looked up"
+        return Sent(count, rows.where(rows["request_id"].isin(list(ids))).count())
+
+    def _in_turn(self, what: str, work: Callable[[HeldTurn], R]) -> R:
         pipeline, context = self._pipeline, self._context
         token_id = job_token(f"{what}/{self._stream.name}")
         with (

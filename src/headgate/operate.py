@@ -218,13 +218,15 @@ class RequestDesk:
             InvalidRequest, TurnNotGranted: As `replay`.
         """
         return self._in_turn(
-            ids, lambda turn: operations.drop_requests(turn, self._context, self._stream, ids, reason=reason)
+            ids,
+            lambda turn: operations.drop_requests(turn, self._context, self._stream, ids, reason=reason),
+            states=operations.STUCK,
         )
 
-    def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int]) -> int:
+    def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int], states: Sequence[str] = ("dead",)) -> int:
         """Runs `work` in a turn of the job `adhoc`."""
         location = self._context.requests_of(self._stream)
-        self._refuse_unless_dead(ids)
+        self.refuse_unless_in(states, ids)
         pipeline = self._pipeline
         session, token_id = self._context.session, job_token(ADHOC)
         with (
@@ -234,17 +236,19 @@ class RequestDesk:
             turn.next_batch(last_batch(site, token_id, (location,)) + 1, None, is_replay=False)
             return work(turn)
 
-    def _refuse_unless_dead(self, ids: Sequence[str]) -> None:
-        """Before a turn is taken, whose entry would be a version of the request table already."""
+    def refuse_unless_in(self, states: Sequence[str], ids: Sequence[str]) -> None:
+        """Before a turn is taken, whose entry would be a version of the request table already.
 
-        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
-            ["dead"]
-        )
+        Raises:
+            InvalidRequest: One of the requests is in another state, or none was named.
+        """
+        location = self._context.requests_of(self._stream)
+        rows = RequestTable(self._context.session, self._context.log, location).rows(states)
         dead = set() if rows is None else {row["request_id"] for row in rows.select("request_id").collect()}
         absent = [id_ for id_ in ids if id_ not in dead]
         if absent or not ids:
             raise InvalidRequest(
-                f"not dead requests of {self._stream.name}: {', '.join(absent[:5]) or 'none was named'}; "
+                f"not {' or '.join(states)} requests of {self._stream.name}: {', '.join(absent[:5]) or 'none was named'}; "
                 "nothing was changed",
                 advice=f"See them with: headgate requests list {self._stream.name} --state dead",
             )

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 import delta.exceptions  # noqa: F401  installs the conversion of Delta's exceptions, for calls through py4j as well
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -32,6 +33,8 @@ from headgate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"
 SESSION = "org.apache.spark.sql.classic.SparkSession"
+TRY = "org.apache.spark.sql.catalyst.expressions.TryEval"
+EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils$"
 USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     SESSION: ("setActiveSession/1", "getActiveSession/0", "clearActiveSession/0"),
@@ -58,6 +61,8 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
     f"{DELTA}.VersionChecksum": ("allFiles/0", "tableSizeBytes/0", "numFiles/0"),
     f"{DELTA}.DummySnapshot": ("<init>/2",),
+    TRY: ("<init>/1",),
+    EXPRESSIONS: ("column/1", "expression/1"),
     f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0", "deltas/0"),
     f"{DELTA}.OptimisticTransaction": (
         *("<init>/3", "commit/3", "deltaLog/0", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
@@ -519,6 +524,13 @@ class Jvm:
 def scala_object(root: Any, name: str) -> Any:
     """The one instance of a Scala object; `name` ends in `$`."""
     return getattr(getattr(root, name), "MODULE$")
+
+
+def attempt(column: Any) -> Any:
+    """The JVM's column whose value is NULL for the rows for which evaluating another one raises."""
+    context: Any = SparkContext._active_spark_context
+    expressions = scala_object(context._jvm, EXPRESSIONS)
+    return expressions.column(getattr(context._jvm, TRY)(expressions.expression(column)))
 
 
 def is_lost(error: BaseException) -> bool:

@@ -21,7 +21,9 @@ from headgate.core.spec import FilesSource, KafkaSource, Source
 from headgate.errors import Fault, InvalidRequest, Unavailable
 
 ORDER, POSITION, BAD, RAW = "_hg_order", "_hg_position", "_hg_bad", "_hg_raw"
-SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW)
+RECORD = "_hg_record"
+"""Put beside these four on the way into a table: the record's columns as the source, or the user's function, gave them."""
+SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW, RECORD)
 KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
 """What Spark says where offsets of a checkpoint, or of a plan, are gone."""
 _CORRUPT = "_hg_corrupt"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -21,26 +21,25 @@ from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
-from headgate.spark.sources import BAD, ORDER, POSITION, RAW, SOURCE_COLUMNS
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.fitting import fitted
 from headgate.streams.intake import fields_of
 from headgate.streams.keeping_up import Rest
 from headgate.streams.records import (
     column,
-    payload,
     quoted,
     refusals,
     refuse_bad,
-    text_of,
+    remembered,
     transformed,
+    with_text,
     write_dead_letters,
 )
+from headgate.streams.rules import attempted, marked, rules_of
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
 from headgate.tables.running import announce, finish, put, stage_append, withdraw
-
-CONSTRAINT = "delta.constraints."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +70,8 @@ class _Computed:
     """Of the target, before it was looked through for keys; None where that is not done."""
     insert: Staged
     """Its commit."""
+    refused: DataFrame | None
+    """Records that the table refuses after what stands for them, where they are kept."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,11 +186,12 @@ class AppendStream:
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
         session, target = self._context.session, self._context.target
         version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
-        rows = self._met(read, look)
+        rows, refused = self._met(read, look)
         # What was stored and stands is read as it is now, and must be of the same moment as what was settled.
         if look.unsettled and not self._deciding.is_read(look):
             return None
-        return _Computed(look=look, version=version, insert=stage_append(session, rows, target, self._options))
+        insert = stage_append(session, rows, target, self._options)
+        return _Computed(look=look, version=version, insert=insert, refused=refused)
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         """Appends one micro-batch in one commit.
@@ -217,6 +219,7 @@ class AppendStream:
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
         metadata, look = log.metadata(target, log.seen(target)), self._deciding.now()
         insert: Staged | None = None
+        refused: DataFrame | None = None
         if ahead is not None:
             with self._keeping:  # what was begun before the turn is needed now
                 ahead.is_taken = True
@@ -226,16 +229,20 @@ class AppendStream:
         if ahead is not None:
             read = ahead.read
             if ahead.computed is not None and self._holds(ahead.computed, look):
-                insert = ahead.computed.insert
+                insert, refused = ahead.computed.insert, ahead.computed.refused
             else:
                 self._hold(None)
         else:
             read = self._read(self._records(batch) if records is None else records, metadata)
         letters = 0
         try:
-            if read.bad is not None:
-                letters = write_dead_letters(turn, self._context, self._spec, read.bad, batch_id)
-            write = self._write_of(insert, read, look, is_ahead=ahead is not None)
+            rows: DataFrame | None = None
+            if insert is None:
+                rows, refused = self._met(read, look)
+            bad = [frame for frame in (read.bad, refused) if frame is not None]
+            if bad:
+                letters = write_dead_letters(turn, self._context, self._spec, reduce(_union, bad), batch_id)
+            write = self._write_of(insert, rows, is_ahead=ahead is not None)
             before = log.seen(target)
             tokens: list[WriteToken] = []
 
@@ -253,13 +260,14 @@ class AppendStream:
         return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
 
     def _write_of(
-        self, insert: Staged | None, read: _Read, look: Look, *, is_ahead: bool
+        self, insert: Staged | None, rows: DataFrame | None, *, is_ahead: bool
     ) -> Callable[[WriteToken], object]:
         """What writes a batch with a token: its commit is put, or it is computed now."""
         if insert is not None:
             return partial(finish, insert)
+        assert rows is not None, "what was not computed is computed now"
         session, target = self._context.session, self._context.target
-        insert_now = partial(append, self._met(read, look), target, options=self._options)
+        insert_now = partial(append, rows, target, options=self._options)
         if not is_ahead:
             return insert_now
         return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
@@ -275,12 +283,23 @@ class AppendStream:
             bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
         return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
-    def _met(self, read: _Read, look: Look) -> DataFrame:
-        """The rows that a batch adds, after what stands for them."""
-        rows = self._without_erased(self._with_standing(read.rows, look), look)
+    def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
+        """The rows that a batch adds, after what stands for them; and records that the table refuses then, where they are kept."""
+        rows, refused = read.rows, None
+        sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
+        if sets and rules_of(read.metadata):
+            # What stands sets values of its own, so a good record may become a row that the table refuses.
+            rows = self._without_erased(self._with_standing(remembered(rows), look), look)
+            rows = with_text(marked(rows, read.metadata))
+            if self._spec.on_bad_record == "fail":
+                rows = refuse_bad(rows)
+            else:
+                refused, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
+        else:
+            rows = self._without_erased(self._with_standing(rows, look), look)
         if self._append.on_duplicate == "keep_first":
             rows = self._first_of_key(rows, read.cached)
-        return rows.drop(*SOURCE_COLUMNS)
+        return rows.drop(*SOURCE_COLUMNS), refused
 
     def _holds(self, computed: _Computed, now: Look) -> bool:
         """Whether no commit has changed what a batch was computed from."""
@@ -312,26 +331,26 @@ class AppendStream:
 
     def _records(self, batch: DataFrame) -> DataFrame:
         """The batch as the user's function leaves it, with the columns of `columns`."""
-        return self._with_columns(transformed(self._spec, batch))
+        return self._with_columns(remembered(transformed(self._spec, batch)))
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
         """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""
-        return batch.withColumns(
-            {name: F.when(F.col(BAD).isNull(), F.expr(sql)) for name, sql in self._append.columns.items()}
-        )
+        tried = {name: attempted(F.expr(sql)) for name, sql in self._append.columns.items()}
+        is_good = F.col(BAD).isNull()
+        misfits = [
+            F.when(is_good & is_raised, F.lit(f"cannot be computed: {name}")) for name, (_, is_raised) in tried.items()
+        ]
+        values = {name: F.when(is_good, value) for name, (value, _) in tried.items()}
+        return batch.withColumns({**values, BAD: F.coalesce(BAD, *misfits)}) if tried else batch
 
     def _prepared(self, batch: DataFrame, metadata: TableMetadata) -> DataFrame:
         """The table's columns, and in `_hg_bad` what does not fit."""
         kept, misfits = self._fitted(batch, metadata)
         bad = F.coalesce(BAD, *misfits)
-        raw = F.when(bad.isNotNull(), text_of(payload(batch)))
-        frame = batch.select(*kept.values(), ORDER, POSITION, bad.alias(BAD), raw.alias(RAW))
-        checks = self._key_checks() + [
-            F.when(~F.expr(sql), F.lit(f"violates the constraint {name.removeprefix(CONSTRAINT)}"))
-            for name, sql in metadata.properties.items()
-            if name.startswith(CONSTRAINT)
-        ]
-        return frame.withColumn(BAD, F.coalesce(BAD, *checks)) if checks else frame
+        frame = batch.select(*kept.values(), ORDER, POSITION, bad.alias(BAD), RAW, RECORD)
+        if checks := self._key_checks():
+            frame = frame.withColumn(BAD, F.coalesce(BAD, *checks))
+        return with_text(marked(frame, metadata))
 
     def _fitted(self, batch: DataFrame, metadata: TableMetadata) -> tuple[dict[str, Column], list[Column]]:
         """Table column → its value, and the tests that each record has to pass."""
@@ -355,8 +374,6 @@ class AppendStream:
             value = column(field.name)
             kept[wanted.name], misfit = fitted(value, field.dataType, wanted)
             checks.append(misfit)
-            if not wanted.nullable:
-                checks.append(F.when(value.isNull(), F.lit(f"does not fit: {wanted.name} is NULL")))
         self._extra(given, kept)
         return kept, checks
 
@@ -476,6 +493,10 @@ def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
         else:
             columns[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
     return met.select(*columns)
+
+
+def _union(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionByName(other, allowMissingColumns=True)
 
 
 def _is_same(before: TableMetadata, now: TableMetadata) -> bool:

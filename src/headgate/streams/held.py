@@ -6,7 +6,7 @@ They are on the driver, as Arrow tables and as what decisions see.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -56,6 +56,7 @@ class Standing:
 
 NOBODY = Held(requests=(), rows=pa.table({}), index={})
 NOTHING_STANDS = Standing(by_key={}, ends={})
+NOTHING_REFUSED: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +131,21 @@ class RequestReader:
         """Whether erasures change nothing of what is kept."""
         return self._meaning.is_standing and not self._meaning.moves_rows
 
-    def decide(self, own: Held, kept: Kept) -> Decided:
-        """What a batch comes to, with what is kept for its keys."""
+    def decide(self, own: Held, kept: Kept, refused: Mapping[str, str] = NOTHING_REFUSED) -> Decided:
+        """What a batch comes to, with what is kept for its keys.
+
+        Args:
+            own: Its requests.
+            kept: What is kept for their keys.
+            refused: Request id → why the table refuses what it sets; such requests take no part.
+        """
         admitted = admit(own.requests, kept.highest, has_sequence=self._meaning.has_sequence)
+        if refused:
+            in_order = tuple(one for one in admitted.in_order if one.id not in refused)
+            admitted = replace(admitted, in_order=in_order, dead={**admitted.dead, **refused})
+            waiting = tuple(one for one in kept.waiting.requests if one.id not in refused)
+            # The rows stay: what becomes of the refused ones is written down, too.
+            kept = replace(kept, waiting=replace(kept.waiting, requests=waiting))
         everything = _together(kept.waiting, own)
         paths = compose([*kept.waiting.requests, *admitted.in_order])
         return Decided(
@@ -255,7 +268,7 @@ def steps_of(held: Held, paths: Mapping[str, Path]) -> pa.Table:
 
 
 def _together(first: Held, second: Held) -> Held:
-    if not first.requests:
+    if not first.index:
         return second
     rows = pa.concat_tables([first.rows, second.rows.cast(first.rows.schema)])
     ids = rows["request_id"].to_pylist()

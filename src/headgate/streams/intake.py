@@ -5,7 +5,7 @@ What is stored is what is applied, in this run and after a crash; so a value tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -13,9 +13,10 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import NOTHING
-from headgate.spark.sources import BAD, ORDER, POSITION, RAW
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
 from headgate.streams.fitting import fitted
-from headgate.streams.records import payload, quoted, text_of
+from headgate.streams.records import quoted, remembered, with_text
+from headgate.streams.rules import Rule, attempted, told_by
 
 _JSON = {
     # As exact as the values are: two keys with one digest would be taken for one.
@@ -49,17 +50,19 @@ def moved_key(key: Mapping[str, Column], set_: Mapping[str, Column]) -> Column:
 class Intake:
     """How records of one stream become requests."""
 
-    def __init__(self, spec: StreamSpec, target: StructType | None) -> None:
+    def __init__(self, spec: StreamSpec, target: StructType | None, rules: Sequence[Rule] = ()) -> None:
         """See the class.
 
         Args:
             spec: A `mutate` or `erase` stream.
             target: The columns of its table; None where there is no table yet, and the requests' own types are taken.
+            rules: What the table asks of each row: a request is tested by those that hang on its own values alone.
         """
         kind = spec.kind
         assert isinstance(kind, Mutate | Erase)
         self._spec = spec
         self._kind: Mutate | Erase = kind
+        self._rules = rules
         self._types = {} if target is None else {field.name.lower(): field for field in target.fields}
 
     def prepared(self, batch: DataFrame) -> DataFrame:
@@ -70,19 +73,26 @@ class Intake:
         kind = self._kind
         assigned = kind.set if isinstance(kind, Mutate) else {}
         sequence = kind.sequence_by if isinstance(kind, Mutate) else None
-        record = payload(batch)
-        batch = batch.select(
+        tried = {
+            **{f"_hg_key{i}": (name, _over_good(sql)) for i, (name, sql) in enumerate(kind.match.items())},
+            **{f"_hg_set{i}": (name, _over_good(sql)) for i, (name, sql) in enumerate(assigned.items())},
+            "_hg_op": ("its kind", self._op()),
+            "_hg_seq": (
+                "sequence_by",
+                (F.lit(None).cast("bigint"), F.lit(False)) if sequence is None else _over_good(sequence),
+            ),
+        }
+        raised = [F.when(is_raised, F.lit(f"cannot be computed: {what}")) for what, (_, is_raised) in tried.values()]
+        batch = remembered(batch).select(
             "*",
-            *[_over_good(sql).alias(f"_hg_key{i}") for i, sql in enumerate(kind.match.values())],
-            *[_over_good(sql).alias(f"_hg_set{i}") for i, sql in enumerate(assigned.values())],
-            self._op().alias("_hg_op"),
-            (F.lit(None).cast("bigint") if sequence is None else _over_good(sequence)).alias("_hg_seq"),
+            *[value.alias(name) for name, (_, (value, _)) in tried.items()],
+            F.coalesce(*raised).alias("_hg_raised"),
         )
         keys = [self._fitted(batch, name, f"_hg_key{i}") for i, name in enumerate(kind.match)]
         values = [self._fitted(batch, name, f"_hg_set{i}") for i, name in enumerate(assigned)]
         nothing = F.lit(None).cast(NOTHING)
-        bad = F.coalesce(BAD, *[misfit for _, misfit in [*keys, *values]])
-        return batch.select(
+        bad = F.coalesce(BAD, F.col("_hg_raised"), *[misfit for _, misfit in [*keys, *values]])
+        requests = batch.select(
             F.struct(*[value for value, _ in keys]).alias("key"),
             (F.struct(*[value for value, _ in values]) if values else nothing).alias("set"),
             F.col("_hg_op").alias("op"),
@@ -90,7 +100,32 @@ class Intake:
             ORDER,
             POSITION,
             bad.alias(BAD),
-            F.when(bad.isNotNull(), text_of(record)).alias(RAW),
+            RAW,
+            RECORD,
+        )
+        return with_text(self._tested(requests))
+
+    def _tested(self, requests: DataFrame) -> DataFrame:
+        """Requests whose `_hg_bad` also says which rule of the table no row can meet that has the values they set."""
+        kind = self._kind
+        if not isinstance(kind, Mutate) or not kind.set or not self._rules:
+            return requests
+        set_ = fields_of(requests.schema["set"].dataType, "_hg_request.set")
+        assigned = {name.lower() for name in set_}
+        key = fields_of(requests.schema["key"].dataType, "_hg_request.key")
+        row = [value.alias(name) for name, value in set_.items()]
+        row += [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
+        rows = requests.select(F.struct("*").alias("_hg_request")).select("_hg_request", *row)
+        is_update = F.col("_hg_request.op") == "update"
+        checks = [F.when(is_update & rule.is_broken, F.lit(rule.reason)) for rule in told_by(rows, self._rules)]
+        if not checks:
+            return requests
+        marked = rows.withColumn("_hg_now_bad", F.coalesce(f"_hg_request.{BAD}", *checks))
+        return marked.select(
+            *[
+                F.col("_hg_now_bad" if name == BAD else f"_hg_request.{quoted(name)}").alias(name)
+                for name in requests.columns
+            ]
         )
 
     def stored(
@@ -127,12 +162,13 @@ class Intake:
             columns.append(values.get(field.name, own).cast(field.dataType).alias(field.name))
         return rows.select(*columns)
 
-    def _op(self) -> Column:
+    def _op(self) -> tuple[Column, Column]:
+        """What a request is, and whether that cannot be told."""
         kind = self._kind
         if isinstance(kind, Erase):
             return _chosen(kind.lift_when, "lift", "erase")
         if kind.delete_when is None and not kind.set:
-            return F.lit("delete")
+            return F.lit("delete"), F.lit(False)
         return _chosen(kind.delete_when, "delete", "update")
 
     def _fitted(self, batch: DataFrame, name: str, given: str) -> tuple[Column, Column]:
@@ -141,11 +177,15 @@ class Intake:
         return fitted(F.col(given), batch.schema[given].dataType, wanted)
 
 
-def _over_good(sql: str) -> Column:
-    return F.when(F.col(BAD).isNull(), F.expr(sql))
+def _over_good(sql: str) -> tuple[Column, Column]:
+    """SQL over a record that parsed, NULL where its evaluation raises; and whether it does."""
+    value, is_raised = attempted(F.expr(sql))
+    is_good = F.col(BAD).isNull()
+    return F.when(is_good, value), is_good & is_raised
 
 
-def _chosen(condition: str | None, if_true: str, otherwise: str) -> Column:
+def _chosen(condition: str | None, if_true: str, otherwise: str) -> tuple[Column, Column]:
     if condition is None:
-        return F.lit(otherwise)
-    return F.when(F.col(BAD).isNull() & F.expr(condition), F.lit(if_true)).otherwise(F.lit(otherwise))
+        return F.lit(otherwise), F.lit(False)
+    holds, is_raised = _over_good(condition)
+    return F.when(holds, F.lit(if_true)).otherwise(F.lit(otherwise)), is_raised

@@ -25,12 +25,13 @@ from headgate.delta.statements import conflicts, tokened
 from headgate.errors import InvalidRequest
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, schema_of
-from headgate.streams.records import quoted
+from headgate.streams.operations import STUCK
+from headgate.streams.records import JSON, quoted
 from headgate.streams.steps import BatchResult, BatchTurn, StreamContext
 from headgate.streams.target import noted
 
-MARK, SENT, DROP = 8, 9, 0
-"""Steps on the table of dead letters; `DEAD_LETTERS` lies between."""
+DROP, MARK, SENT = 0, 1, 9
+"""Steps on the table of dead letters. `DEAD_LETTERS`, of records that are refused again, lies between `MARK` and `SENT`."""
 ID = (
     "concat('d-', left(sha2(concat_ws('\\u0001', coalesce(position, ''), cast(batch AS STRING), cast(at_ms AS STRING), "
     "coalesce(raw, '')), 256), 12))"
@@ -40,11 +41,6 @@ SENDING = "is being sent again; headgate dead-letters retry ends it"
 OPTIONAL = {"retry_batch": "BIGINT", "retry_raw": "STRING"}
 """Columns that a table of letters gets when one is sent again."""
 _CORRUPT = "_hg_corrupt"
-JSON = {
-    # As exact as the values are.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +59,18 @@ class Letter:
     """Where it came from."""
     values: str | None = None
     """As JSON, or as text that does not parse; None where they were not asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of letters that were sent again."""
+
+    count: int = 0
+    refused: int = 0
+    """So many of them were refused again, and are set aside under ids of their own."""
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(self.count + other.count, self.refused + other.refused)
 
 
 class StreamLetters:
@@ -92,7 +100,7 @@ class StreamLetters:
         if not isinstance(self._spec.kind, Mutate | Erase):
             return []
         table = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._spec))
-        dead = table.rows(["dead"])
+        dead = table.rows(STUCK)
         if dead is None:
             return []
         values = F.to_json(F.struct("key", "set"), JSON) if has_values else F.lit(None).cast("string")
@@ -102,7 +110,9 @@ class StreamLetters:
             .select(
                 F.col("request_id").alias("id"),
                 F.col("first_seen_ms").alias("at_ms"),
-                F.coalesce("reason", F.lit("")).alias("reason"),
+                F.when(F.col("state") == "stored", F.lit("is stored and not applied yet"))
+                .otherwise(F.coalesce("reason", F.lit("")))
+                .alias("reason"),
                 F.col("source_position").alias("position"),
                 values.alias("values"),
             )
@@ -172,8 +182,8 @@ class StreamLetters:
         self._merge(turn, MARK, "mark", wanted, condition, lambda merge: merge.whenMatchedUpdate(set=values), {})
         return len(found)
 
-    def send(self, turn: BatchTurn, batch_id: int, write: Callable[[BatchTurn, DataFrame, int], BatchResult]) -> int:
-        """Steps 2 and 3; how many records were sent.
+    def send(self, turn: BatchTurn, batch_id: int, write: Callable[[BatchTurn, DataFrame, int], BatchResult]) -> Sent:
+        """Steps 2 and 3; how many records were sent, and how many of them were set aside again.
 
         Args:
             turn: It has begun that batch.
@@ -185,13 +195,13 @@ class StreamLetters:
         letters = frame.where(F.col("retry_batch") == batch_id)
         count = letters.count()
         try:
-            write(SentAgain(turn, self._spec.name), self._as_records(letters), batch_id)
+            result = write(SentAgain(turn, self._spec.name), self._as_records(letters), batch_id)
         except InvalidRequest:
             values = {"retry_batch": "NULL", "retry_raw": "NULL"}
             self._end(turn, batch_id, "unmark", lambda merge: merge.whenMatchedUpdate(set=values))
             raise
         self._end(turn, batch_id, "sent", lambda merge: merge.whenMatchedDelete())
-        return count
+        return Sent(count=count, refused=result.dead_letters)
 
     def _end(self, turn: BatchTurn, batch_id: int, name: str, clause: Callable[[Any], Any]) -> None:
         source = self._context.session.createDataFrame([(batch_id,)], "batch BIGINT")
@@ -261,6 +271,13 @@ class StreamLetters:
             record = {key: value for key, value in record.items() if key.lower() != name.lower()}
             record[field.name] = _value(text, is_text=isinstance(field.dataType, StringType))
         return json.dumps(record, ensure_ascii=False)
+
+    def no_records(self) -> DataFrame:
+        """A micro-batch of the source without records."""
+        empty = self._context.session.createDataFrame(
+            [], "raw STRING, retry_raw STRING, at_ms BIGINT, batch BIGINT, position STRING"
+        )
+        return self._as_records(empty)
 
     def _as_records(self, letters: DataFrame) -> DataFrame:
         """Letters as a micro-batch of the source."""

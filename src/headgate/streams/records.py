@@ -7,7 +7,7 @@ read twice to find out that it is good.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.errors import PySparkException
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from headgate.core.spec import StreamSpec
 from headgate.delta.statements import append, create_table
 from headgate.errors import InvalidRequest
-from headgate.spark.sources import BAD, ORDER, POSITION, RAW, SOURCE_COLUMNS
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from headgate.streams.steps import DEAD_LETTERS, BatchTurn, StreamContext
 
 _MARK = "headgate: bad record"
@@ -42,9 +42,25 @@ def payload(frame: DataFrame) -> list[str]:
     return [name for name in frame.columns if name not in SOURCE_COLUMNS]
 
 
-def text_of(names: Sequence[str]) -> Column:
-    """The record as it came, for a person: its text where it did not parse, else its columns of these names as JSON."""
-    return F.coalesce(RAW, F.to_json(F.struct(*[column(name) for name in names]))) if names else F.col(RAW)
+JSON = {
+    # As exact as the values are: what is set aside may be sent again.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def remembered(frame: DataFrame) -> DataFrame:
+    """A frame that carries each record as it came, in `_hg_record`, whatever becomes of its columns."""
+    names = payload(frame)
+    return frame.withColumn(
+        RECORD, F.struct(*map(column, names)) if names else F.lit(None).cast("struct<nothing: int>")
+    )
+
+
+def with_text(frame: DataFrame) -> DataFrame:
+    """A frame that knows of a bad record what it was, in `_hg_raw`: its text where it did not parse, else its columns as JSON."""
+    text = F.coalesce(RAW, F.to_json(RECORD, JSON))
+    return frame.withColumn(RAW, F.when(F.col(BAD).isNotNull(), text)).drop(RECORD)
 
 
 def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
@@ -70,7 +86,7 @@ def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
             good = good.withColumn(name, F.lit(None).cast("string"))
     if is_strict:
         return good
-    bad = batch.where(F.col(BAD).isNotNull()).select(*SOURCE_COLUMNS)
+    bad = batch.where(F.col(BAD).isNotNull()).select(ORDER, POSITION, BAD, RAW)
     return good.unionByName(bad, allowMissingColumns=True)
 
 
@@ -97,6 +113,23 @@ def refusals(spec: StreamSpec) -> Iterator[None]:
         ) from error
 
 
+def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
+    """Raises InvalidRequest for requests that the table refuses, if a bad record stops the stream.
+
+    Args:
+        spec: The stream.
+        refused: Request id → why.
+    """
+    if spec.on_bad_record != "fail":
+        return
+    id_, reason = next(iter(refused.items()))
+    raise InvalidRequest(
+        f"a request of {spec.name} {reason}; it is stored, and it was not applied, nor were those after it",
+        advice=f"Correct it or take it out: headgate dead-letters list {spec.name}. Or set `on_bad_record: dead_letter`",
+        request=id_,
+    )
+
+
 def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame, batch_id: int) -> int:
     """Keeps records that do not parse or fit; how many there are. Writes nothing where there are none."""
     count = bad.count()
@@ -104,7 +137,7 @@ def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec
         return 0
     location = context.dead_letters_of(spec)
     letters = bad.select(
-        text_of(payload(bad)).alias("raw"),
+        F.coalesce(RAW, F.to_json(F.struct(*map(column, payload(bad))), JSON)).alias("raw"),
         F.col(BAD).alias("reason"),
         F.col(POSITION).alias("position"),
         F.lit(batch_id).cast("bigint").alias("batch"),

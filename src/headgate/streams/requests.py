@@ -30,13 +30,13 @@ from headgate.streams.beside import beside
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, meaning_of
-from headgate.streams.records import refusals, transformed
+from headgate.streams.records import refusals, refuse_stored, transformed
 from headgate.streams.settle import Outcome, Settling
 from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext, as_job, enter_all
 from headgate.streams.storing import Storing, Taken
 from headgate.streams.sweep import Sweeps
 from headgate.streams.target import Met, TargetRows, locations, target_schema
-from headgate.streams.tested import Progress, Tested
+from headgate.streams.tested import Progress, Tested, job_of
 from headgate.tables.running import coming
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
@@ -260,7 +260,7 @@ class RequestStream:
         """What that does to the target; None if it cannot be computed before."""
         rows = TargetRows(self._context, self._kind, erasures)
         # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
-        if not decided.paths or not rows.is_decided_by_key:
+        if not decided.paths or not rows.is_decided_by_key or rows.may_break_rules:
             return None
         return Change.compute(rows, decided, self._context.log.head(self._context.target))
 
@@ -348,10 +348,34 @@ class RequestStream:
                 change = None
             if change is None and computed is not None:
                 change = self._change(decided, erasures)
+        kept = self._without_refused(decided, erasures, batch_id)
+        if kept is not decided:
+            decided, change, known = kept, None, None
         all_stored = None if known is None else known.taken.rows
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change, all_stored)
         self._drop_ahead()
         return replace(result, dead_letters=letters)
+
+    def _without_refused(self, decided: Decided, erasures: Erasures | None, batch_id: int) -> Decided:
+        """The same without the requests that set what the table refuses: each is dead, and the others take effect.
+
+        Raises:
+            InvalidRequest: there is one, and `on_bad_record` is `fail`; nothing was applied.
+        """
+        head = self._context.log.seen(self._context.target)
+        if head < 0:
+            return decided
+        rows = TargetRows(self._context, self._kind, erasures)
+        refused: dict[str, str] = {}
+        # Those of earlier batches were not tested as they came in by the rules that the table has now.
+        has_older = bool(decided.kept.waiting.index) or set(decided.own.rows["batch"].to_pylist()) != {batch_id}
+        before = decided
+        while broken := rows.broken(decided.rules, head, has_older=has_older):
+            refused |= {decided.paths[key].last.id: reason for key, reason in broken.items()}
+            decided = self._reader.decide(before.own, before.kept, refused)
+        if refused:
+            refuse_stored(self._spec, refused)
+        return decided
 
     def has_sweep_work(self) -> bool:
         """Whether something kept has not met all rows, or has waited for too long; from the logs alone."""
@@ -480,7 +504,7 @@ class RequestStream:
         head = log.head(target)
         for commit in log.commits(target, Version(max(since, head - _SEARCH_MAX)), head):
             said: Mapping[str, Any] = commit.user_metadata or {}
-            if (said.get("job"), said.get("batch"), said.get("step")) == (self._spec.name, batch_id, "apply"):
+            if (job_of(said), said.get("batch"), said.get("step")) == (self._spec.name, batch_id, "apply"):
                 # What was computed before its turn was put as if it had been computed on the version before.
                 return Version((said.get("user") or {}).get("tested", commit.version - 1))
         return Version(since)

@@ -20,6 +20,7 @@ from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, write_dead_letters
+from headgate.streams.rules import rules_of
 from headgate.streams.steps import STORE, BatchTurn, StreamContext
 from headgate.streams.target import lacking
 from headgate.tables.running import announce, finish, put, stage_append, withdraw
@@ -99,7 +100,9 @@ class Storing:
     def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> Taken:
         """The rows of the request table that a batch comes to, and its records that do not fit."""
         location, log = self._requests.location, self._context.log
-        intake = Intake(self._spec, schema)
+        target = self._context.target
+        rules = [] if schema is None or log.head(target) < 0 else rules_of(log.metadata(target))
+        intake = Intake(self._spec, schema, rules)
         prepared, bad = intake.prepared(records), None
         if self._spec.on_bad_record == "fail":
             good = refuse_bad(prepared)

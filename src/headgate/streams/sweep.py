@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.ids import Version
-from headgate.core.requests.fold import Admitted, Meaning, Settled, compose, settle
+from headgate.core.requests.fold import Admitted, Meaning, Path, Settled, compose, settle
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
 from headgate.events import Noticed
 from headgate.ports import WriteToken
 from headgate.streams.erasures import Erasures
-from headgate.streams.held import NOBODY, RequestReader, steps_of
+from headgate.streams.held import NOBODY, Held, RequestReader, steps_of
+from headgate.streams.records import refuse_stored
 from headgate.streams.settle import Outcome, Settling
 from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext
 from headgate.streams.target import Met, TargetRows, noted
@@ -117,6 +120,7 @@ class Sweeps:
                 text = "rows that others wrote were not moved: the log no longer tells them from rows moved before"
                 context.events.emit(Noticed(job=self._spec.name, text=text))
             elif rules.num_rows > 0 and self._meaning.moves_rows:
+                rules = self._kept_rules(rows, rules, head, paths)
                 changed = rules.num_rows
                 if not is_applied:
                     turn.write(
@@ -126,6 +130,7 @@ class Sweeps:
                         statement=lambda token: rows.change_rows(rules, head, paths, noted(token, sweep=True)),
                     )
             elif rules.num_rows > 0:
+                rules = self._kept_rules(rows, rules, head, paths)
                 met = rows.meet(rules, head, paths)
                 changed = sum(met.counts().values())
                 turn.write(
@@ -135,6 +140,37 @@ class Sweeps:
         self._settling.write(turn, NOBODY, Outcome(settled={}, tested=tested, version=head))
         return BatchResult(rows_written=changed)
 
+    def _kept_rules(self, rows: TargetRows, rules: pa.Table, head: Version, paths: frozenset[str] | None) -> pa.Table:
+        """Without those that would break a rule of the table on rows that others wrote: such rows stay, and it is told."""
+        broken = rows.broken(rules, head, paths, has_older=True)
+        if not broken:
+            return rules
+        reason = next(iter(broken.values()))
+        text = f"rows of {len(broken)} keys stay as others wrote them: what stands for them {reason}"
+        self._context.events.emit(Noticed(job=self._spec.name, text=text))
+        return rules.filter(pc.invert(pc.is_in(rules["key_hash"], value_set=pa.array(list(broken), pa.string()))))
+
+    def _composed(
+        self, held: Held, rows: TargetRows, head: Version, paths: frozenset[str] | None
+    ) -> tuple[dict[str, Path], dict[str, str]]:
+        """What the requests that wait come to, without those that set what the table refuses; and those, with the reason.
+
+        Raises:
+            InvalidRequest: there is one, and `on_bad_record` is `fail`; nothing was applied.
+        """
+        refused: dict[str, str] = {}
+        while True:
+            by_key = compose([request for request in held.requests if request.id not in refused])
+            if head < 0 or not by_key or (paths is not None and not paths):
+                break
+            broken = rows.broken(self._reader.rules(held, by_key), head, paths, has_older=True)
+            if not broken:
+                break
+            refused |= {by_key[key].last.id: reason for key, reason in broken.items()}
+        if refused:
+            refuse_stored(self._spec, refused)
+        return by_key, refused
+
     def _sweep_waiting(
         self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int, *, is_applied: bool
     ) -> BatchResult:
@@ -142,8 +178,8 @@ class Sweeps:
         context, target = self._context, self._context.target
         erasures = self._erasures()
         held = self._reader.read(self._requests.rows(["waiting"]), erasures)
-        by_key = compose(held.requests)
         rows = TargetRows(context, self._kind, erasures)
+        by_key, refused = self._composed(held, rows, head, paths)
         met: Met | None = None
         if head >= 0 and by_key and (paths is None or paths):
             rules, steps = self._reader.rules(held, by_key), steps_of(held, by_key)
@@ -160,9 +196,9 @@ class Sweeps:
             if met.rows.num_rows > 0 and not is_applied:
                 turn.write(target, step=APPLY, name="apply", statement=statement)
         settled = settle(
-            NOTHING_ADMITTED,
+            replace(NOTHING_ADMITTED, dead=refused),
             meaning=self._meaning,
-            waiting=held.requests,
+            waiting=[request for request in held.requests if request.id not in refused],
             paths=by_key,
             matched=met.counts() if met else {},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import delta.tables as stock
@@ -17,12 +18,14 @@ from pyspark.sql.types import MapType, StructType
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body
 from headgate.core.spec import Erase, Mutate
-from headgate.delta.log import NOTHING_COMES
+from headgate.delta.log import NOTHING_COMES, TableMetadata
 from headgate.delta.publish import Staged
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
+from headgate.spark.sources import BAD
 from headgate.streams.erasures import Erasures
 from headgate.streams.records import column, quoted
+from headgate.streams.rules import GENERATED, Rule, marked, rules_of, told_by
 from headgate.streams.steps import StreamContext
 from headgate.tables.running import collected
 from headgate.tables.table import DeltaTable
@@ -170,6 +173,64 @@ class TargetRows:
         met = rows.join(rules, self._same("_hg_rule.key")).where((F.col("_hg_rule.op") != "lift") & differs)
         hashes = met.select(F.col("_hg_rule.key_hash").alias("key_hash")).distinct()
         return standing.select("key_hash", "key", "op", "set").join(hashes, "key_hash", "left_semi").toArrow()
+
+    @cached_property
+    def _tests(self) -> tuple[list[Rule], list[Rule]]:
+        """The table's rules that hang on what requests set: on their values alone, and on other columns, too."""
+        log, target = self._context.log, self._context.target
+        metadata = log.metadata(target, log.seen(target))
+        found = rules_of(metadata, [name for name in metadata.schema.names if not self._is_generated(metadata, name)])
+        if not self._set or not found:
+            return [], []
+        row = self.session.createDataFrame([], metadata.schema)
+        assigned = {name.lower() for name in self._set}
+        without = row.drop(*[name for name in row.columns if name.lower() in assigned])
+        # A generated value follows the columns that it is made of.
+        own = {name.lower() for name in [*self._set, *self._match]}
+        alone = row.select(*[column(name) for name in row.columns if name.lower() in own])
+        hanging = [rule for rule in found if not told_by(without, [rule])]
+        by_values = told_by(alone, hanging)
+        return by_values, [rule for rule in hanging if all(rule is not one for one in by_values)]
+
+    def _is_generated(self, metadata: TableMetadata, name: str) -> bool:
+        is_set = name.lower() in {one.lower() for one in self._set}
+        return GENERATED in metadata.schema[name].metadata and not is_set
+
+    @property
+    def may_break_rules(self) -> bool:
+        """Whether the table may refuse what a request sets because of other columns of a row."""
+        return bool(self._tests[1])
+
+    def broken(
+        self, rules: pa.Table, version: Version, paths: Collection[str] | None = None, *, has_older: bool
+    ) -> dict[str, str]:
+        """Key → which rule of the table its rows would break; keys that none would are left out.
+
+        Args:
+            rules: What happens to the rows of each key.
+            version: The target's.
+            paths: The rows' files; None for all.
+            has_older: Whether there are rules of earlier batches, since when the table may have got rules of its own.
+        """
+        alone, others = self._tests
+        if rules.num_rows == 0 or not (others or (alone and has_older)):
+            return {}
+        log, target = self._context.log, self._context.target
+        metadata = log.metadata(target, log.seen(target))
+        rule = self._frame(rules).where("op = 'update'").select(F.struct("key_hash", "key", "set").alias("_hg_rule"))
+        rows = self.at(version, paths).join(F.broadcast(rule), self._same("_hg_rule.key"))
+        assigned = {name.lower(): F.col(f"_hg_rule.set.{quoted(name)}") for name in self._set}
+        after = rows.select(
+            *[
+                assigned.get(field.name.lower(), column(field.name)).alias(field.name)
+                for field in metadata.schema.fields
+                if not self._is_generated(metadata, field.name)
+            ],
+            F.col("_hg_rule.key_hash").alias("_hg_key_hash"),
+            F.lit(None).cast("string").alias(BAD),
+        )
+        found = marked(after, metadata).where(F.col(BAD).isNotNull()).groupBy("_hg_key_hash").agg(F.min(BAD).alias(BAD))
+        return {row["_hg_key_hash"]: row[BAD] for row in found.collect()}
 
     def _commit(self, source: DataFrame, condition: str, token: WriteToken) -> None:
         with tokened(self._context.session, token), conflicts():

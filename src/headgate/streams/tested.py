@@ -13,6 +13,7 @@ from typing import Any
 from headgate.core.ids import Version
 from headgate.core.requests.unseen import FileCommit, unseen_files
 from headgate.core.spec import Append, Erase, Mutate, StreamSpec
+from headgate.core.turns.order import ADHOC
 from headgate.delta.commits import Commit
 from headgate.delta.log import LogGone
 from headgate.streams.steps import StreamContext
@@ -110,7 +111,7 @@ class Progress:
 
     def _brings_rows(self, commit: Commit) -> bool:
         """Whether rows can have come by this commit that the stream's kept requests have not met."""
-        job = (commit.user_metadata or {}).get("job")
+        job = job_of(commit.user_metadata or {})
         if job == self._spec.name:
             return False
         writer = next((stream for stream in self._context.neighbours if stream.name == job), None)
@@ -129,6 +130,14 @@ class Progress:
                 return not {name.lower() for name in assigned}.isdisjoint(name.lower() for name in mine.match)
             case _:
                 return True
+
+
+def job_of(said: Mapping[str, Any]) -> str | None:
+    """The stream that a commit is of, by its `userMetadata`: also where a person had it send letters again."""
+    facts = said.get("user")
+    stream = facts.get("stream") if isinstance(facts, dict) and said.get("job") == ADHOC else None
+    job = said.get("job") if stream is None else stream
+    return None if job is None else str(job)
 
 
 def _told(commit: Commit, job: str) -> Tested | None:
