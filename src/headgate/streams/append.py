@@ -111,6 +111,11 @@ class AppendStream:
         letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
         return (context.target, *self._request_tables, *letters)
 
+    def evaluated(self, batch: DataFrame) -> DataFrame:
+        """See `StreamKind.evaluated`."""
+        records, log, target = self._records(batch), self._context.log, self._context.target
+        return records if log.head(target) < 0 else self._prepared(records, log.metadata(target))
+
     def has_sweep_work(self) -> bool:
         """Never: an append keeps nothing."""
         return False

@@ -55,6 +55,10 @@ class MaintainStream:
         """Never asked for: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
+    def evaluated(self, batch: DataFrame) -> DataFrame:
+        """Never asked for: there is no source."""
+        raise AssertionError("a stream that maintains has no batches")
+
     def has_sweep_work(self) -> bool:
         """Whether anything is due; from the log alone."""
         state = self._watched.state()

@@ -30,6 +30,7 @@ from headgate.streams.beside import beside
 from headgate.streams.deciding import Deciding, Look
 from headgate.streams.erasures import Erasures, erasures_of
 from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, meaning_of
+from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_stored, transformed
 from headgate.streams.settle import Outcome, Settling
 from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext, as_job, enter_all
@@ -376,6 +377,10 @@ class RequestStream:
         if refused:
             refuse_stored(self._spec, refused)
         return decided
+
+    def evaluated(self, batch: DataFrame) -> DataFrame:
+        """See `StreamKind.evaluated`."""
+        return Intake(self._spec, target_schema(self._context)).prepared(transformed(self._spec, batch))
 
     def has_sweep_work(self) -> bool:
         """Whether something kept has not met all rows, or has waited for too long; from the logs alone."""

@@ -123,6 +123,10 @@ class StreamKind(Protocol):
         """Writes one micro-batch; idempotent under the turn's tokens."""
         ...
 
+    def evaluated(self, batch: DataFrame) -> DataFrame:
+        """What a micro-batch comes to before anything of the table but its definition is looked at; nothing is written."""
+        ...
+
     def has_sweep_work(self) -> bool:
         """Whether there is work without data of the source: kept requests that have not been tested against rows that came
         since, files to look after; from the logs alone."""

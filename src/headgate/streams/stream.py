@@ -15,13 +15,14 @@ from headgate.core.ids import TableLocation, Version
 from headgate.core.spec import Append, Erase, Maintain, Mutate, StreamSpec, TableSpec
 from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
-from headgate.delta.jvm import first_line
+from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
 from headgate.spark.log_stores import log_store_of
 from headgate.spark.sources import placed, read_stream
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
+from headgate.streams.isolating import may_be_of_a_row, without_raising
 from headgate.streams.maintain import MaintainStream
 from headgate.streams.mutate import MutateStream
 from headgate.streams.steps import StreamContext, StreamKind
@@ -128,7 +129,11 @@ class StreamWork:
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
         if self.is_computed_ahead:
             with self._computing():
-                self._kind.stage(self._placed(batch), batch_id, before=before)
+                try:
+                    self._kind.stage(self._placed(batch), batch_id, before=before)
+                except JVM_ERRORS as error:
+                    if not may_be_of_a_row(error):
+                        raise  # else the batch is computed in its turn, where the record is found
 
     def known(self) -> object:
         return self._kind.known()
@@ -138,7 +143,14 @@ class StreamWork:
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         with self._computing():
-            result = self._kind.run_batch(turn, self._placed(batch), batch_id)
+            placed_batch = self._placed(batch)
+            try:
+                result = self._kind.run_batch(turn, placed_batch, batch_id)
+            except JVM_ERRORS as error:
+                marked = without_raising(placed_batch, self._kind.evaluated) if may_be_of_a_row(error) else None
+                if marked is None:
+                    raise
+                result = self._kind.run_batch(turn, marked, batch_id)
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
         return result.rows_written

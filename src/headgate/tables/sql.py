@@ -21,7 +21,7 @@ from headgate.errors import InvalidRequest
 from headgate.tables.explain import Explanation, explain
 from headgate.tables.result import told
 from headgate.tables.running import location_of, run
-from headgate.tables.table import Clause, merged, optimized
+from headgate.tables.table import optimized
 
 DATASET = "org.apache.spark.sql.classic.Dataset"
 MODES = "org.apache.spark.sql.execution.CommandExecutionMode$"
@@ -159,7 +159,7 @@ def _said(
             return Dml(
                 operation=operation,
                 condition=condition,
-                execute_on=lambda path: target.at(spark, path).delete(condition),
+                execute_on=lambda path: parts.run_on(target, path),
                 **common,
             )
         case Operation.UPDATE:
@@ -172,20 +172,16 @@ def _said(
                 operation=operation,
                 condition=where,
                 assigned=assigned,
-                execute_on=None
-                if len(of_rows) < len(assignments)
-                else lambda path: target.at(spark, path).update(cast("Any", where), cast("Any", assigned)),
+                execute_on=None if len(of_rows) < len(assignments) else lambda path: parts.run_on(target, path),
                 **common,
             )
         case Operation.MERGE:
             by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
             source, on = parts.frame(plan.sourceTable()), parts.column(plan.mergeCondition())
-            matched, clauses = jvm.from_seq(plan.matchedActions()), parts.matched_only()
+            matched = jvm.from_seq(plan.matchedActions())
             return Dml(
                 operation=operation,
-                execute_on=None
-                if clauses is None
-                else lambda path: merged(target.at(spark, path), source, on, clauses),
+                execute_on=(lambda path: parts.run_on(target, path, source)) if parts.is_matched_only() else None,
                 condition=_any_of(by_source),
                 values=parts.assigned_by_merge(),
                 source=source,
@@ -209,10 +205,6 @@ def _said(
 class _Target:
     location: TableLocation
     alias: str | None
-
-    def at(self, spark: SparkSession, path: str) -> stock.DeltaTable:
-        table = stock.DeltaTable.forPath(spark, path)
-        return table if self.alias is None else table.alias(self.alias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,28 +231,33 @@ class _Parts:
         ]
         return [self.column(each.value()) for each in said]
 
-    def matched_only(self) -> list[Clause] | None:
-        """Each WHEN MATCHED of a MERGE; None where it has others, or adds columns."""
+    def is_matched_only(self) -> bool:
+        """Whether a MERGE has clauses of the kind WHEN MATCHED alone, and adds no columns."""
         plan = self.plan
-        if (
+        return not (
             plan.withSchemaEvolution()
             or plan.notMatchedActions().nonEmpty()
             or plan.notMatchedBySourceActions().nonEmpty()
-        ):
-            return None
-        return [self._said(action) for action in self.jvm.from_seq(plan.matchedActions())]
+        )
 
-    def _said(self, action: Any) -> Clause:
-        condition = self.optional(action.condition())
-        match kind(action):
-            case "DeleteAction":
-                return lambda merge: merge.whenMatchedDelete(condition)
-            case "UpdateStarAction":
-                return lambda merge: merge.whenMatchedUpdateAll(condition)
-            case _:
-                said = self.jvm.from_seq(action.assignments())
-                assigned = {self.name(each.key()): self.column(each.value()) for each in said}
-                return lambda merge: merge.whenMatchedUpdate(condition, assigned)
+    def run_on(self, target: _Target, path: str, source: DataFrame | None = None) -> DataFrame:
+        """Executes the same SQL on the table at another path.
+
+        As SQL: `DeltaTable` cannot change a table that has a CHAR column, as it pads what it reads.
+
+        Args:
+            target: The table as the text names it.
+            path: Where the other one is.
+            source: Of a MERGE: what its text names may be another thing by now.
+        """
+        words = [f"DELETE FROM delta.{_quoted(path)}"] + (
+            [] if target.alias is None else [f"AS {_quoted(target.alias)}"]
+        )
+        with self.jvm.active():
+            table = self.jvm.jsession.sessionState().sqlParser().parsePlan(" ".join(words)).table()
+            others = [] if source is None else [cast("Any", source)._jdf.queryExecution().analyzed()]
+            plan = self.plan.withNewChildren(self.jvm.to_seq([table, *others]))
+        return self.frame(plan)
 
     def inserted(self) -> DataFrame:
         """Rows of an INSERT: a DEFAULT among them is known of its table only."""
@@ -275,6 +272,10 @@ class _Parts:
     def frame(self, plan: Any) -> DataFrame:
         with self.jvm.active():
             return self.jvm.frame(getattr(self.jvm.root, DATASET).ofRows(self.jvm.jsession, plan))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
 
 
 def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _Target | None:
