@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headgate.core.spec import Append
+from headgate.delta.jvm import JVM_ERRORS
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
+from headgate.streams.stream import StreamWork
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
 KEPT = "dead_letter"
@@ -163,3 +166,45 @@ def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkS
     b.sweep("Mut", 0)
     assert b.rows("id", "v", "low") == [(1, 2, 0), (1, 9, 7), (2, 20, 3), (2, 20, 7)]
     assert any("stay as others wrote them" in e.text for e in b.gathered.events if isinstance(e, Noticed))
+
+
+def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: SparkSession, tmp_path: Path) -> None:
+    """A function of the user with a UDF, and a UDF in an expression; the policy decides; one that raises for all is told."""
+
+    def inverse(text: str) -> int:
+        return 12 // int(text)
+
+    session.udf.register("hg_test_inverse", inverse, "bigint")
+
+    def transform(batch: DataFrame) -> DataFrame:
+        return batch.withColumn("v", F.expr("hg_test_inverse(text)"))
+
+    def work(b: Bench, spec: Any) -> StreamWork:
+        made = StreamWork(spec, b.table, b.context(), coordinator_id="c", coordinator=None)
+        made._is_governed = True  # nobody else is here
+        return made
+
+    mut = mutate(match={"id": "id"}, set_={"v": "hg_test_inverse(text)"})
+    for number, (policy, kind, more) in enumerate(
+        [(KEPT, Append(), {"transform": transform}), ("fail", Append(), {"transform": transform}), (KEPT, mut, {})]
+    ):
+        spec = stream("S", kind, on_bad_record=policy, **more)
+        b = lake(session, tmp_path / str(number), "id BIGINT, v BIGINT", {}, spec)
+        session.sql(f"INSERT INTO delta.`{b.target}` VALUES (9, 1)")
+        records = [(1, "4"), (2, "0"), (3, "y"), (9, "2")]
+
+        def run(b: Bench = b, spec: Any = spec, records: Any = records, batch: int = 0) -> object:
+            return work(b, spec).run_batch(b.turn("S", batch), b.batch(records, "id bigint, text string", batch), batch)
+
+        if policy == "fail":
+            with pytest.raises(InvalidRequest, match=r"cannot be computed.*file0#"):
+                run()
+            assert b.rows("id") == [(9,)]
+            continue
+        run()
+        wanted = [(9, 6)] if kind is mut else [(1, 3), (9, 1), (9, 6)]
+        assert b.rows("id", "v") == wanted
+        found = session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/S").collect()
+        assert sorted(row.raw for row in found) == ['{"id":2,"text":"0"}', '{"id":3,"text":"y"}']
+        with pytest.raises(JVM_ERRORS):
+            run(records=[(4, "0"), (5, "0")], batch=1)
