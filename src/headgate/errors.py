@@ -32,8 +32,18 @@ class HeadgateError(Exception):
         self.message = redaction.message(" ".join([self._text, *told]))
         self.args = (self.message,)
 
+    @property
+    def summary(self) -> str:
+        """The message without the facts that repeat what others said (`FOREIGN`): it holds no value of a record."""
+        told = (f"{name}={value}" for name, value in self.facts.items() if value is not None and name not in FOREIGN)
+        return redaction.message(" ".join([self._text, *told]))
+
     def __str__(self) -> str:
         return f"{self.message}. {self.advice}" if self.advice else self.message
+
+
+FOREIGN = ("reason", "detail", "rows")
+"""Facts with a text of Spark, of a driver or of the user's code. They may repeat values, and reach no ledger, log or report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from headgate import settings
 from headgate.coordinator.machine import MachineClock
+from headgate.coordinator.turn import summary
 from headgate.core.ids import JobName
 from headgate.core.spec import KafkaSource, StreamSpec
 from headgate.core.spec import Pipeline as PipelineSpec
@@ -162,7 +163,7 @@ class PipelineRun:
             first = next(error for error in self._errors.values() if exit_code_of(error) == worst)
             for name, error in self._errors.items():
                 if error is not first:
-                    self.site.events.emit(Noticed(job=name, text=str(error)))
+                    self.site.events.emit(Noticed(job=name, text=summary(error)))
             raise first
         return {name: supervisor.report for name, supervisor in self._supervisors.items()}
 

@@ -218,4 +218,4 @@ class Site:
 
     def say(self, error: HeadgateError) -> None:
         """Tells the watchers of something that went wrong and will be tried again."""
-        self.events.emit(Noticed(job=None, text=str(error)))
+        self.events.emit(Noticed(job=None, text=f"{error.summary}. {error.advice}"))

@@ -235,3 +235,38 @@ def test_a_query_that_is_killed_after_its_write_loses_and_doubles_nothing(lake: 
         ("replayed", (1, 1)),
         ("completed", (2, 2)),
     ]
+
+
+def test_no_value_of_a_record_is_in_the_ledger_or_a_log(lake: AlwaysOn, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever ends a batch: the user's function, Spark, or the table. What is raised to the caller has the whole text."""
+    job = lake.job("Own")
+    drop(lake.root / "in", "Own", 0, people(0, 10))
+    name = "Canary"
+    table = f"delta.`{lake.root / 'table'}`"
+    guard = lake.spark.newSession()
+    guard.conf.set("spark.headgate.outside", "pass")
+    guard.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < 1000)")
+
+    def raises(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError(f"{name} cannot be reached")
+
+    def casts(batch: DataFrame, batch_id: int) -> None:
+        lake.append(batch.selectExpr("CAST(concat(person, id, 'Canary') AS BIGINT) AS id", "person"), batch_id)
+
+    def breaks(batch: DataFrame, batch_id: int) -> None:
+        lake.append(batch.selectExpr("id + 1000 AS id", "'Canary' AS person"), batch_id)
+
+    with caplog.at_level("DEBUG", logger="headgate"):
+        for function in (raises, casts, breaks):
+            with pytest.raises(Exception, match="Canary|CAST_INVALID_INPUT|CONSTRAINT|calling"):
+                headgate.start(lake.writer(job, function), job).awaitTermination()
+    turns = lake.turns("Own")
+    assert [row.outcome for row in turns] == ["failed"] * 3
+    reasons = [row.reason or "" for row in turns]
+    assert reasons[0] == f"ValueError in raises, test_always_on.py line {raises.__code__.co_firstlineno + 1}"
+    assert "CAST_INVALID_INPUT" in reasons[1]
+    assert "CONSTRAINT" in reasons[2]
+    logged = "".join(record.getMessage() for record in caplog.records if record.name.startswith("headgate"))
+    assert "CAST_INVALID_INPUT" in logged
+    ledger = "".join(file.read_text() for file in (lake.root / "_headgate" / "ledger").rglob("*.jsonl"))
+    assert name not in ledger + logged

@@ -92,6 +92,8 @@ def _log_as_json() -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    # Logs each exception of a user's function with its text, which may repeat values; the run itself ends with it.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
 

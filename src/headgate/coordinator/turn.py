@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar, assert_never
@@ -395,8 +398,7 @@ class HeldTurn:
         is_lost = isinstance(error, LostTurn) or not was_mine
         outcome: Outcome = "fenced" if isinstance(error, Fenced) else "lost" if is_lost else "failed"
         # A person's Ctrl-C says nothing.
-        reason = None if error is None else next(iter(str(error).splitlines()), type(error).__name__)
-        self._end(row, outcome, reason)
+        self._end(row, outcome, None if error is None else summary(error))
 
     def _give_back(self, steps: Protocol[R]) -> R:
         """Runs the last piece of the protocol. Where it cannot be confirmed the session ends, and any other run closes the turn.
@@ -426,3 +428,19 @@ class HeldTurn:
             versions=self.versions,
         )
         self._driver.ports.events.emit(row)
+
+
+def summary(error: BaseException) -> str:
+    """What the ledger, logs and reports may say of an error: no value of a record is in it.
+
+    Of an error that is not Headgate's: its type, Spark's name for the condition, and the line that raised it.
+    """
+    if isinstance(error, HeadgateError):
+        return error.summary
+    conditions = re.findall(
+        r"(?:^|Exception: )\[([A-Z][A-Z0-9_.]+)\]", str(error)
+    )  # the last is of the innermost cause
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not re.search(r"[/\\](headgate|pyspark|py4j|delta)[/\\]", frame.filename)]
+    place = f" in {own[-1].name}, {os.path.basename(own[-1].filename)} line {own[-1].lineno}" if own else ""
+    return type(error).__name__ + (f" [{conditions[-1]}]" if conditions else "") + place

@@ -128,7 +128,7 @@ def conflicts() -> Iterator[None]:
         name = conflict_name(error)
         if name is None:
             raise
-        raise StatementConflict(f"{name}: {first_line(error)}") from error
+        raise StatementConflict(name) from error  # its text names partitions, which are values
 
 
 def conflict_name(error: BaseException) -> str | None:

@@ -256,7 +256,7 @@ class RunningQuery:
                 self._error = self._error or failed(error)
         except JVM_ERRORS as error:
             self._error = self._error or Unavailable(
-                f"Spark is gone: {first_line(error)}; what its batch wrote is found next time"
+                "Spark is gone; what its batch wrote is found next time", detail=first_line(error)
             )
         with self._guard:
             turn = self._turn

@@ -462,4 +462,4 @@ def failed(error: StreamingQueryException) -> BaseException:
     if known is not None:
         return known
     first: Any = text.strip().splitlines()[0] if text.strip() else "no reason given"
-    return Unavailable(f"the query ended with an error, and its batch was not written: {first}")
+    return Unavailable("the query ended with an error, and its batch was not written", detail=first)
