@@ -258,7 +258,7 @@ def test_no_value_of_a_record_is_in_the_ledger_or_a_log(lake: AlwaysOn, caplog: 
 
     with caplog.at_level("DEBUG", logger="headgate"):
         for function in (raises, casts, breaks):
-            with pytest.raises(Exception, match="Canary|CAST_INVALID_INPUT|CONSTRAINT|calling"):
+            with pytest.raises(Exception, match=r"Canary|CAST_INVALID_INPUT|CONSTRAINT|calling"):
                 headgate.start(lake.writer(job, function), job).awaitTermination()
     turns = lake.turns("Own")
     assert [row.outcome for row in turns] == ["failed"] * 3
