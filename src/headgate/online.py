@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_neve
 from headgate.core.keys import places
 from headgate.core.keys.apply import DeadLetter, Progress
 from headgate.core.keys.change import Batch
+from headgate.core.keys.letters import KeptRow, corrected
 from headgate.core.spec import (
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -20,19 +22,24 @@ from headgate.core.spec import (
 )
 from headgate.core.spec.document import Faults, from_values
 from headgate.core.spec.parse import validate
-from headgate.errors import InvalidRequest
+from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import ChangeSource
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.sources.files import ChangeFiles
 from headgate.syncs.explain import NextBatch, explain
-from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one, carry
+from headgate.syncs.patience import Patience
+from headgate.syncs.run import AppliedBatch, SyncSettings, apply_net, apply_one, carry
 from headgate.syncs.verify import Verified, verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headgate.targets.target import SqlTarget
+
+
+WAIT_S = 0.2
+"""Between looks whether the next try is due."""
 
 
 class Source(ChangeSource, Protocol):
@@ -175,6 +182,7 @@ class SyncKeys(TypedDict, total=False):
     on_violation: str
     on_schema_change: str
     ddl: str
+    patience: str
 
 
 def sync(
@@ -217,13 +225,16 @@ def sync(
     spec = validate(tree, base_dir=str(Path.cwd()), faults=faults, transforms={})
     report = SyncReport(sync=name)
     with Keeper(spec, spec.sync(name), spark=spark) as keeper:
-        for each in keeper.passes():
-            before = report.batches
-            for applied in each:
+        carrier = Carrier(keeper, is_patient_from_the_start=False)
+        while True:
+            changed = 0
+            for applied in carrier.carry():
                 report.add(applied)
-            if once or report.batches == before:
-                break
-    return report
+                changed += 1
+            if carrier.is_waiting:
+                time.sleep(WAIT_S)
+            elif once or not changed:
+                return report
 
 
 def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...]:
@@ -245,6 +256,62 @@ def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...
         raise InvalidRequest(f"there is no sync {name!r}; nothing was done", advice=f"The syncs are: {known}") from None
 
 
+class Carrier:
+    """Applies what a sync's source has, pass by pass, and waits for a source or a target that is away."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        *,
+        is_patient_from_the_start: bool,
+        waits: Callable[[Unavailable], None] = lambda error: None,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            keeper: Kept open by the caller.
+            is_patient_from_the_start: Also what was never there is waited for.
+            waits: Called when a wait begins.
+        """
+        self._keeper, self._waits = keeper, waits
+        self._is_patient = is_patient_from_the_start
+        self._patience = Patience(keeper.patience_s)
+        self._passes: Iterator[Iterator[AppliedBatch]] | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """The last try failed: there may be more to do than the last pass did."""
+        return self._patience.tries > 0
+
+    def carry(self) -> Generator[AppliedBatch, None, None]:
+        """One pass. It ends early if source or target is away; called before the next try is due, it does nothing.
+
+        Raises:
+            Unavailable: They were away for too long, or never there.
+            HeadgateError: See `Keeper.passes`.
+        """
+        if self._patience.is_waiting:
+            return
+        try:
+            if self._passes is None:
+                self._passes = self._keeper.passes()
+            batches = next(self._passes)
+            self._is_patient = True
+            for applied in batches:
+                self._patience.succeed()
+                yield applied
+            self._patience.succeed()
+        except Unavailable as error:
+            is_first = not self._patience.tries
+            if not self._is_patient:
+                raise
+            self._patience.fail(error)
+            self._passes = None
+            self._keeper.close()
+            if is_first:
+                self._waits(error)
+
+
 class Keeper:
     """One sync of a pipeline: its source, its target, and how changes get from one to the other."""
 
@@ -255,6 +322,7 @@ class Keeper:
         self.stream = f"{pipeline.name}/{spec.name}"
         self._pipeline, self._spec, self._spark = pipeline, spec, spark
         self._opened: Source | None = None
+        self._epoch: int | None = None
         self._target = open_target(spec.to, key=spec.key)
         self._settings = SyncSettings(
             mode=spec.mode,
@@ -272,6 +340,11 @@ class Keeper:
             self._opened = open_source(self._pipeline, self._spec, self._spark)
         return self._opened
 
+    @property
+    def patience_s(self) -> float:
+        """How long it waits for what is away."""
+        return self._spec.patience_ms / 1000
+
     def __enter__(self) -> Self:
         return self
 
@@ -282,6 +355,7 @@ class Keeper:
         """Gives up the connections."""
         if self._opened is not None:
             self._opened.close()
+            self._opened = None
         self._target.close()
 
     @property
@@ -348,14 +422,66 @@ class Keeper:
         """
         return self._target.dead_letters(self.stream, rows_max=rows_max)
 
+    def kept_rows(self) -> tuple[KeptRow, ...]:
+        """Rows that are set apart, the oldest first, with their values.
+
+        Raises:
+            Unavailable: The target does not answer.
+        """
+        return self._target.kept_rows(self.stream)
+
+    def drop_letters(self, ids: Sequence[str]) -> int:
+        """Deletes rows that are set apart, without writing them; how many.
+
+        Raises:
+            InvalidRequest: One of the ids is none; nothing was changed.
+        """
+        return self._target.drop_letters(self.stream, [(one.batch, one.n) for one in self._named(ids)])
+
+    def retry_letters(self, ids: Sequence[str], corrections: Mapping[str, object]) -> tuple[int, int]:
+        """Writes rows that are set apart, in one batch: how many are in, and how many were set apart again.
+
+        Takes the stream over: a run that is on ends with status 5, and goes on when it is started again.
+
+        Raises:
+            InvalidRequest: One of the ids is none, or cannot be corrected so; nothing was changed.
+            Unavailable: A batch was begun and is not complete, or the target does not answer.
+        """
+        letters = self._named(ids)
+        progress = self._target.open_stream(self.stream)
+        if progress.pending is not None:
+            raise Unavailable(
+                "a batch was begun and is not complete; nothing was sent",
+                advice="Let it be finished first: headgate sync run",
+                position=progress.position,
+            )
+        net = corrected(letters, corrections, self._target.tables(list({one.table: None for one in letters})))
+        net = replace(net, through=progress.position, place=progress.place)
+        complete = apply_net(net, self._target, replace(self._settings, mode="atomic", on_violation="quarantine"))
+        return len(net.rows) - len(complete.dead), len(complete.dead)
+
+    def _named(self, ids: Sequence[str]) -> list[KeptRow]:
+        known = {one.id: one for one in self.kept_rows()}
+        unknown = [one for one in ids if one not in known]
+        if unknown or not ids:
+            raise InvalidRequest(
+                f"{self.name} has set no such row apart; nothing was changed",
+                advice=f"See them with: headgate dead-letters list {self.name}",
+                id=", ".join(unknown) or None,
+            )
+        return [known[one] for one in dict.fromkeys(ids)]
+
     def passes(self) -> Iterator[Iterator[AppliedBatch]]:
         """Takes the stream over; each pass then applies what the source has by that time. There is always a next pass.
+
+        Called again after an error, it goes on as the same writer: a later one is not taken over from.
 
         Raises:
             HeadgateError: See `run`; within a pass, too.
         """
         self.newest()  # without a source nobody is taken over from
-        progress = self._target.open_stream(self.stream)
+        progress = self._target.open_stream(self.stream, epoch=self._epoch)
+        self._epoch = progress.epoch
         self._refuse_rows(progress)
         seen: object = None
 

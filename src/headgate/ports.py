@@ -13,6 +13,7 @@ from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Versio
 from headgate.core.keys.apply import DeadLetter, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change
 from headgate.core.keys.fold import Key, Net
+from headgate.core.keys.letters import KeptRow
 from headgate.core.keys.plan import Assignment, Found
 from headgate.core.keys.schema import TableSchema
 from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
@@ -370,6 +371,10 @@ class TargetDatabase(Protocol):
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
         """Writes the position, and the rows that are set apart; all `slots` slots have been applied."""
+        ...
+
+    def letters(self) -> Sequence[KeptRow]:
+        """Rows of the stream that are set apart, the oldest first: at most `LETTERS_MAX`."""
         ...
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:

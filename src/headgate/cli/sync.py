@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,11 @@ import typer
 from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.output import OUTPUT, SPEC, document, styled, table
-from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, combined_exit_code
+from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, Unavailable, combined_exit_code
 from headgate.report import words
 
 if TYPE_CHECKING:
-    from headgate.online import Keeper, Standing, SyncReport
+    from headgate.online import Carrier, Keeper, Standing, SyncReport
     from headgate.syncs.explain import NextBatch
     from headgate.syncs.run import AppliedBatch
 
@@ -229,30 +230,54 @@ def _carry(
     once: bool,
     until_idle: bool,
 ) -> None:
-    passes = [(keeper, keeper.passes()) for keeper in keepers]
-    while not stop.is_set():
+    from headgate.online import WAIT_S, Carrier
+
+    is_continuous = not (once or until_idle)
+    carriers = {
+        keeper.name: (
+            keeper,
+            Carrier(keeper, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, keeper, output)),
+        )
+        for keeper in keepers
+    }
+    left = dict(carriers)
+    while left and not stop.is_set():
         applied = 0
-        for keeper, each in passes:
+        for name, (keeper, carrier) in list(left.items()):
             with named(keeper, keepers):
-                applied += _one_pass(keeper, next(each), counts[keeper.name], stop, output)
-        if once or (until_idle and not applied):
+                changed = _one_pass(name, carrier, counts[name], stop, output)
+            applied += changed
+            if once and not carrier.is_waiting:
+                del left[name]  # each has its own pass
+        is_waiting = any(carrier.is_waiting for _, carrier in left.values())
+        if until_idle and not applied and not is_waiting:
             return
         if not applied:
-            stop.wait(LOOK_EVERY_S)
+            stop.wait(min(LOOK_EVERY_S, WAIT_S) if is_waiting else LOOK_EVERY_S)
 
 
-def _one_pass(
-    keeper: Keeper, batches: Iterator[AppliedBatch], count: SyncReport, stop: threading.Event, output: Output
-) -> int:
+def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, output: Output) -> int:
     changed = 0
-    while not stop.is_set():
-        applied = next(batches, None)
-        if applied is None:
-            break
-        changed += applied.changes > 0  # else the source came further without a change: it is idle
-        count.add(applied)
-        _show_batch(keeper.name, applied, output)
+    with contextlib.closing(carrier.carry()) as batches:
+        while not stop.is_set():
+            applied = next(batches, None)
+            if applied is None:
+                break
+            changed += applied.changes > 0  # else the source came further without a change: it is idle
+            count.add(applied)
+            _show_batch(name, applied, output)
     return changed
+
+
+def _show_wait(keeper: Keeper, output: Output, error: Unavailable) -> None:
+    if output is Output.JSONL:
+        row = {"event": "SyncWaits", "sync": keeper.name, "patience_s": keeper.patience_s, "error": error.message}
+        document(output, "", [row])
+    else:
+        print(
+            f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and trying again: {error.message}",
+            file=sys.stderr,
+        )
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:

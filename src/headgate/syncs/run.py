@@ -12,6 +12,7 @@ from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stop
 from headgate.core.keys.change import Batch, Change, batches
 from headgate.core.keys.definition import refuse_reserved, require_allowed
 from headgate.core.keys.fold import FoundRows, Net, NetRow
+from headgate.core.keys.letters import joined
 from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
@@ -288,9 +289,27 @@ def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, 
         target.forget_tables()  # what they lacked they may have by now
     if ready is None or target.tables(list(ready.tables)) != ready.tables:
         ready = prepared(batch, target, how, extended=target)
-    protocol = apply_batch(
-        ready.net, mode=how.mode, slots=ready.slots, on_violation=how.on_violation, queues=ready.queues
-    )
+    net = ready.net
+    if letters := target.letters():
+        net = joined(net, letters, target.tables(list(dict.fromkeys(one.table for one in letters))))
+    return apply_net(net, target, how, slots=ready.slots, queues=ready.queues, seen=seen)
+
+
+def apply_net(
+    net: Net,
+    target: TargetDatabase,
+    how: SyncSettings,
+    *,
+    slots: int = 1,
+    queues: tuple[tuple[int, ...], ...] | None = None,
+    seen: Seen = lambda effect: None,
+) -> Complete:
+    """Applies a net effect as the stream's next batch.
+
+    Raises:
+        ConstraintViolated: With `on_violation: stop`.
+    """
+    protocol = apply_batch(net, mode=how.mode, slots=slots, on_violation=how.on_violation, queues=queues)
     end = drive(protocol, target, parallelism=how.parallelism, seen=seen)
     match end:
         case Complete():

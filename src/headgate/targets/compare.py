@@ -9,7 +9,8 @@ from headgate.core.keys.change import Image
 from headgate.core.keys.difference import Difference
 from headgate.core.keys.fold import Key, NetRow
 from headgate.core.keys.schema import TableSchema
-from headgate.targets.dialect import Connection, Dialect, Fault
+from headgate.targets.dialect import Connection, Dialect
+from headgate.targets.faults import Fault
 from headgate.targets.staged import PUT, Questions, StagedTable
 from headgate.targets.writing import Writing
 
@@ -109,7 +110,7 @@ class SqlComparison:
                 self._connection, staged.stage, columns, [types.get(one) for one in columns], staged.stage_rows(rows, 1)
             )
         except self._dialect.errors as error:
-            if self._dialect.fault(error) is not Fault.VIOLATION:
+            if self._dialect.fault(error).fault is not Fault.VIOLATION:
                 raise
             self._cursor.execute("ROLLBACK TO SAVEPOINT headgate_verify")
         else:

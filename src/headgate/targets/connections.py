@@ -10,21 +10,26 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from headgate.core.keys.apply import Violated
-from headgate.errors import Unavailable, UnsupportedTable
-from headgate.targets.dialect import Connection, Dialect, Fault
+from headgate.errors import ConstraintViolated, Unavailable, UnsupportedTable
+from headgate.targets.dialect import Connection, Dialect
+from headgate.targets.faults import Fault, Told
 
 R = TypeVar("R")
 TRIES_MAX = 8
 """So often a transaction is made that others were in the way of, or whose connection was lost."""
+READS_MAX = 3
+"""The same for what only reads."""
 PAUSE_S = 0.05
 """Before the second try; doubled with each, and drawn between half and the whole."""
 
 
-class ViolatedError(Exception):
+class ViolatedError(ConstraintViolated):
     """A statement was refused because of what the rows say."""
 
     def __init__(self, violated: Violated) -> None:
-        super().__init__(violated.reason)
+        super().__init__(
+            f"the target refused a statement because of its rows: {violated.reason}; nothing of it was written"
+        )
         self.violated = violated
 
 
@@ -53,7 +58,7 @@ class Connections:
             try:
                 connection = self._dialect.connect()
             except self._dialect.errors as error:
-                raise Unavailable(f"the target database does not answer: {_words(error)}") from error
+                raise _unavailable(error, self._dialect.fault(error), "nothing was written") from error
         try:
             yield connection
         except BaseException as error:
@@ -62,10 +67,11 @@ class Connections:
             except self._dialect.errors:
                 connection = None
             if connection is not None and isinstance(error, self._dialect.errors):
-                if self._dialect.fault(error) is Fault.GONE:
+                if self._dialect.fault(error).fault is Fault.GONE:
                     with contextlib.suppress(*self._dialect.errors):
                         connection.close()
                     connection = None
+                    self.close()  # those that nobody uses now lead to the same server
             raise
         finally:
             if connection is not None:
@@ -73,23 +79,28 @@ class Connections:
                     self._free.append(connection)
 
     def read(self, work: Callable[[Connection], R]) -> R:
-        """Does `work`, which only reads, once.
+        """Does `work`, which only reads; again, a few times, where others were in the way or a connection was lost.
 
         Raises:
             Unavailable: The target does not answer.
             UnsupportedTable: It refused a statement.
         """
-        try:
-            with self.lend() as connection:
-                found = work(connection)
-                connection.rollback()
-                return found
-        except self._dialect.errors as error:
-            if self._dialect.fault(error) is Fault.OTHER:
-                raise UnsupportedTable(
-                    f"the target refused a statement: {_words(error)}; nothing was written"
-                ) from error
-            raise Unavailable(f"the target database does not answer: {_words(error)}") from error
+        for attempt in range(1, READS_MAX + 1):
+            try:
+                with self.lend() as connection:
+                    found = work(connection)
+                    connection.rollback()
+                    return found
+            except self._dialect.errors as error:
+                told = self._dialect.fault(error)
+                if told.fault in (Fault.OTHER, Fault.VIOLATION):
+                    raise UnsupportedTable(
+                        f"the target refused a statement: {_words(error)}; nothing was written"
+                    ) from error
+                if attempt == READS_MAX or told.fault is Fault.AWAY:
+                    raise _unavailable(error, told, "nothing was written") from error
+                time.sleep(PAUSE_S)
+        raise AssertionError("unreachable")
 
     def transaction(
         self,
@@ -109,7 +120,7 @@ class Connections:
 
         Raises:
             ViolatedError: The rows break a rule of the target.
-            Unavailable: Others were in the way too often, or the target does not answer.
+            Unavailable: Others were in the way too often, or the target does not answer, or cannot write now.
             UnsupportedTable: The target refused a statement for another reason.
         """
         for attempt in range(1, TRIES_MAX + 1):
@@ -127,7 +138,10 @@ class Connections:
                         connection.commit()
                     return result
             except self._dialect.errors as error:
-                fault = self._dialect.fault(error)
+                told = self._dialect.fault(error)
+                fault = told.fault
+                if fault is Fault.AWAY:
+                    raise _unavailable(error, told, "the batch was not applied") from error
                 if fault is Fault.VIOLATION:
                     raise ViolatedError(self._dialect.violated(error)) from error
                 if fault is Fault.OTHER:
@@ -135,14 +149,18 @@ class Connections:
                         f"the target refused a statement: {_words(error)}; the batch was not applied"
                     ) from error
                 if attempt == TRIES_MAX:
-                    raise Unavailable(
-                        f"the target did not let the batch in: {_words(error)}; it was not applied", tries=attempt
-                    ) from error
+                    raise _unavailable(error, told, "the batch was not applied", tries=attempt) from error
                 time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
                 # Whether a commit whose answer was lost was made is read, never guessed.
                 if fault is Fault.GONE and committing and is_done is not None and is_done():
                     return None  # type: ignore[return-value]  # those who say when they are done answer nothing
         raise AssertionError("unreachable")
+
+
+def _unavailable(error: BaseException, told: Told, what: str, tries: int | None = None) -> Unavailable:
+    """The error of a fault that may pass."""
+    usual = "others were in the way" if told.fault is Fault.AGAIN else "the target database does not answer"
+    return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
 
 
 def _words(error: BaseException) -> str:

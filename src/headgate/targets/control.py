@@ -6,16 +6,17 @@ Rules for editors: whatever is written here is written in the transaction whose 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.core.keys.apply import DeadLetter, DeadRow, Progress
 from headgate.core.keys.fold import Net
+from headgate.core.keys.letters import KeptRow, kept_image, kept_row, kept_text
 from headgate.errors import CommitInDoubt, Fenced
 from headgate.targets.dialect import Dialect
 
+CONTROL_TABLES = ("headgate_stream", "headgate_slot", "headgate_dead")
 LATER_COLUMNS = ("place", "pending_place")
 """Of `headgate_stream`: an earlier version's table lacks them, or has them too short for many files."""
 
@@ -128,13 +129,15 @@ class Control:
 
     def finish(self, cursor: Any, stream: Stream, net: Net, batch: int, dead: Sequence[DeadRow]) -> None:
         """With the last of a batch: its position, and the rows that are set apart."""
+        self.drop_letters(cursor, stream.name, net.letters)
+        bytes_max = self._dialect.value_bytes_max(cursor.connection)
         for each in dead:
             self._execute(
                 cursor,
                 "INSERT INTO headgate_dead (stream, batch, n, table_name, row_key, image, seq, reason) "
                 "VALUES ({m}, {m}, {m}, {m}, {m}, {m}, {m}, {m})",
-                stream.name, batch, each.row.n, each.row.table, json.dumps(each.row.key, default=str),
-                None if each.row.image is None else json.dumps(each.row.image, default=str), each.row.seq, each.reason,
+                stream.name, batch, each.row.n, each.row.table, kept_text(each.row.key),
+                None if each.row.image is None else kept_image(each.row, bytes_max), each.row.seq, each.reason,
             )  # fmt: skip
         self._execute(cursor, "DELETE FROM headgate_slot WHERE stream = {m}", stream.name)
         self._execute(
@@ -143,6 +146,28 @@ class Control:
             "pending_place = NULL WHERE stream = {m}",
             batch, net.through, net.place, stream.name,
         )  # fmt: skip
+
+    def drop_letters(self, cursor: Any, stream: str, ids: Sequence[tuple[int, int]]) -> int:
+        """Deletes rows that are set apart; how many there were."""
+        count = 0
+        for batch, n in ids:
+            sql = "DELETE FROM headgate_dead WHERE stream = {m} AND batch = {m} AND n = {m}"
+            self._execute(cursor, sql, stream, batch, n)
+            count += int(cursor.rowcount)
+        return count
+
+    def letters(self, cursor: Any, stream: str, rows_max: int) -> tuple[KeptRow, ...]:
+        """Rows that are set apart, the oldest first, as they can be applied again."""
+        self._execute(
+            cursor,
+            "SELECT batch, n, table_name, row_key, image, seq, reason FROM headgate_dead WHERE stream = {m} "
+            "ORDER BY batch, n LIMIT {m}",
+            stream, rows_max,
+        )  # fmt: skip
+        return tuple(
+            kept_row(int(batch), int(n), table, key, image, int(seq), reason)
+            for batch, n, table, key, image, seq, reason in cursor.fetchall()
+        )
 
     def count_dead(self, cursor: Any, stream: str) -> int:
         """How many rows are set apart."""

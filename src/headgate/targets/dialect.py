@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from enum import Enum
 from typing import Any, Protocol
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
+from headgate.targets.faults import Told
 
 ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
 """In an expression: it may have a value though what it reads is NULL."""
 Named = tuple[str, str]
 """A quoted table and its alias."""
-
-
-class Fault(Enum):
-    """What an error of the driver means for the transaction that it ended."""
-
-    VIOLATION = "violation"
-    """The rows break a rule of the target: the same again would be refused again."""
-    AGAIN = "again"
-    """Others were in the way (deadlock, serialization, a lock that was held): the same again may succeed."""
-    GONE = "gone"
-    """The connection, or the server: what became of a commit is not known."""
-    OTHER = "other"
 
 
 class Cursor(Protocol):
@@ -169,8 +157,12 @@ class Dialect(Protocol):
         """An expression over the staged row `s` whose value no row has: a whole number, or a short text; None for others."""
         ...
 
-    def fault(self, error: BaseException) -> Fault:
-        """What an error means."""
+    def fault(self, error: BaseException) -> Told:
+        """What an error means, and what it is told as."""
+        ...
+
+    def value_bytes_max(self, connection: Connection) -> int | None:
+        """How many bytes one value of a statement may have at most; None: as many as one likes."""
         ...
 
     def violated(self, error: BaseException) -> Violated:

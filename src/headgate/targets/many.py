@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from headgate.core.keys.schema import Column
-from headgate.targets.dialect import Connection, Dialect, Fault
+from headgate.targets.dialect import Connection, Dialect
+from headgate.targets.faults import Fault
 from headgate.targets.staged import GONE, MARKS, PUT
 
 
@@ -30,7 +31,7 @@ class Part:
             self.write(connection, first, end, rows)
             connection.commit()
         except self.dialect.errors as error:
-            if self.dialect.fault(error) is not Fault.VIOLATION:
+            if self.dialect.fault(error).fault is not Fault.VIOLATION:
                 raise
             return self.dialect.violated(error).reason
         finally:

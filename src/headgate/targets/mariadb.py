@@ -12,11 +12,14 @@ from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import InvalidRequest, MissingExtra
-from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets import faults
+from headgate.targets.dialect import Connection, Named
+from headgate.targets.faults import Told
 from headgate.targets.mariadb_catalogue import read_tables
 
 try:
     import pymysql
+    import pymysql.cursors
     from pymysql.constants import CLIENT
 except ImportError as error:
     raise MissingExtra("the MySQL driver is not installed", advice="pip install 'headgate[mysql]'") from error
@@ -25,36 +28,11 @@ LOCK_WAIT_S = 10
 """So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
 SLOT_ROWS_MAX = 2_000
 """Above this, transactions side by side deadlock on neighbouring keys. Measured: docs/explanation/keys.md."""
+STATEMENT_BYTES = 2_048
+"""So much of a statement is left for what is not its largest value."""
 INTEGERS = {"smallint": -(1 << 15), "int": -(1 << 31), "bigint": -(1 << 63)}
 TEXTS = frozenset({"char", "varchar", "text", "mediumtext", "longtext"})
 LONG = frozenset({"text", "tinytext", "mediumtext", "longtext", "blob", "tinyblob", "mediumblob", "longblob"})
-AGAIN = frozenset({1213, 1205, 1020, 1412})
-LOST = frozenset({0, 1053, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
-VIOLATIONS = frozenset(
-    {
-        1048,
-        1062,
-        1169,
-        1216,
-        1217,
-        1264,
-        1265,
-        1292,
-        1364,
-        1366,
-        1406,
-        1451,
-        1452,
-        1557,
-        1586,
-        1644,
-        1761,
-        1762,
-        3819,
-        4025,
-    }
-    | {1367, 1411, 1690, 3140, 4038}
-)
 REPEATED = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
 """Of a statement that had been executed before: what it makes is there, what it drops is gone."""
 TABLE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
@@ -118,6 +96,32 @@ def arguments(dsn: str) -> dict[str, Any]:
     return found
 
 
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the driver has no types
+    """One that knows how long a statement may be."""
+
+    packet_bytes_max = 1 << 30
+
+
+class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
+    """Refuses a statement that the server would answer by ending the connection, which looks as if it had gone away."""
+
+    def __init__(self, connection: _Connection) -> None:
+        super().__init__(connection)
+        self._bytes_max = connection.packet_bytes_max
+        self.max_stmt_length = min(pymysql.cursors.Cursor.max_stmt_length, max(1, self._bytes_max - STATEMENT_BYTES))
+
+    def _query(self, q: str | bytes) -> int:
+        # A character has at most four bytes, so that most statements need not be measured.
+        if len(q) * 4 >= self._bytes_max:
+            size = len(q.encode("utf-8", "surrogatepass") if isinstance(q, str) else q)
+            if size + 1 >= self._bytes_max:
+                raise pymysql.DataError(
+                    1153, f"a row needs a statement of {size:,} bytes, and max_allowed_packet is {self._bytes_max:,}"
+                )
+        count: int = super()._query(q)
+        return count
+
+
 class MariadbDialect:
     """See `Dialect`."""
 
@@ -136,8 +140,8 @@ class MariadbDialect:
 
     def connect(self) -> Connection:
         # Rows are counted as found, not as changed: one that is as it should be is no row that was passed over.
-        connection: Connection = pymysql.connect(
-            **self._arguments, autocommit=False, connect_timeout=10, client_flag=CLIENT.FOUND_ROWS
+        connection = _Connection(
+            **self._arguments, autocommit=False, connect_timeout=10, client_flag=CLIENT.FOUND_ROWS, cursorclass=_Cursor
         )
         with connection.cursor() as cursor:
             for statement in SESSION:
@@ -145,6 +149,8 @@ class MariadbDialect:
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (self._lock_wait_s,))
             # Of a whole table: somebody's LOCK TABLES or ALTER TABLE. The server's own is a day.
             cursor.execute("SET SESSION lock_wait_timeout = %s", (self._lock_wait_s,))
+            cursor.execute("SELECT @@max_allowed_packet")
+            connection.packet_bytes_max = int(cursor.fetchone()[0])
         connection.commit()
         return connection
 
@@ -239,17 +245,16 @@ class MariadbDialect:
             return f"{INTEGERS[column.kind]} + s.hg_n"
         return "concat(char(1), s.hg_n)" if column.kind in TEXTS else None
 
-    def fault(self, error: BaseException) -> Fault:
-        if isinstance(error, UnicodeEncodeError | pymysql.IntegrityError | pymysql.DataError):
-            return Fault.VIOLATION
-        code = error.args[0] if error.args and isinstance(error.args[0], int) else None
-        if code in AGAIN:
-            return Fault.AGAIN
-        if code in VIOLATIONS:
-            return Fault.VIOLATION
-        if code in LOST or isinstance(error, pymysql.InterfaceError):
-            return Fault.GONE
-        return Fault.OTHER
+    def fault(self, error: BaseException) -> Told:
+        code = error.args[0] if isinstance(error, pymysql.Error) and error.args else None
+        if isinstance(code, int):
+            return faults.of_mariadb(code, getattr(error, "sqlstate", None))
+        # Of the driver: a connection that is closed, or a value that it cannot write (NaN, a surrogate).
+        return faults.GONE if isinstance(error, pymysql.InterfaceError) else faults.VIOLATION
+
+    def value_bytes_max(self, connection: Connection) -> int | None:
+        # Quoted, a byte may be two; and the statement has more than the value.
+        return (connection.packet_bytes_max - STATEMENT_BYTES) // 2 if isinstance(connection, _Connection) else None
 
     def violated(self, error: BaseException) -> Violated:
         words = str(error.args[1]) if len(error.args) > 1 and isinstance(error, pymysql.Error) else str(error)

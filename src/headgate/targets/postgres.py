@@ -11,13 +11,15 @@ from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import InvalidRequest, MissingExtra
-from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets import faults
+from headgate.targets.dialect import Connection, Named
+from headgate.targets.faults import Told
 from headgate.targets.postgres_catalogue import read_tables
 
 try:
     import psycopg
     import psycopg.conninfo
-    from psycopg import errors, sql
+    from psycopg import sql
     from psycopg.types.json import JsonDumper
 except ImportError as error:
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
@@ -46,6 +48,8 @@ TYPES: Mapping[type, str] = {
     list: "jsonb",
 }
 CONTROL = (
+    # Of several that begin at once one makes the tables: IF NOT EXISTS alone does not keep two of them from trying.
+    "SELECT pg_advisory_xact_lock(7521894413)",
     "CREATE TABLE IF NOT EXISTS headgate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
     "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, pending_place text)",
     "CREATE TABLE IF NOT EXISTS headgate_slot (stream text, batch bigint, slot int, PRIMARY KEY (stream, batch, slot))",
@@ -190,16 +194,17 @@ class PostgresDialect:
             return f"({INTEGERS[column.kind]} + s.hg_n)::{column.kind}"
         return "chr(1) || s.hg_n" if column.kind in ("text", "varchar", "bpchar") else None
 
-    def fault(self, error: BaseException) -> Fault:
-        if isinstance(error, UnicodeEncodeError | psycopg.DataError | psycopg.IntegrityError):
-            return Fault.VIOLATION
-        if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.LockNotAvailable):
-            return Fault.AGAIN
-        if isinstance(error, errors.RaiseException):
-            return Fault.VIOLATION  # a trigger's own
-        if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-            return Fault.GONE
-        return Fault.OTHER
+    def fault(self, error: BaseException) -> Told:
+        if not isinstance(error, psycopg.Error):
+            return faults.VIOLATION
+        if error.sqlstate is not None:
+            return faults.of_postgres(error.sqlstate)
+        if isinstance(error, psycopg.DataError):
+            return faults.VIOLATION
+        return faults.GONE if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) else faults.OTHER
+
+    def value_bytes_max(self, connection: Connection) -> int | None:
+        return None
 
     def violated(self, error: BaseException) -> Violated:
         if not isinstance(error, psycopg.Error):

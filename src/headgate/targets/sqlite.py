@@ -13,7 +13,9 @@ from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import Unavailable
-from headgate.targets.dialect import Connection, Fault, Named
+from headgate.targets import faults
+from headgate.targets.dialect import Connection, Named
+from headgate.targets.faults import Told
 from headgate.targets.sqlite_catalogue import has_conflict_clause, quoted, read_tables
 
 BUSY_S = 10.0
@@ -172,15 +174,15 @@ class SqliteDialect:
             return f"{-(1 << 63)} + s.hg_n"
         return "char(1) || s.hg_n" if "char" in column.kind or "text" in column.kind else None
 
-    def fault(self, error: BaseException) -> Fault:
-        if isinstance(error, OverflowError | UnicodeEncodeError | sqlite3.IntegrityError | sqlite3.DataError):
-            return Fault.VIOLATION
+    def fault(self, error: BaseException) -> Told:
         code = getattr(error, "sqlite_errorcode", None)
-        if code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return Fault.AGAIN
-        if code is not None and code & 0xFF in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL):
-            return Fault.GONE
-        return Fault.OTHER
+        if code is not None:
+            return faults.of_sqlite(code)
+        # Of the driver: a value that it cannot bind.
+        return faults.OTHER if isinstance(error, sqlite3.OperationalError | sqlite3.InternalError) else faults.VIOLATION
+
+    def value_bytes_max(self, connection: Connection) -> int | None:
+        return None
 
     def violated(self, error: BaseException) -> Violated:
         words = str(error)

@@ -14,13 +14,14 @@ from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome,
 from headgate.core.keys.change import Change, ManyRows
 from headgate.core.keys.definition import refuse_reserved
 from headgate.core.keys.fold import Key, Net, NetRow, null_key
+from headgate.core.keys.letters import LETTERS_MAX, KeptRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found, Tie
 from headgate.core.keys.schema import TableSchema, keyed, parents_first
 from headgate.errors import ConstraintViolated, InvalidRequest, StagedRowsLost, Unavailable
 from headgate.ports import DefinitionChanged
 from headgate.targets.compare import SqlComparison
 from headgate.targets.connections import Connections, ViolatedError
-from headgate.targets.control import LATER_COLUMNS, Control, Stream
+from headgate.targets.control import CONTROL_TABLES, LATER_COLUMNS, Control, Stream
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.many import Part
 from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
@@ -48,6 +49,8 @@ class SqlTarget:
         self._staged: dict[str, StagedTable] = {}
         self._made: dict[str, tuple[TableSchema, bool, str]] = {}
         self._stages_made = 0
+        self._letters: tuple[KeptRow, ...] | None = None
+        """Rows of the open stream that are set apart; None: not read since that may have changed."""
 
     @property
     def writers_max(self) -> int | None:
@@ -58,11 +61,19 @@ class SqlTarget:
         return self._dialect.slot_rows_max
 
     def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
-        self._transaction(self._control.make, fenced=False)
+        if len(self._catalogue(CONTROL_TABLES)) < len(CONTROL_TABLES):
+            self._transaction(self._control.make, fenced=False)
         self._extend()
-        progress = self._transaction(lambda cursor: self._control.take(cursor, stream, epoch), fenced=False)
+
+        def take() -> Progress:
+            return self._transaction(lambda cursor: self._control.take(cursor, stream, epoch), fenced=False)
+
+        try:
+            progress = take()
+        except ViolatedError:  # another one has made its row just now
+            progress = take()
         self._stream = Stream(stream, progress.epoch, progress.last_batch, progress.pending)
-        self._made, self._staged = {}, {}
+        self._made, self._staged, self._letters = {}, {}, None
         with contextlib.suppress(Unavailable):  # one that is still being written to is left to the next
             self._drop_stages()
         return progress
@@ -197,7 +208,7 @@ class SqlTarget:
         except ViolatedError as error:
             return error.violated
         if finish:
-            stream.last_batch = batch
+            self._ended(batch, net, dead)
         return Applied()
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
@@ -209,7 +220,29 @@ class SqlTarget:
             self._control.finish(cursor, stream, net, batch, dead)
 
         self._transaction(write, is_exclusive=True, is_done=lambda: self._has_batch(batch))
-        stream.last_batch = batch
+        self._ended(batch, net, dead)
+
+    def _ended(self, batch: int, net: Net, dead: Sequence[DeadRow]) -> None:
+        self._open.last_batch = batch
+        if net.letters or dead:
+            self._letters = None
+
+    def letters(self) -> tuple[KeptRow, ...]:
+        if self._letters is None:
+            self._letters = self.kept_rows(self._open.name)
+        return self._letters
+
+    def kept_rows(self, stream: str) -> tuple[KeptRow, ...]:
+        """Rows of a stream that are set apart, the oldest first, with their values."""
+        if not self._has_table("headgate_dead"):
+            return ()
+        asked = self._control.letters
+        return self._transaction(lambda cursor: asked(cursor, stream, LETTERS_MAX), fenced=False)
+
+    def drop_letters(self, stream: str, ids: Sequence[tuple[int, int]]) -> int:
+        """Deletes rows of a stream that are set apart, without writing them; how many there were."""
+        asked = self._control.drop_letters
+        return self._transaction(lambda cursor: asked(cursor, stream, ids), fenced=False)
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
         there = {column.name for column in self._catalogue([table])[table].columns}

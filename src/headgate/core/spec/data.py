@@ -237,6 +237,7 @@ class SyncSpec:
     on_violation: OnViolation
     on_schema_change: OnSchemaChange = "stop"
     ddl: OnDdl = "stop"
+    patience_ms: int = 180_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -584,6 +584,15 @@ SYNC_DDL: Key[OnDdl] = Key(
     default="stop",
     example="apply",
 )
+SYNC_PATIENCE = Key(
+    name="patience",
+    kind=Duration(),
+    meaning="How long `sync run` waits for a target or a source that was there and is away, as in a restart or a fail-over, "
+    "or that cannot be written now; then it ends with status 6.",
+    default=180_000,
+    default_text="3m",
+    example="10m",
+)
 SYNC_SECTION = Section(
     title="sync.NAME",
     keys=(
@@ -599,6 +608,7 @@ SYNC_SECTION = Section(
         SYNC_ON_VIOLATION,
         SYNC_ON_SCHEMA_CHANGE,
         SYNC_DDL,
+        SYNC_PATIENCE,
     ),
 )
 
