@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
 from headgate.core.keys.apply import DeadLetter, DeadRow, Outcome, Progress, Refusal
-from headgate.core.keys.change import Change
+from headgate.core.keys.change import Change, Image
 from headgate.core.keys.fold import Key, Net
 from headgate.core.keys.letters import KeptRow
 from headgate.core.keys.plan import Assignment, Found
@@ -252,6 +252,16 @@ class TargetView(Protocol):
         """Definitions by name; tables that do not exist are left out."""
         ...
 
+    def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """See `TargetDatabase`."""
+        ...
+
+    def find(
+        self, table: TableSchema, columns: Sequence[str], values: Sequence[Key], wanted: Sequence[str]
+    ) -> Sequence[tuple[int, Image]]:
+        """See `TargetDatabase`."""
+        ...
+
     def staged_key(self, table: str, n: int) -> Key:
         """See `TargetDatabase`."""
         ...
@@ -311,6 +321,20 @@ class TargetDatabase(Protocol):
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         """Definitions by name, kept until `forget_tables`; tables that do not exist are left out."""
+        ...
+
+    def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """These tables, and all that actions of foreign keys lead to from them; tables that cannot be read are left out."""
+        ...
+
+    def find(
+        self, table: TableSchema, columns: Sequence[str], values: Sequence[Key], wanted: Sequence[str]
+    ) -> Sequence[tuple[int, Image]]:
+        """Rows that have one of the values in these columns, by the target's equality.
+
+        Returns:
+            Number of the value, and the wanted columns.
+        """
         ...
 
     def forget_tables(self) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, assert_never
 
+from headgate.core.keys.actions import may_act, with_actions
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import Batch, Change, batches
 from headgate.core.keys.definition import refuse_reserved, require_allowed
@@ -109,6 +110,8 @@ def carry(
         if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
             return None
         try:
+            if may_act(batch.changes, target.tables(_tables_of(batch))):
+                return None  # what actions do is asked of the target, which is to have the batch before
             return prepared(batch, target, how)
         except InvalidRequest:  # a definition that is still to change may be why: it is refused when its turn comes
             return None
@@ -237,10 +240,14 @@ def prepared(
     Raises:
         InvalidRequest: A change has no key, no table or a column that the target lacks.
     """
-    names = list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
     shown = _shown(batch)
-    changes, tables = fitted(shown, target.tables(names), how.on_schema_change, extended)
-    net = replace(net_effect(changes, tables), place=batch.place)
+    changes, tables = fitted(shown, target.tables(_tables_of(batch)), how.on_schema_change, extended)
+    is_cut, reached, is_repeatable = changes is not shown, tables, True
+    if may_act(changes, tables):
+        reached = target.related(list(tables))
+        acted = with_actions(changes, reached, target.find)
+        changes, is_repeatable = acted.changes, acted.is_repeatable
+    net = replace(net_effect(changes, reached), place=batch.place, has_actions=not is_repeatable)
     if batch.many is not None:
         net = _net_of_many(batch, target, tables)
     slots = how.parallelism
@@ -250,14 +257,18 @@ def prepared(
         slots = 1
     queues = None
     if how.plan == "conflict_queue" and batch.many is None:
-        queues = conflict_queue([change for change in changes if change.op != "mark"], net, tables)
+        queues = conflict_queue([change for change in changes if change.op != "mark"], net, reached)
     if net.copies and how.mode == "parallel" and target.writers_max != 1:
         raise InvalidRequest(
             "a table without any key cannot be written by several transactions; nothing was written",
             advice="Give the table a key, or use mode: atomic",
             table=net.copies[0].table,
         )
-    return Prepared(net=net, tables=tables, slots=slots, queues=queues, is_cut=changes is not shown)
+    return Prepared(net=net, tables=tables, slots=slots, queues=queues, is_cut=is_cut)
+
+
+def _tables_of(batch: Batch) -> list[str]:
+    return list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
 
 
 def _shown(batch: Batch) -> Sequence[Change]:

@@ -51,6 +51,8 @@ class Dialect(Protocol):
     """A value's type → the type of a column that is made for such values."""
     writers_max: int | None
     """How many transactions may write side by side."""
+    ignores_case: bool
+    """Whether two names of tables that differ in upper and lower case are one."""
     checks_rows_one_by_one: bool
     """Whether foreign keys are checked at each row of a statement, and not at its end."""
 
@@ -128,6 +130,10 @@ class Dialect(Protocol):
 
     def same(self, left: str, right: str) -> str:
         """Equality under which NULL equals NULL."""
+        ...
+
+    def parameter(self, value: object) -> object:
+        """A value of an event, so that a column compares itself with it as with one of its own."""
         ...
 
     def stored_same(self, column: Column, left: str, right: str) -> str:

@@ -132,6 +132,7 @@ class MariadbDialect:
     types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = SLOT_ROWS_MAX
     writers_max: int | None = None
+    ignores_case = False
     checks_rows_one_by_one = True
     insert_words = ""
 
@@ -222,6 +223,9 @@ class MariadbDialect:
 
     def same(self, left: str, right: str) -> str:
         return f"{left} <=> {right}"
+
+    def parameter(self, value: object) -> object:
+        return _value(value, False)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
         if column.kind in TEXTS:

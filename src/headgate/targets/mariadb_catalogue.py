@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
+from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey, action
 from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 COLUMNS = """
@@ -27,8 +27,13 @@ FROM information_schema.key_column_usage WHERE table_schema = coalesce(%s, datab
 ORDER BY table_name, constraint_name, ordinal_position"""
 # Asked apart: MariaDB looks through the tables of all databases for it.
 CHILDREN_ELSEWHERE = """
-SELECT 1 FROM information_schema.key_column_usage WHERE referenced_table_schema = coalesce(%s, database())
-  AND referenced_table_name = %s AND table_schema <> referenced_table_schema LIMIT 1"""
+SELECT constraint_name, table_name, column_name, referenced_table_name, referenced_column_name, table_schema
+FROM information_schema.key_column_usage WHERE referenced_table_schema = coalesce(%s, database())
+  AND referenced_table_name = %s AND table_schema <> referenced_table_schema
+ORDER BY table_schema, table_name, constraint_name, ordinal_position"""
+ACTIONS = """
+SELECT table_name, constraint_name, delete_rule, update_rule FROM information_schema.referential_constraints
+WHERE constraint_schema = coalesce(%s, database()) AND (table_name = %s OR referenced_table_name = %s)"""
 
 
 def read_tables(
@@ -77,34 +82,55 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
         parts = tuple(row[1] for row in rows)
         if not identity and all(part in required for part in parts) and all(row[2] is None for row in rows):
             identity = parts
-    cursor.execute(FOREIGN_KEYS, place)
-    foreign: dict[str, list[Sequence[Any]]] = {}
-    is_referenced = False
-    for row in cursor.fetchall():
-        is_referenced |= row[3] == bare and row[5] is None
-        if row[1] == bare:
-            foreign.setdefault(row[0], []).append(row)
-    if not is_referenced:
-        cursor.execute(CHILDREN_ELSEWHERE, place)
-        is_referenced = cursor.fetchone() is not None
     prefix = f"{schema}." if schema else ""
+    cursor.execute(FOREIGN_KEYS, place)
+    links = [(row, prefix, prefix if row[5] is None else row[5]) for row in cursor.fetchall()]
+    rules = _rules(cursor, schema, bare) if links else {}
+    cursor.execute(CHILDREN_ELSEWHERE, place)
+    for row in cursor.fetchall():
+        links.append((row, f"{row[5]}.", prefix))
+        rules.update(_rules(cursor, row[5], bare))
+    foreign = [key for key in _foreign_keys(links, rules, required) if name in (key.table, key.parent)]
+    children = [key for key in foreign if key.parent == name]
     return TableSchema(
         name=name,
         columns=columns,
         identity=identity,
         unique_keys=keys,
-        foreign_keys=tuple(
-            ForeignKey(
-                table=name,
-                columns=tuple(row[2] for row in rows),
-                parent=(prefix if rows[0][5] is None else rows[0][5]) + rows[0][3],
-                parent_columns=tuple(row[4] for row in rows),
-                is_nullable=all(row[2] not in required for row in rows),
-            )
-            for rows in foreign.values()
-        ),
-        is_referenced=is_referenced,
+        foreign_keys=tuple(key for key in foreign if key.table == name),
+        is_referenced=bool(children),
+        acting=tuple(key for key in children if key.on_delete or key.on_update),
     )
+
+
+def _rules(cursor: Any, schema: str, table: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """Table and constraint → ON DELETE and ON UPDATE of the foreign keys that lead from a table or to it."""
+    prefix = f"{schema}." if schema else ""
+    cursor.execute(ACTIONS, (schema or None, table, table))
+    return {(prefix + row[0], row[1]): (row[2], row[3]) for row in cursor.fetchall()}
+
+
+def _foreign_keys(
+    rows: Iterable[tuple[Sequence[Any], str, str]],
+    rules: Mapping[tuple[str, str], tuple[str, str]],
+    required: set[str],
+) -> list[ForeignKey]:
+    """Foreign keys of the rows of `FOREIGN_KEYS`, each with what stands before the names of its tables."""
+    groups: dict[tuple[str, str], list[tuple[Sequence[Any], str]]] = {}
+    for row, own, theirs in rows:
+        groups.setdefault((own + row[1], row[0]), []).append((row, theirs + row[3]))
+    return [
+        ForeignKey(
+            table=table,
+            columns=tuple(row[2] for row, _ in parts),
+            parent=parts[0][1],
+            parent_columns=tuple(row[4] for row, _ in parts),
+            is_nullable=all(row[2] not in required for row, _ in parts),
+            on_delete=action(rules.get((table, constraint), ("", ""))[0]),
+            on_update=action(rules.get((table, constraint), ("", ""))[1]),
+        )
+        for (table, constraint), parts in groups.items()
+    ]
 
 
 def _key(

@@ -68,6 +68,7 @@ class PostgresDialect:
     types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = None
     writers_max: int | None = None
+    ignores_case = False
     checks_rows_one_by_one = False
     insert_words = "OVERRIDING SYSTEM VALUE"
 
@@ -166,6 +167,9 @@ class PostgresDialect:
     def same(self, left: str, right: str) -> str:
         return f"{left} IS NOT DISTINCT FROM {right}"
 
+    def parameter(self, value: object) -> object:
+        return value if isinstance(value, bytes) or value is None else _text(value)
+
     def stored_same(self, column: Column, left: str, right: str) -> str:
         if column.kind == "json":  # as a value, not as it is written
             left, right = f"{left}::jsonb", f"{right}::jsonb"
@@ -223,6 +227,11 @@ class _Json(JsonDumper):
     """Objects and lists as JSON with the characters that they have."""
 
     _dumps = staticmethod(numbers.dumps)
+
+
+def _text(value: object) -> str:
+    """As text, whose type the server takes from where it stands."""
+    return numbers.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def _same_as_parameter(name: str, column: Column) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
+from headgate.core.keys.schema import Action, Column, ForeignKey, TableSchema, UniqueKey
 from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 # Names that have no schema are looked up in pg_catalog first: what lies there is never a target.
@@ -52,8 +53,17 @@ SELECT k.conrelid, k.confrelid, k.condeferrable,
   ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY u(n, p)
         JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n ORDER BY p),
   NOT EXISTS (SELECT 1 FROM unnest(k.conkey) u(n) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n
-        WHERE a.attnotnull)
+        WHERE a.attnotnull),
+  k.confdeltype, k.confupdtype,
+  -- from version 15 on
+  ARRAY(SELECT a.attname::text FROM jsonb_array_elements_text(coalesce(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'), '[]')) u(n)
+        JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n::int),
+  ARRAY(SELECT json_build_array(a.attname, pg_get_expr(d.adbin, d.adrelid))::text
+        FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+        WHERE 'd' IN (k.confdeltype, k.confupdtype) AND a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey))
 FROM pg_constraint k WHERE k.contype = 'f' AND k.conparentid = 0 AND %s IN (k.conrelid, k.confrelid) ORDER BY k.oid"""
+
+ACTIONS: Mapping[str, Action] = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFAULT"}
 
 
 def read_tables(
@@ -106,20 +116,29 @@ def _table(
             if key.is_primary or all(not c.is_nullable and c.generated is None for c in columns if c.name in parts):
                 identity = parts
     cursor.execute(FOREIGN_KEYS, (oid,))
-    foreign, is_referenced = [], False
-    for child, parent, deferrable, mine, theirs, nullable in cursor.fetchall():
+    foreign, acting, is_referenced = list[ForeignKey](), list[ForeignKey](), False
+    for child, parent, deferrable, mine, theirs, nullable, deleted, updated, sets, defaults in cursor.fetchall():
         is_referenced |= parent == oid
+        link = ForeignKey(
+            table=name_of[child], columns=tuple(mine), parent=name_of[parent], parent_columns=tuple(theirs),
+            is_deferrable=deferrable, is_nullable=nullable,
+            on_delete=ACTIONS.get(deleted), on_update=ACTIONS.get(updated), delete_columns=tuple(sets) or None,
+            defaults=tuple(_default(cursor, *json.loads(one)) for one in defaults),
+        )  # fmt: skip
         if child == oid:
-            foreign.append(
-                ForeignKey(
-                    table=name, columns=tuple(mine), parent=name_of[parent], parent_columns=tuple(theirs),
-                    is_deferrable=deferrable, is_nullable=nullable,
-                )
-            )  # fmt: skip
+            foreign.append(link)
+        if parent == oid and (link.on_delete or link.on_update):
+            acting.append(link)
     return TableSchema(
         name=name, columns=columns, identity=identity, unique_keys=tuple(keys), foreign_keys=tuple(foreign),
-        is_referenced=is_referenced,
+        is_referenced=is_referenced, acting=tuple(acting),
     )  # fmt: skip
+
+
+def _default(cursor: Any, column: str, expression: str) -> tuple[str, object]:
+    """A column and the value of its default now."""
+    cursor.execute(f"SELECT {expression}")
+    return column, cursor.fetchone()[0]
 
 
 def _key(

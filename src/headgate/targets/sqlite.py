@@ -58,6 +58,7 @@ class SqliteDialect:
     types: Mapping[type, str] = TYPES
     slot_rows_max: int | None = None
     writers_max: int | None = 1
+    ignores_case = True
     checks_rows_one_by_one = False
     insert_words = ""
 
@@ -148,6 +149,9 @@ class SqliteDialect:
 
     def same(self, left: str, right: str) -> str:
         return f"{left} IS {right}"
+
+    def parameter(self, value: object) -> object:
+        return _value(value)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
         return f"({left} IS {right} COLLATE BINARY)"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey
+from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey, action
 from headgate.targets.dialect import ANSWERS_NULL, Connection
 
 TOKEN = re.compile(
@@ -33,11 +34,13 @@ def read_tables(connection: Connection, names: Iterable[str]) -> Mapping[str, Ta
     """Tables by the names that were asked for; those that do not exist are left out."""
     cursor = connection.cursor()
     cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
-    texts = {name.lower(): sql for name, sql in cursor.fetchall()}
-    return {name: _table(cursor, name, texts) for name in names if name.lower() in texts}
+    found = cursor.fetchall()
+    texts = {name.lower(): sql for name, sql in found}
+    others = [name for name, _ in found]
+    return {name: _table(cursor, name, texts, others) for name in names if name.lower() in texts}
 
 
-def _table(cursor: Any, name: str, texts: Mapping[str, str]) -> TableSchema:
+def _table(cursor: Any, name: str, texts: Mapping[str, str], others: Sequence[str]) -> TableSchema:
     cursor.execute(f"PRAGMA table_xinfo({quoted(name)})")
     rows = cursor.fetchall()
     made = _generated(texts[name.lower()])
@@ -70,6 +73,12 @@ def _table(cursor: Any, name: str, texts: Mapping[str, str]) -> TableSchema:
                 is_primary=True,
             ),
         )
+    children = [
+        replace(key, parent=name)
+        for other in others
+        for key in _foreign_keys(cursor, other)
+        if key.parent.lower() == name.lower()
+    ]
     return TableSchema(
         name=name,
         columns=tuple(
@@ -84,10 +93,9 @@ def _table(cursor: Any, name: str, texts: Mapping[str, str]) -> TableSchema:
         ),
         identity=identity,
         unique_keys=tuple(keys),
-        foreign_keys=tuple(_foreign_keys(cursor, name, texts, nullable)),
-        is_referenced=any(
-            row[2].lower() == name.lower() for other in texts for row in _foreign_key_rows(cursor, other)
-        ),
+        foreign_keys=_foreign_keys(cursor, name),
+        is_referenced=bool(children),
+        acting=tuple(key for key in children if key.on_delete or key.on_update),
     )
 
 
@@ -135,29 +143,50 @@ def _key(
     )
 
 
-def _foreign_key_rows(cursor: Any, name: str) -> Sequence[Sequence[Any]]:
+def _foreign_keys(cursor: Any, name: str) -> tuple[ForeignKey, ...]:
+    """The foreign keys of a table, with the columns as the tables spell them."""
     cursor.execute(f"PRAGMA foreign_key_list({quoted(name)})")
-    return list(cursor.fetchall())
-
-
-def _foreign_keys(cursor: Any, name: str, texts: Mapping[str, str], nullable: set[str]) -> Iterator[ForeignKey]:
     groups: dict[int, list[Sequence[Any]]] = {}
-    for row in _foreign_key_rows(cursor, name):
+    for row in cursor.fetchall():
         groups.setdefault(row[0], []).append(row)
+    if not groups:
+        return ()
+    mine = _columns(cursor, name)
+    found = list[ForeignKey]()
     for rows in groups.values():
         parent = rows[0][2]
-        theirs = [row[4] for row in rows]
-        if None in theirs:
-            cursor.execute(f"PRAGMA table_info({quoted(parent)})")
-            theirs = [row[1] for row in sorted(cursor.fetchall(), key=lambda row: row[5]) if row[5]]
-        yield ForeignKey(
-            table=name,
-            columns=tuple(row[3] for row in rows),
-            parent=parent,
-            parent_columns=tuple(theirs),
-            is_deferrable=True,  # `PRAGMA defer_foreign_keys`
-            is_nullable=all(row[3] in nullable for row in rows),
+        theirs = _columns(cursor, parent)
+        primary = [row[1] for row in sorted(theirs.values(), key=lambda row: row[5]) if row[5]]
+        columns = tuple(mine[row[3].lower()][1] for row in rows)
+        on_delete, on_update = action(rows[0][6]), action(rows[0][5])
+        defaults = dict[str, object]()
+        if "SET DEFAULT" in (on_delete, on_update):
+            for column in columns:
+                cursor.execute(f"SELECT {mine[column.lower()][4] or 'NULL'}")
+                defaults[column] = cursor.fetchone()[0]
+        found.append(
+            ForeignKey(
+                table=name,
+                columns=columns,
+                parent=parent,
+                parent_columns=tuple(
+                    primary[place] if row[4] is None else theirs[row[4].lower()][1] if theirs else row[4]
+                    for place, row in enumerate(rows)
+                ),
+                is_deferrable=True,  # `PRAGMA defer_foreign_keys`
+                is_nullable=all(not mine[one.lower()][3] and not mine[one.lower()][5] for one in columns),
+                on_delete=on_delete,
+                on_update=on_update,
+                defaults=tuple(defaults.items()),
+            )
         )
+    return tuple(found)
+
+
+def _columns(cursor: Any, name: str) -> Mapping[str, Sequence[Any]]:
+    """Column in lower case → cid, name, type, NOT NULL, default, place in the primary key."""
+    cursor.execute(f"PRAGMA table_xinfo({quoted(name)})")
+    return {row[1].lower(): row for row in cursor.fetchall()}
 
 
 def _generated(sql: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
-from headgate.core.keys.change import Change, ManyRows
+from headgate.core.keys.change import Change, Image, ManyRows
 from headgate.core.keys.definition import refuse_reserved
 from headgate.core.keys.fold import Key, Net, NetRow, null_key
 from headgate.core.keys.letters import LETTERS_MAX, KeptRow
@@ -32,6 +32,8 @@ ABSENT = (
     "the change shows a part of the row only, and the target does not have the row: it was made before what the target "
     "began with, or was set apart, or was deleted in the target"
 )
+FIND_MAX = 200
+"""So many values are looked for at once."""
 SPREAD_ROWS = 100_000
 """From here on many rows are staged by many processes; fewer, by this one."""
 
@@ -46,6 +48,7 @@ class SqlTarget:
         self._control, self._connections = Control(dialect), Connections(dialect)
         self._stream: Stream | None = None
         self._tables: dict[str, TableSchema] = {}
+        self._unnamed: dict[str, TableSchema] = {}
         self._staged: dict[str, StagedTable] = {}
         self._made: dict[str, tuple[TableSchema, bool, str]] = {}
         self._stages_made = 0
@@ -87,8 +90,44 @@ class SqlTarget:
             known.update((name, keyed(table, self._key)) for name, table in self._catalogue(missing).items())
         return {name: known[name] for name in names if name in known}
 
+    def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        found = dict(self.tables(names))
+        spelled = {name.lower(): name for name in names} if self._dialect.ignores_case else {}
+        waiting = list(found)
+        while waiting:
+            parent = found[waiting.pop()]
+            acting = [replace(key, table=spelled.get(key.table.lower(), key.table)) for key in parent.acting]
+            found[parent.name] = replace(parent, acting=tuple(acting))
+            fresh = [key.table for key in acting if key.table not in found]
+            found.update(self._schemas(fresh))
+            waiting += [name for name in dict.fromkeys(fresh) if name in found]
+        return found
+
+    def _staged_schemas(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """Definitions of tables that changes name, or that only actions of foreign keys lead to."""
+        unnamed = [name for name in names if name in self._unnamed and name not in self._tables]
+        return {**self.tables([name for name in names if name not in unnamed]), **self._schemas(unnamed)}
+
+    def _schemas(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        """Definitions by name; `key` is only for tables that `tables` was asked for."""
+        known = self._unnamed
+        missing = [name for name in names if name not in self._tables and name not in known]
+        if missing:
+            known.update(self._catalogue(missing))
+        found = {name: self._tables.get(name) or known.get(name) for name in names}
+        return {name: table for name, table in found.items() if table is not None}
+
+    def find(
+        self, table: TableSchema, columns: Sequence[str], values: Sequence[Key], wanted: Sequence[str]
+    ) -> Sequence[tuple[int, Image]]:
+        found: list[tuple[int, Image]] = []
+        for begin in range(0, len(values), FIND_MAX):
+            part = list(enumerate(values[begin : begin + FIND_MAX], begin))
+            found += self._find(table, columns, part, wanted)
+        return found
+
     def forget_tables(self) -> None:
-        self._tables = {}
+        self._tables, self._unnamed = {}, {}
 
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
         if net.many is not None:
@@ -96,7 +135,7 @@ class SqlTarget:
             return ()
         staged: dict[str, StagedTable] = {}
         names = dict.fromkeys([*(row.table for row in net.rows), *(row.table for row in net.copies), *net.truncated])
-        schemas = self.tables(list(names))
+        schemas = self._staged_schemas(list(names))
         for name in names:
             if name not in schemas:
                 raise InvalidRequest("the target has no such table; nothing was written", table=name)
@@ -193,7 +232,7 @@ class SqlTarget:
             if has_row:
                 self._control.note_slot(cursor, stream, batch, slot)
             tables = parents_first([table.schema for table in self._staged.values()])
-            self._writing.apply(cursor, [self._staged[table.name] for table in tables], slot, net, self.tables)
+            self._writing.apply(cursor, [self._staged[table.name] for table in tables], slot, net, self._schemas)
             if finish:
                 self._control.finish(cursor, stream, net, batch, dead)
 
@@ -350,6 +389,31 @@ class SqlTarget:
         self._connections.close()
 
     # What follows is this module's own.
+
+    def _find(
+        self, table: TableSchema, columns: Sequence[str], values: Sequence[tuple[int, Key]], wanted: Sequence[str]
+    ) -> Sequence[tuple[int, Image]]:
+        """See `find`; a value that its column does not take is in no row."""
+        name = self._dialect.name
+        one = (
+            f"{', '.join(map(name, wanted))} FROM {name(table.name)} WHERE "
+            + " AND ".join(f"{name(column)} = {self._dialect.mark}" for column in columns)
+        )  # fmt: skip
+        sql = " UNION ALL ".join(f"SELECT {n}, {one}" for n, _ in values)
+
+        def read(cursor: Any) -> Sequence[tuple[int, Image]]:
+            cursor.execute(sql, [self._dialect.parameter(value) for _, key in values for value in key])
+            return [(int(n), dict(zip(wanted, row, strict=True))) for n, *row in cursor.fetchall()]
+
+        try:
+            return self._transaction(read, fenced=False)
+        except ViolatedError:
+            middle = len(values) // 2
+            if not middle:
+                return ()
+            return [
+                part for half in (values[:middle], values[middle:]) for part in self._find(table, columns, half, wanted)
+            ]
 
     def _transaction(
         self,
@@ -535,9 +599,10 @@ class SqlTarget:
 
     def _check_definitions(self) -> None:
         """After a refusal: perhaps it was a key that has been added since."""
-        names = list(self._staged)
+        names, unnamed = list(self._staged), [name for name in self._staged if name in self._unnamed]
         self.forget_tables()
-        if any(self._staged[name].schema != schema for name, schema in self.tables(names).items()):
+        self._schemas(unnamed)
+        if any(self._staged[name].schema != schema for name, schema in self._staged_schemas(names).items()):
             raise DefinitionChanged(", ".join(names))
 
     def _complete(self, cursor: Any, tables: Sequence[StagedTable]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headgate.core.keys.apply import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
-from headgate.core.keys.change import Change
+from headgate.core.keys.change import Change, Image
 from headgate.core.keys.fold import Net
 from headgate.core.keys.letters import KeptRow
 from headgate.core.keys.plan import Assignment, Clash, Edge, Found
@@ -112,6 +112,19 @@ class MemoryTarget:
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         return {name: self.storage.schemas[name] for name in names if name in self.storage.schemas}
+
+    def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
+        return self.storage.schemas
+
+    def find(
+        self, table: TableSchema, columns: Sequence[str], values: Sequence[Key], wanted: Sequence[str]
+    ) -> Sequence[tuple[int, Image]]:
+        return [
+            (n, {name: row.get(name) for name in wanted})
+            for n, value in enumerate(values)
+            for row in self.storage.rows.get(table.name, {}).values()
+            if tuple(row.get(name) for name in columns) == value
+        ]
 
     def forget_tables(self) -> None:
         """They are never kept."""

@@ -209,6 +209,8 @@ def whole_because(net: Net, mode: Mode) -> tuple[str, ...]:
         reasons.append(f"{net.copies[0].table} has no key")
     if not net.is_repeatable:
         reasons.append("a row moves to another key, and the changes do not show the whole row")
+    if net.has_actions:
+        reasons.append("foreign keys delete or change rows that the changes do not show")
     return tuple(reasons)
 
 

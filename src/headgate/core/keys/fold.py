@@ -87,6 +87,8 @@ class Net:
     the whole row: where the rest of it is found is no longer known once it has moved."""
     letters: tuple[tuple[int, int], ...] = ()
     """Rows that had been set apart and are among `rows` now: (batch, number) under which the target keeps each."""
+    has_actions: bool = False
+    """Actions of foreign keys make some of it: what they find in the target is something else after parts were applied."""
     changes: int
     through: int
     """The place of the last change of the batch."""

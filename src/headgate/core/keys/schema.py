@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
+from typing import Literal
 
 from headgate.core.keys.change import Image
 from headgate.errors import InvalidRequest
@@ -53,6 +54,9 @@ class UniqueKey:
     """The columns that are parts themselves, not only read by one."""
 
 
+Action = Literal["CASCADE", "SET NULL", "SET DEFAULT"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKey:
     """Rows of `table` name a row of `parent`."""
@@ -63,6 +67,33 @@ class ForeignKey:
     parent_columns: tuple[str, ...]
     is_deferrable: bool = False
     is_nullable: bool = True
+    on_delete: Action | None = None
+    """What the database does to rows of `table` when their parent is deleted; None: it refuses, or checks later."""
+    on_update: Action | None = None
+    """The same for a parent whose `parent_columns` change."""
+    delete_columns: tuple[str, ...] | None = None
+    """The columns that ON DELETE SET NULL and SET DEFAULT write; None: all of `columns`."""
+    defaults: tuple[tuple[str, object], ...] = ()
+    """Column and value that SET DEFAULT writes; a column that is not listed gets NULL."""
+
+    def sets(self, parent: tuple[object, ...] | None) -> dict[str, object] | None:
+        """What an action writes into a row of `table`; None if it deletes the row.
+
+        Args:
+            parent: The new values of `parent_columns`; None if the parent is deleted.
+        """
+        action = self.on_delete if parent is None else self.on_update
+        if action == "CASCADE":
+            return None if parent is None else dict(zip(self.columns, parent, strict=True))
+        columns = (self.delete_columns if parent is None else None) or self.columns
+        defaults = dict(self.defaults) if action == "SET DEFAULT" else {}
+        return {column: defaults.get(column) for column in columns}
+
+
+def action(text: str) -> Action | None:
+    """The action that a catalogue calls `text`, in any letters; None for RESTRICT and NO ACTION."""
+    known: tuple[Action, ...] = ("CASCADE", "SET NULL", "SET DEFAULT")
+    return next((one for one in known if one == text.upper()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +111,8 @@ class TableSchema:
     """Of this table's rows to others, or to rows of its own."""
     is_referenced: bool = False
     """Whether a foreign key of any table leads here: its rows are never deleted for a while."""
+    acting: tuple[ForeignKey, ...] = ()
+    """The foreign keys of any table that lead here and have an action."""
 
     @property
     def stored(self) -> tuple[Column, ...]:
