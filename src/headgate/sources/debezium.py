@@ -16,7 +16,7 @@ import heapq
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -109,13 +109,14 @@ class Recognizes(Protocol):
     """Logs that tell a log from another of the same name: a topic made again, a file that was rotated or rewritten."""
 
     def recognize(
-        self, known: Mapping[str, Any], starts: Mapping[str, int]
+        self, known: Mapping[str, Any], starts: Mapping[str, int], read: Collection[str]
     ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """What to know the logs by at the next pass; and name → the name before, of each log that was read before.
 
         Args:
             known: What this gave before; empty at the beginning, or where an earlier version wrote the place.
             starts: Name → offset of the logs that were read before.
+            read: Those of which nothing is needed any more.
 
         Raises:
             CheckpointMismatch: A log is not the one that was read before, or is gone before all of it was read.
@@ -139,6 +140,8 @@ class _Log:
     """What is read and not delivered."""
     old: dict[str, dict[int, str]] = field(default_factory=dict)
     """Transaction → its changes that were delivered before, by their place in it → collection."""
+    next: int = 0
+    """Behind the last message that was read."""
     text: str = ""
     """Of its part of a place."""
     is_behind: bool = False
@@ -208,10 +211,16 @@ class _Log:
             n += 1
         return None
 
+    def moved_on(self) -> None:
+        """All that was read is delivered, or was before."""
+        if self.next > self.offset and not self.ahead:
+            self.offset, self.text, self.is_behind = self.next, "", False
+
     def _fill(self) -> bool:
         """Reads on to the next message that says something."""
         for message in self.messages:
             read = self.pass_.read(self, message)
+            self.next = message.offset + 1
             if read is not None:
                 self.ahead.append((message.offset, read))
                 return True
@@ -265,7 +274,7 @@ class _Log:
     def note(self) -> str:
         """Its part of a place."""
         if not self.text:
-            own = {origin: one.written() for origin, one in self.own.items()}
+            own = {} if self.pass_.is_one else {origin: one.written() for origin, one in self.own.items()}
             state = [self.offset, own] if any(own.values()) else [self.offset]
             self.text = f"{json.dumps(self.name)}:{json.dumps(state, separators=(',', ':'))}"
         return self.text
@@ -371,8 +380,10 @@ class DebeziumChanges:
         if until is not None:
             ends = {name: one[0] for name, one in places.read(places.DEBEZIUM, after, until, at=at)["logs"].items()}
         known: Mapping[str, Any] = {}
+        names: Mapping[str, str] = {}
         if isinstance(self.logs, Recognizes):
-            known, names = self.logs.recognize(was.get("known", {}), {name: one[0] for name, one in state.items()})
+            offsets = {name: one[0] for name, one in state.items()}
+            known, names = self.logs.recognize(was.get("known", {}), offsets, was.get("read", ()))
             state = {name: state[old] for name, old in names.items() if old in state}
             if ends is not None:
                 gone = {name: end for name, end in ends.items() if name not in names.values()}
@@ -386,6 +397,11 @@ class DebeziumChanges:
             if pass_.is_one and "" in log.own:
                 self._adopt(pass_, log.own.pop(""))
         facts: dict[str, Any] = {**({} if at is None else {"at": at}), **({"known": known} if known else {})}
+        if known:
+            before = was.get("known", {})
+            facts["read"] = [
+                name for name, old in names.items() if old in was.get("read", ()) and known[name] == before.get(old)
+            ]
         head = places.written(places.DEBEZIUM, facts)[:-1] + ","
 
         def here() -> str:
@@ -420,7 +436,15 @@ class DebeziumChanges:
                 yield tuple(held)
             return
         waits = places.waits(pass_.waits_for, was, int(self.clock() * 1000))
-        last = here()[:-1] + (f',"waits":{json.dumps(waits)}' if waits else "") + "}"
+        more: dict[str, Any] = {"waits": waits} if waits else {}
+        if known:
+            facts.pop("read", None)
+            more["read"] = [] if waits else list(pass_.all)
+        if not waits:  # what was skipped has served
+            for log in pass_.all.values():
+                log.moved_on()
+        last = places.written(places.DEBEZIUM, facts)[:-1] + "," + pass_.here()
+        last += "".join([f',"{name}":{json.dumps(fact, separators=(",", ":"))}' for name, fact in more.items()]) + "}"
         if held:
             yield (*held[:-1], replace(held[-1], place=last))
         elif waits != was.get("waits") or (first >= 0 and (pass_.here() != began or known != was.get("known", {}))):

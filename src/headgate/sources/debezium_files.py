@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from headgate.errors import CheckpointMismatch
 from headgate.sources.debezium import Message
 from headgate.sources.files import at, paths_of, stat_of
 from headgate.sources.lines import TooLong, lines
+from headgate.sources.pieces import Mark, Pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +25,29 @@ class EnvelopeFiles:
     tables: Mapping[str, str] = field(default_factory=dict)
     """If it names any, the files hold changes of no others."""
     is_one: bool = True
+    _pieces: Pieces = field(default_factory=Pieces, compare=False, repr=False)
 
     def fingerprint(self) -> object:
         return tuple(stat_of(self._all()))
 
     def at(self) -> str:
         return at(self.files)
+
+    def recognize(
+        self, known: Mapping[str, Any], starts: Mapping[str, int], read: Collection[str]
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        marks: dict[str, Mark] = {name: (one[0], one[1], one[2], one[3]) for name, one in known.items()}
+
+        def is_read(name: str, mark: Mark) -> bool:
+            return name in read or starts.get(name, 0) >= mark[2]
+
+        def is_same(name: str, was: Mark, now: Mark) -> bool:
+            return was[3] == now[3] and now[2] >= starts.get(name, 0)
+
+        found, names = self._pieces.recognize(self._all(), marks, is_read, is_same)
+        if not known:  # an earlier version wrote the place
+            names = {name: name for name in found}
+        return {name: list(mark) for name, mark in found.items()}, names
 
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None

@@ -1,8 +1,11 @@
-"""Changes from files: JSON lines, or Parquet; read without Spark.
+"""Changes from files: JSON lines, plain or compressed, or Parquet; read without Spark.
 
 JSON lines: `{"seq", "tx", "table", "op", "before", "after"}`, and `sql` with the op `ddl`. Parquet: columns `seq`, `op`,
 `before`, `after` (JSON), one that says the transaction, and `table` unless all rows belong to one. A transaction ends where
 its name changes, or at the end of the file; a file never ends inside one.
+
+Rules for editors: a change is left out only if one that is the same was delivered from the same position. Files are known by
+their beginnings (`pieces`), so that one that comes late, or is rewritten, is told.
 """
 
 from __future__ import annotations
@@ -12,19 +15,23 @@ import glob
 import heapq
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from headgate.core.keys import numbers, places
 from headgate.core.keys.change import Change, Op
-from headgate.errors import Corrupt, InvalidRequest, Unavailable
+from headgate.core.keys.routes import Routes
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
+from headgate.sources.lines import lines, record
+from headgate.sources.pieces import Mark, Pieces
 
 Format = Literal["json", "parquet"]
 OPS = frozenset(get_args(Op)) - {"mark"}
 PARQUET_ROWS = 10_000
 """So many rows are decoded at once."""
+PLACES_MAX = 20
+"""So many places of one pass say which files were read to their ends: each names all files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +40,81 @@ class _Group:
 
     first: int
     file: int
+    path: str = field(compare=False)
     changes: tuple[Change, ...] = field(compare=False)
+    fresh: int = field(compare=False)
+    """So many of them, the last, were not there at the pass before."""
 
     def __lt__(self, other: _Group) -> bool:
         return (self.first, self.file) < (other.first, other.file)
+
+
+@dataclass(slots=True)
+class _Joined:
+    """Transactions that share positions: they are delivered together."""
+
+    changes: list[Change] = field(default_factory=list)
+    files: list[int] = field(default_factory=list)
+    """Of each change."""
+    late: dict[int, str] = field(default_factory=dict)
+    """Place among them → the file, of those that were not there at the pass before."""
+    last: int = -1
+    """Its last position."""
+    at: dict[int, list[int]] = field(default_factory=dict)
+    """Position → places among the changes; made when a second group comes."""
+    met: dict[int, set[int]] = field(default_factory=dict)
+    """File → places of the changes that it has, too."""
+
+    def join(self, group: _Group) -> None:
+        """Adds what is not there yet.
+
+        Raises:
+            Corrupt: The transactions lie within each other, or are of two sources.
+        """
+        if self.changes and not self.at:
+            for n, one in enumerate(self.changes):
+                self.at.setdefault(one.seq, []).append(n)
+        for n, change in enumerate(group.changes):
+            is_fresh = n >= len(group.changes) - group.fresh
+            alike = self.at.get(change.seq, ())
+            same = [k for k in alike if _content(self.changes[k]) == _content(change)]
+            met = self.met.setdefault(group.file, set())
+            other = next((k for k in same if self.files[k] != group.file and k not in met), None)
+            if other is not None:
+                met.add(other)
+                if not is_fresh:
+                    self.late.pop(other, None)
+                continue
+            if same and len(same) == len(alike):
+                continue  # written twice
+            if (
+                change.seq < self.last
+                and self.at
+                and not any(self.changes[k].tx == change.tx is not None for k in alike)
+            ):
+                what = (
+                    "two changes that differ have one position"
+                    if alike
+                    else "transactions of the source lie within each other"
+                )
+                raise Corrupt(
+                    f"{what}; nothing more was written",
+                    advice="Let the source number its changes in the order of their transactions' ends; changes of two sources "
+                    "belong into two syncs",
+                    position=change.seq, file=group.path,
+                )  # fmt: skip
+            if is_fresh:
+                self.late[len(self.changes)] = group.path
+            self.changes.append(change)
+            self.files.append(group.file)
+        # Changes of a group are compared with those of others alone.
+        if self.at:
+            self.at.clear()
+        self.last = max(self.last, group.changes[-1].seq)
+
+
+def _content(change: Change) -> object:
+    return change.table, change.op, change.before, change.after, change.sql
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,26 +134,80 @@ class ChangeFiles:
     transaction: str = "tx"
     """The column or the key that says the transaction."""
 
+    _pieces: Pieces = field(default_factory=Pieces, compare=False, repr=False)
+
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        if after >= 0:
-            places.read(places.FILES, after, place, at=at(self.files))
+        was: Mapping[str, Any] = places.read(places.FILES, after, place, at=at(self.files)) if after >= 0 else {}
         if until is not None:
             return  # `seq` says by itself where a batch that was begun ends: the next call brings its transactions
-        last = after
-        for group in self._merged():
-            new = tuple(change for change in group.changes if change.seq > last)
-            if not new:
-                continue  # delivered before
-            if len(new) < len(group.changes) and group.changes[0].seq > after:
-                raise Corrupt(
-                    "transactions of the source lie within each other; nothing more was written",
-                    advice="Let the source number its changes in the order of their transactions' ends",
-                    position=new[0].seq,
-                )
-            last = new[-1].seq
-            yield new
+        known: dict[str, Mark] = {name: (one[0], one[1], one[2], one[3]) for name, one in was.get("files", {}).items()}
+        lasts = {name: one[4] for name, one in was.get("files", {}).items() if len(one) > 4}
+
+        def is_read(name: str, mark: Mark) -> bool:
+            return mark[0] == 0 or lasts.get(name, after + 1) <= after
+
+        paths = paths_of(self.files)
+        marks, names = self._pieces.recognize(paths, known, is_read)
+        # Of a file that was there, lines from this number on are new. All of them, if nothing is known of it.
+        news = {name: known[names[name]][2] if name in names else 0 for name in marks} if known else {}
+        ends: dict[str, int] = {}
+        routes = Routes(self.tables, dict(was.get("tables", {})))
+        text, ended = self._place(marks, ends, routes), 0
+        held: list[Change] = []
+        try:
+            for joined in self._joined(paths, marks, news, ends):
+                new = [(k, one) for k, one in enumerate(joined.changes) if one.seq > after]
+                for k in sorted(joined.late):
+                    if joined.changes[k].seq <= after:
+                        raise self._came_late(joined.late[k], joined.changes[k].seq, after)
+                if not new:
+                    continue  # delivered before
+                if held:
+                    yield tuple(held)
+                held = []
+                if len(ends) - ended > len(marks) // PLACES_MAX:
+                    text, ended = self._place(marks, ends, routes), len(ends)
+                for _, one in sorted(new, key=lambda each: each[1].seq):
+                    table = routes.target(one.table, one.table)
+                    held.append(one if table == one.table else replace(one, table=table))
+                held[-1] = replace(held[-1], place=text)
+        except HeadgateError:
+            if held and held[-1].place is not None:
+                yield tuple(held)
+            raise
+        if held:
+            yield (*held[:-1], replace(held[-1], place=self._place(marks, ends, routes)))
+
+    @staticmethod
+    def _came_late(file: str, position: int, after: int) -> Corrupt:
+        return Corrupt(
+            "a change came late: its position is not above that of what was applied, and it was in no file that was read; "
+            "nothing more was written",
+            advice=f"Give it a position above {after} if it is still to be applied, or take its file out of the folder",
+            file=file, position=position,
+        )  # fmt: skip
+
+    def _place(self, marks: Mapping[str, Mark], ends: Mapping[str, int], routes: Routes) -> str:
+        files = {name: [*mark, *([ends[name]] if name in ends else [])] for name, mark in marks.items()}
+        return places.written(places.FILES, {"at": at(self.files), "files": files, "tables": routes.met})
+
+    def _joined(
+        self, paths: Iterable[Path], marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+    ) -> Iterator[_Joined]:
+        """Transactions in the order of their positions; those that share one together."""
+        joined: _Joined | None = None
+        for group in self._merged(paths, marks, news, ends):
+            if joined is not None and group.first <= joined.last:
+                joined.join(group)
+                continue
+            if joined is not None:
+                yield joined
+            joined = _Joined()
+            joined.join(group)
+        if joined is not None:
+            yield joined
 
     def fingerprint(self) -> object:
         """Changes when a file comes, goes or is written: cheap to ask for, in place of reading all again."""
@@ -84,21 +216,25 @@ class ChangeFiles:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _merged(self) -> Iterator[_Group]:
+    def _merged(
+        self, paths: Iterable[Path], marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+    ) -> Iterator[_Group]:
         """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
         waiting = []
-        for number, path in enumerate(paths_of(self.files)):
-            groups = self._groups(path, number)
+        for number, path in enumerate(paths):
+            groups = self._groups(path, number, marks, news, {})
             first = next(groups, None)
             groups.close()
-            if first is not None:
+            if first is None:
+                ends[str(path)] = -1
+            else:
                 waiting.append((first.first, number, path))
         waiting.sort(reverse=True)
         heap: list[tuple[_Group, Iterator[_Group]]] = []
         while waiting or heap:
             while waiting and (not heap or waiting[-1][0] <= heap[0][0].first):
                 _, number, path = waiting.pop()
-                groups = self._groups(path, number)
+                groups = self._groups(path, number, marks, news, ends)
                 heapq.heappush(heap, (next(groups), groups))
             group, rest = heapq.heappop(heap)
             yield group
@@ -106,38 +242,45 @@ class ChangeFiles:
             if following is not None:
                 heapq.heappush(heap, (following, rest))
 
-    def _groups(self, path: Path, number: int) -> Generator[_Group, None, None]:
+    def _groups(
+        self, path: Path, number: int, marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+    ) -> Generator[_Group, None, None]:
         is_parquet = self.format == "parquet" or (self.format is None and path.suffix == ".parquet")
-        group: list[Change] = []
-        last = -1
-        for change in self._parquet(path) if is_parquet else self._json(path):
+        name, group, last, old = str(path), list[Change](), -1, 0
+
+        def closed() -> _Group:
+            changes = _distinct(group)
+            return _Group(first=group[0].seq, file=number, path=name, changes=changes, fresh=max(0, len(changes) - old))
+
+        # What is written meanwhile is left to the next pass: then it is known that it is new.
+        new_from = news.get(name, 0) if news else None
+        read = self._parquet(path) if is_parquet else self._json(path, marks[name][2])
+        for line, change in read:
             if group and (change.tx is None or change.tx != group[-1].tx):
-                yield _Group(first=group[0].seq, file=number, changes=tuple(group))
-                group = []
+                yield closed()
+                group, old = [], 0
             if change.seq < last:
                 raise Corrupt("a file of changes is not in the order of seq", file=path, position=change.seq)
-            if group and change.seq == last:
-                continue  # the same change twice
             last = change.seq
             group.append(change)
+            old += new_from is None or line <= new_from or (is_parquet and new_from > 0)
         if group:
-            yield _Group(first=group[0].seq, file=number, changes=tuple(group))
+            yield closed()
+        ends[name] = last
 
-    def _json(self, path: Path) -> Iterator[Change]:
-        with _opened(path) as lines:
-            for number, data in enumerate(lines, 1):
-                try:
-                    line = data.decode()
-                except UnicodeDecodeError as error:
-                    raise Corrupt("a line is not UTF-8", file=path, line=number) from error
-                if line.strip():
-                    try:
-                        record = numbers.loads(line)
-                    except ValueError as error:
-                        raise Corrupt(f"a line is not JSON: {error}", file=path, line=number) from error
-                    yield self._change(record, path, number)
+    def _json(self, path: Path, lines_max: int) -> Iterator[tuple[int, Change]]:
+        for number, line in enumerate(lines(path), 1):
+            if number > lines_max:
+                return
+            try:
+                if isinstance(line, bytes) and not line.strip():
+                    continue
+                found = record(line)
+            except ValueError as error:
+                raise Corrupt(f"a line is no change: {error}", file=path, line=number) from error
+            yield number, self._change(found, path, number)
 
-    def _parquet(self, path: Path) -> Iterator[Change]:
+    def _parquet(self, path: Path) -> Iterator[tuple[int, Change]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -158,15 +301,15 @@ class ChangeFiles:
             wanted = [one for one in ("seq", "op", "table", "before", "after", "sql", self.transaction) if one in names]
             row = 0
             for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=wanted):
-                for record in batch.to_pylist():
+                for found in batch.to_pylist():
                     row += 1
                     for image in ("before", "after"):
-                        if isinstance(record.get(image), str):
+                        if isinstance(found.get(image), str):
                             try:
-                                record[image] = numbers.loads(record[image])
-                            except ValueError as error:
+                                found[image] = numbers.loads(found[image])
+                            except (ValueError, RecursionError) as error:
                                 raise Corrupt(f"{image} is not JSON: {error}", file=path, row=row) from error
-                    yield self._change(record, path, row)
+                    yield row, self._change(found, path, row)
 
     def _change(self, record: Any, path: Path, line: int) -> Change:
         def refuse(what: str) -> Corrupt:
@@ -192,15 +335,24 @@ class ChangeFiles:
             raise refuse("sql is missing")
         tx = record.get(self.transaction)
         return Change(
-            seq=seq, tx=None if tx is None else str(tx), table=self.tables.get(table, table), op=cast(Op, op),
+            seq=seq, tx=None if tx is None else str(tx), table=table, op=cast(Op, op),
             before=before, after=after, sql=sql, is_partial=op == "u",
-            place=_place(self.files),
         )  # fmt: skip
 
 
-@cache
-def _place(files: str) -> str:
-    return places.written(places.FILES, {"at": at(files)})
+def _distinct(changes: list[Change]) -> tuple[Change, ...]:
+    """The changes of a transaction; one that was written twice is one. Where others share its position, `seq` is that of the
+    transaction, and each stands for itself."""
+    found: list[Change] = []
+    n = 0
+    while n < len(changes):
+        run = changes[n : n + 1]
+        while n + len(run) < len(changes) and changes[n + len(run)].seq == run[0].seq:
+            run.append(changes[n + len(run)])
+        n += len(run)
+        is_one = all(_content(one) == _content(run[0]) for one in run)
+        found += run[:1] if is_one else run
+    return tuple(found)
 
 
 def at(files: str) -> str:
@@ -231,10 +383,3 @@ def stat_of(paths: Iterable[Path]) -> Iterator[object]:
         with contextlib.suppress(FileNotFoundError):  # it was moved away just now
             stat = path.stat()
             yield (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise Unavailable(f"a file of changes cannot be read: {error.strerror}", file=path) from error

@@ -43,6 +43,13 @@ class TooLong(ValueError):
         super().__init__(f"it is longer than {RECORD_BYTES_MAX:,} bytes")
 
 
+def is_compressed(path: Path) -> bool:
+    """Whether a file of lines is read by unpacking it."""
+    with path.open("rb") as plain:
+        first = plain.read(8)
+    return any(first.startswith(mark) for mark in PACKED)
+
+
 def lines(path: Path) -> Iterator[bytes | TooLong]:
     """Each line with its end; in place of one that is too long, what is wrong with it.
 
