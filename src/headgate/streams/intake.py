@@ -113,11 +113,16 @@ class Intake:
         set_ = fields_of(requests.schema["set"].dataType, "_hg_request.set")
         assigned = {name.lower() for name in set_}
         key = fields_of(requests.schema["key"].dataType, "_hg_request.key")
-        row = [value.alias(name) for name, value in set_.items()]
-        row += [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
-        rows = requests.select(F.struct("*").alias("_hg_request")).select("_hg_request", *row)
+        stays = [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
+        nested = requests.select(F.struct("*").alias("_hg_request"))
+        rows = nested.select("_hg_request", *[value.alias(name) for name, value in set_.items()], *stays)
+        # What hangs on the key alone is for the rows that have it. A request without a key meets none.
+        of_key = told_by(nested.select(*stays), self._rules)
+        tests = [rule for rule in told_by(rows, self._rules) if all(rule is not one for one in of_key)]
         is_update = F.col("_hg_request.op") == "update"
-        checks = [F.when(is_update & rule.is_broken, F.lit(rule.reason)) for rule in told_by(rows, self._rules)]
+        for value in key.values():
+            is_update &= value.isNotNull()
+        checks = [F.when(is_update & rule.is_broken, F.lit(rule.reason)) for rule in tests]
         if not checks:
             return requests
         marked = rows.withColumn("_hg_now_bad", F.coalesce(f"_hg_request.{BAD}", *checks))
