@@ -64,7 +64,8 @@ class StoreSession(Protocol):
 class TurnStore(Protocol):
     """Keeps lock records and knows who is alive. Linearizable per lock; blocking; safe to use from several threads.
 
-    Every method but `compare_and_set` raises `Unavailable` when the store does not answer, and `InvalidRequest` for a
+    Every method raises `Unavailable` when the store does not answer, `compare_and_set` only where it is known that it changed
+    nothing, and `InvalidRequest` for a
     record of a newer format, or where it is not allowed to do what is asked. Each has one deadline for the whole call.
     """
 
@@ -92,7 +93,10 @@ class TurnStore(Protocol):
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
         """Puts `record` in place if the version is still `version`, and counts that up by one.
 
-        "unknown" if the outcome cannot be told, never raised.
+        "unknown" if the outcome cannot be told.
+
+        Raises:
+            StoreUnavailable: nothing was changed, as on a full disk.
         """
         ...
 

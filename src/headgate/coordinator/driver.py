@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, assert_never
@@ -11,6 +12,7 @@ from typing import Any, Literal, TypeVar, assert_never
 from headgate.core.effects import Protocol
 from headgate.core.ids import JobName, TableLocation
 from headgate.core.turns.effects import (
+    CasReply,
     CommitEntry,
     CompareAndSet,
     Execute,
@@ -25,13 +27,17 @@ from headgate.core.turns.effects import (
     WallClock,
 )
 from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import Holder, Mark
+from headgate.core.turns.record import Holder, LockRecord, Mark
 from headgate.core.turns.tokens import unpack
-from headgate.errors import LostTurn, Unavailable
+from headgate.errors import LostTurn, StoreUnavailable, Unavailable
 from headgate.events import TurnWaits
 from headgate.ports import Clock, EventSink, Randomness, TableLog, TurnStore, WriteGate
 
 R = TypeVar("R")
+PATIENCE_S, CANCELLED_S = 10.0, 1.0
+"""How long one piece of the protocol asks a store that refuses changes, or does not tell of them; the second once it is to end."""
+PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
+"""Before it asks again; twice as long each time."""
 NOTED_S = 1.0
 """A holder asks again after so long whether a later turn has begun; each time where the answer is on this machine."""
 WAKE_UP_S = 1.0
@@ -81,7 +87,16 @@ class Ports:
 class Driver:
     """Drives pieces of the protocol for one run of one job on one lock."""
 
-    def __init__(self, ports: Ports, *, lock: str, job: JobName, process: Process, check: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        lock: str,
+        job: JobName,
+        process: Process,
+        check: Callable[[], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.ports, self.lock, self.job, self.process = ports, lock, job, process
         self.check = check
         """Raises `LostTurn` before a write, if this run may have lost its lease."""
@@ -89,6 +104,8 @@ class Driver:
         """Table → its tokens as read last."""
         self.looked_up_ms = 0
         """When the protocol looked at the wall clock last, on the clock that only runs."""
+        self.sleep = sleep
+        """Waits so many seconds, before the store is asked again."""
         self._deadline_s = 0.0
         self._noted_s = float("-inf")
         """When the store said last that no later turn has begun."""
@@ -116,6 +133,10 @@ class Driver:
     def cancel(self) -> None:
         """Makes the wait that is on end as if its time were over. Safe from any thread."""
         self._is_cancelled = True
+
+    def patience_s(self) -> float:
+        """How long a store may refuse changes, or not tell of them; less once this run is to end."""
+        return CANCELLED_S if self._is_cancelled else PATIENCE_S
 
     def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
         """Answers the effects of one piece of the protocol until it returns. Pieces of different tables may run at once."""
@@ -158,6 +179,9 @@ class _Piece:
         self._driver, self._execute = driver, execute
         self._just_put: Stored | None = None
         """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
+        self._unknown_s: float | None = None
+        """Since when no change was told what became of it."""
+        self._pause_s = PAUSE_S
         self._live: Sessions | None = None
         """Who was alive when the record was still the one that this was put in place of."""
 
@@ -171,7 +195,7 @@ class _Piece:
                 self._live = None
                 return ports.store.read(driver.lock)
             case CompareAndSet(record=record, version=version):
-                reply = ports.store.compare_and_set(driver.lock, record, version)
+                reply = self._put(record, version)
                 self._just_put = Stored(record, version + 1) if reply == "done" else None
                 return reply
             case LiveSessions(holder=holder):
@@ -192,7 +216,9 @@ class _Piece:
                 driver.check()
                 epoch = unpack(raised[0][1]).epoch
                 said = user_metadata(driver.lock, driver.job, epoch, batch=None, step="entry", offsets=None)
-                return ports.log.commit_entry(table, after, raised, said)
+                committed = ports.log.commit_entry(table, after, raised, said)
+                self._pace(committed, f"an entry commit on {table}")
+                return committed
             case FindMark(table=table, token_id=token_id, token=token):
                 return ports.log.find_mark(table, token_id, token)
             case Execute():
@@ -200,6 +226,43 @@ class _Piece:
                 return self._execute(effect)
             case _:
                 assert_never(effect)
+
+    def _put(self, record: LockRecord, version: int) -> CasReply:
+        """Puts a record; again, for a bounded time, where the store refuses it as on a full disk.
+
+        Raises:
+            StoreUnavailable: It still refuses, or does not tell what became of the change; the run ends, so that others go on.
+        """
+        driver, clock = self._driver, self._driver.ports.clock
+        refused_s: float | None = None
+        while True:
+            try:
+                reply = driver.ports.store.compare_and_set(driver.lock, record, version)
+            except StoreUnavailable:
+                now_s = clock.monotonic_s()
+                refused_s = now_s if refused_s is None else refused_s
+                if now_s - refused_s >= driver.patience_s():
+                    raise
+                driver.sleep(PAUSE_MAX_S)
+                continue
+            self._pace(reply, f"a change of the record of {driver.lock}")
+            return reply
+
+    def _pace(self, reply: CasReply, what: str) -> None:
+        """Pauses before the protocol looks what became of a change without an answer, longer each time.
+
+        Raises:
+            StoreUnavailable: It has not been told for too long.
+        """
+        driver, now_s = self._driver, self._driver.ports.clock.monotonic_s()
+        if reply != "unknown":
+            self._unknown_s, self._pause_s = None, PAUSE_S
+            return
+        self._unknown_s = now_s if self._unknown_s is None else self._unknown_s
+        if now_s - self._unknown_s >= driver.patience_s():
+            raise StoreUnavailable(f"what became of {what} could not be found out for {driver.patience_s():g} s")
+        driver.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
 
 def user_metadata(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import subprocess
 from pathlib import Path
+
+from headgate.errors import StoreUnavailable
 
 
 @functools.cache
@@ -25,7 +28,11 @@ def start_of(pid: int) -> int:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0 if Path("/proc/self").exists() else _start_by_ps(pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # this says nothing about that process
+            raise StoreUnavailable(
+                f"it cannot be seen whether a process still runs: {error.strerror}", pid=pid
+            ) from error
         return 0
     return 0 if fields[0] in "ZX" else int(fields[19])
 

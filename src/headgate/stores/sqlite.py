@@ -53,6 +53,17 @@ CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, record TEXT NOT NULL, v
 """
 
 
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "Make room on its disk; what waits goes on by itself, what has ended can be started again",
+    sqlite3.SQLITE_READONLY: "Make the file and its folder writable, and start again",
+    sqlite3.SQLITE_CANTOPEN: "Look whether its folder can be written, and how many files the process may open (ulimit -n)",
+}
+
+
+class _OutcomeUnknown(StoreUnavailable):
+    """the disk failed while a change was being committed; whether it was made, the next reading tells"""
+
+
 class SqliteSession:
     """One run of a job: an open file with an `flock`."""
 
@@ -74,7 +85,8 @@ class SqliteSession:
 
     def describe_jvm(self, pid: int, start: int) -> None:
         self._facts |= {"jvm_pid": pid, "jvm_start": start}
-        self._write()
+        with _usable(self._path):
+            self._write()
 
     def heartbeat(self) -> bool:
         # Alive by being: the kernel holds the lock for as long as this process exists. Gone only if the file was taken away.
@@ -133,9 +145,10 @@ class SqliteTurnStore:
 
     def open_session(self, lock: str, job: JobName) -> SqliteSession:
         folder = self._sessions_dir / quote(lock, safe="")
-        make_folder(folder)
         path = folder / quote(job, safe="")
-        fd = open_file(path, os.O_RDWR)
+        with _usable(path):
+            make_folder(folder)
+            fd = open_file(path, os.O_RDWR)
         deadline_s = time.monotonic() + 0.5
         while True:
             try:
@@ -154,7 +167,12 @@ class SqliteTurnStore:
                     ) from None
                 time.sleep(POLL_S)
         self._wait_for_jvm(path, job, fd)
-        session = SqliteSession(path, fd, SessionId(f"{job}@{uuid.uuid4()}"))
+        try:
+            with _usable(path):
+                session = SqliteSession(path, fd, SessionId(f"{job}@{uuid.uuid4()}"))
+        except StoreUnavailable:
+            os.close(fd)
+            raise
         self._open_sessions.append(session)
         return session
 
@@ -199,14 +217,14 @@ class SqliteTurnStore:
                         "UPDATE locks SET record = ?, version = version + 1 WHERE name = ? AND version = ?",
                         (record.to_json(), lock, version),
                     ).rowcount
-        except StoreUnavailable:
+        except _OutcomeUnknown:
             return "unknown"
         return "done" if done else "stale"
 
     def live_sessions(self, lock: str) -> Sessions:
         ids, jobs = [], []
         folder = self._sessions_dir / quote(lock, safe="")
-        for path in folder.glob("*") if folder.is_dir() else ():
+        for path in _files(folder):
             is_locked = _is_locked(path)
             facts = _facts(path)
             if "session" in facts and (is_locked or _has_jvm(facts)):
@@ -217,10 +235,10 @@ class SqliteTurnStore:
 
     def note_turn(self, lock: str, mark: Mark) -> Mark:
         path = self._sessions_dir / quote(lock, safe="") / _MARK
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with _usable(path):
+            make_folder(path.parent)
             # Not forced to the disk: after a power cut nobody is left who could share an epoch.
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = open_file(path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # held for microseconds
                 stands = higher(self._mark(lock, os.pread(fd, _TEXT_BYTES, 0).decode(errors="replace")), mark)
@@ -228,8 +246,6 @@ class SqliteTurnStore:
                     os.pwrite(fd, mark_to_json(mark).encode().ljust(_TEXT_BYTES), 0)
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise StoreUnavailable(f"the turn cannot be noted: {error.strerror}", path=path) from error
         return stands
 
     def _mark(self, lock: str, text: str) -> Mark | None:
@@ -262,18 +278,40 @@ class SqliteTurnStore:
 
     @contextlib.contextmanager
     def _transaction(self, mode: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
-        """One transaction on this thread's connection, committed at the end, rolled back on an exception."""
+        """One transaction on this thread's connection, committed at the end, rolled back on an exception.
+
+        Raises:
+            StoreUnavailable: The file cannot be used, and nothing was changed.
+            _OutcomeUnknown: The commit was asked for, and failed in a way that does not tell.
+        """
+        is_committing = False
         try:
             db = self._connection()
             db.execute(f"BEGIN {mode}")
             try:
                 yield db
             except BaseException:
-                db.execute("ROLLBACK")
+                if db.in_transaction:  # a full disk has rolled it back already
+                    db.execute("ROLLBACK")
                 raise
+            is_committing = True
             db.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(f"the coordinator's file cannot be used: {error}", path=self._path) from error
+            self._forget_connection()  # what it has begun is rolled back
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            kind = _OutcomeUnknown if is_committing and code == sqlite3.SQLITE_IOERR else StoreUnavailable
+            raise kind(
+                f"the coordinator's file cannot be used, and nothing was changed: {error}",
+                advice=_ADVICE.get(code),
+                path=self._path,
+            ) from error
+
+    def _forget_connection(self) -> None:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        self._local.db = None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
 
     def _connection(self) -> sqlite3.Connection:
         """This thread's connection to the file that the path names *now*: one that was deleted must not live on unseen."""
@@ -283,14 +321,22 @@ class SqliteTurnStore:
                 if os.stat(self._path).st_ino == self._local.inode:
                     return db
             db.close()
+            self._local.db = None
         os.close(open_file(self._path, os.O_RDWR))  # SQLite would make it readable for everybody
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._prepare(db)
+        except BaseException:
+            db.close()
+            raise
+        self._local.db, self._local.inode = db, os.stat(self._path).st_ino
+        return db
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
         _write_ahead(db)
         db.execute("PRAGMA synchronous = FULL")  # an epoch that was handed out must survive a power cut
         db.executescript(_SCHEMA)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('coordinator_id', ?)", (str(uuid.uuid4()),))
-        self._local.db, self._local.inode = db, os.stat(self._path).st_ino
-        return db
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
@@ -308,21 +354,48 @@ def _write_ahead(db: sqlite3.Connection) -> None:
             return
 
 
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Tells of a file that cannot be used, as on a full disk: that a session cannot be read says not that it has ended.
+
+    Raises:
+        StoreUnavailable: It cannot.
+        FileNotFoundError, BlockingIOError: As they are.
+    """
+    try:
+        yield
+    except (FileNotFoundError, BlockingIOError):
+        raise
+    except OSError as error:
+        raise StoreUnavailable(
+            f"a file of the coordinator cannot be used, and nothing was changed: {error.strerror}", path=path
+        ) from error
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder; none where there is no folder."""
+    try:
+        with _usable(folder):
+            return [folder / name for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+
+
 def _text(path: Path) -> str:
     """What the file holds; nothing where there is none."""
     try:
-        return path.read_bytes().decode(errors="replace")
+        with _usable(path):
+            return path.read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    except OSError as error:
-        raise StoreUnavailable(f"the coordinator's file cannot be read: {error.strerror}", path=path) from error
 
 
 def _facts(path: Path) -> dict[str, object]:
     """What the session's file says; empty where there is none, or nothing yet."""
     try:
-        return parsed(path.read_bytes().strip() or b"{}")
-    except (OSError, Damaged):
+        with _usable(path):
+            return parsed(path.read_bytes().strip() or b"{}")
+    except (FileNotFoundError, Damaged):
         return {}
 
 
@@ -337,7 +410,8 @@ def _has_jvm(facts: dict[str, object]) -> bool:
 def _is_locked(path: Path) -> bool:
     """Whether somebody holds the exclusive lock. Asks with a shared one, so that askers do not see each other."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _usable(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
