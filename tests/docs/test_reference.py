@@ -210,7 +210,7 @@ def test_the_usage_of_a_command_with_a_program_is_that_of_the_reference() -> Non
     assert f"`{typed}`" in (REFERENCE / "command.md").read_text(encoding="utf-8")
 
 
-SAID = re.compile(r"(?:^\$ |`)headgate ([a-z]+)(?: ([a-z][a-z-]*))?", re.MULTILINE)
+SAID = re.compile(r"(?:^\$ |`)headgate ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)

@@ -8,7 +8,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say
 from headgate.errors import InvalidRequest
 
 
@@ -36,4 +36,4 @@ def adopt_command(
         location, note = operate.adopt(pipeline, table, lock)
         said = f"{location} is governed by the lock {note.lock}"
         facts = {"table": location, "is_governed": True, "lock": note.lock, "created_at_ms": note.created_at_ms}
-    typer.echo(said if output is Output.TEXT else json.dumps({"format": FORMAT, **facts}))
+    say(said if output is Output.TEXT else json.dumps({"format": FORMAT, **facts}))

@@ -11,7 +11,7 @@ import typer
 from headgate import settings
 from headgate.checks.finding import Finding, exit_code
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC, styled
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say, styled
 
 STYLES = {"ok": "green", "note": "", "warning": "yellow", "fault": "red"}
 
@@ -33,7 +33,7 @@ def check_command(
         streams, syncs = len(pipeline.streams), len(pipeline.syncs)
         count = f"{len(faults)} fault{'s' if len(faults) != 1 else ''}"
         what = f"{streams} streams, {syncs} syncs" if syncs else f"{streams} streams"
-        typer.echo(f"{pipeline.name}: {what}, {count}" + ("; nothing was changed" if faults else ""))
+        say(f"{pipeline.name}: {what}, {count}" + ("; nothing was changed" if faults else ""))
     if faults:
         raise typer.Exit(exit_code(found))
 

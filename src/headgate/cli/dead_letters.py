@@ -10,7 +10,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, table
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, say, table
 from headgate.errors import InvalidRequest
 from headgate.report import words
 
@@ -45,7 +45,7 @@ def list_command(
         document(output, "dead_letters", rows)
         return
     if not found:
-        typer.echo(f"{name or 'nothing'} has nothing set aside" if name else "nothing is set aside")
+        say(f"{name or 'nothing'} has nothing set aside" if name else "nothing is set aside")
         return
     now_ms = int(time.time() * 1000)
     cells = [
@@ -110,6 +110,6 @@ def retry_command(
 
 def _say(name: str, verb: str, changed: int, output: Output) -> None:
     if output is Output.TEXT:
-        typer.echo(f"{name}: {changed} {verb}")
+        say(f"{name}: {changed} {verb}")
     else:
         typer.echo(json.dumps({"format": FORMAT, "name": name, verb.replace(" ", "_"): changed}))

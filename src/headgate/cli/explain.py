@@ -9,7 +9,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say
 from headgate.errors import InvalidRequest
 
 
@@ -31,4 +31,4 @@ def explain_command(
             raise
         pipeline = None  # a statement needs no file; one that is here says how Spark is set up
     found = operate.explain(statement, pipeline)
-    typer.echo(str(found) if output is Output.TEXT else json.dumps({"format": FORMAT, **asdict(found)}))
+    say(str(found) if output is Output.TEXT else json.dumps({"format": FORMAT, **asdict(found)}))

@@ -8,7 +8,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import OUTPUT, SPEC, document, table
+from headgate.cli.output import OUTPUT, SPEC, document, say, table
 from headgate.events import TurnEnded
 from headgate.report import words
 
@@ -32,7 +32,7 @@ def history_command(
         document(output, "turns", [turn_as_json(row) for row in found], table=wanted.name)
         return
     if not found:
-        typer.echo(f"no turn on {wanted.name} yet")
+        say(f"no turn on {wanted.name} yet")
         return
     table(HEADINGS, [_cells(row, wanted.path) for row in found])
 

@@ -10,7 +10,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT
+from headgate.cli.output import FORMAT, OUTPUT, say
 from headgate.errors import InvalidRequest, Unavailable
 
 TEMPLATE = """\
@@ -94,5 +94,5 @@ def init_command(
     if output is not Output.TEXT:
         typer.echo(json.dumps({"format": FORMAT, "file": str(file), "folders": [str(place / f) for f in FOLDERS]}))
         return
-    typer.echo(f"wrote {file}")
-    typer.echo(f"Put files into {', '.join(FOLDERS)} below it, then: headgate check")
+    say(f"wrote {file}")
+    say(f"Put files into {', '.join(FOLDERS)} below it, then: headgate check")

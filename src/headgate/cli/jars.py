@@ -12,6 +12,7 @@ from pathlib import Path
 import typer
 
 from headgate.cli.app import Output, app
+from headgate.cli.output import say
 from headgate.errors import Corrupt, Unavailable
 from headgate.private_files import write_file
 from headgate.settings import jar_sources
@@ -53,7 +54,7 @@ def fetch_command(
     with fetch_progress(lacking) as progress:
         paths = fetch(wanted, sources=sources, spark=spark, progress=progress)
     if output is Output.TEXT:
-        typer.echo(f"{len(paths)} jars in {sources.cache_dir}, {len(lacking)} of them new")
+        say(f"{len(paths)} jars in {sources.cache_dir}, {len(lacking)} of them new")
         return
     rows = [{"file": str(path), "size_bytes": path.stat().st_size} for path in paths]
     typer.echo(json.dumps({"format": 1, "fetched": len(lacking), "jars": rows}))
@@ -79,7 +80,7 @@ def verify_command(sets: list[str] | None = SETS, spark: str | None = SPARK, out
             advice="headgate jars fetch",
         )
     if output is Output.TEXT:
-        typer.echo(f"{len(found)} jars verified")
+        say(f"{len(found)} jars verified")
 
 
 @jars.command("path")
@@ -96,7 +97,7 @@ def path_command(
     with fetch_progress(missing(wanted, sources=sources, spark=spark)) as progress:
         paths = [own_jar(), *fetch(wanted, sources=sources, spark=spark, progress=progress)]
     if output is Output.TEXT:
-        typer.echo(",".join(map(str, paths)))
+        say(",".join(map(str, paths)))
     else:
         typer.echo(json.dumps({"format": 1, "files": [str(path) for path in paths]}))
 
@@ -116,8 +117,8 @@ def lock_command(
         typer.echo(json.dumps({"format": 1, "locked": len(parse_lock(after)), "changed": changed}))
         return
     for path in changed:
-        typer.echo(f"changed: {path}")
-    typer.echo(f"{len(parse_lock(after))} jars locked in {file}, {len(changed)} changed")
+        say(f"changed: {path}")
+    say(f"{len(parse_lock(after))} jars locked in {file}, {len(changed)} changed")
 
 
 @contextlib.contextmanager
@@ -125,12 +126,12 @@ def fetch_progress(lacking: tuple[Jar, ...]) -> Iterator[Progress]:
     """What to call while jars are fetched: bars on a terminal, a line for each jar elsewhere; always on stderr."""
     if lacking:
         size_mb = sum(jar.size_bytes for jar in lacking) / 1e6
-        print(f"Fetching {len(lacking)} jars for Spark, {size_mb:.1f} MB", file=sys.stderr)
+        say(f"Fetching {len(lacking)} jars for Spark, {size_mb:.1f} MB", err=True)
     if not sys.stderr.isatty():
 
         def line(name: str, done: int, total: int) -> None:
             if done == total:
-                print(f"  {name} ({total / 1e6:.1f} MB)", file=sys.stderr, flush=True)
+                say(f"  {name} ({total / 1e6:.1f} MB)", err=True)
 
         yield line
         return

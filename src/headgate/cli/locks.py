@@ -9,7 +9,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, table
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, say, table
 from headgate.report import words
 
 locks = typer.Typer(help="The locks whose turns the streams take.", no_args_is_help=True)
@@ -60,11 +60,11 @@ def break_command(
     if output is not Output.TEXT:
         typer.echo(json.dumps({"format": FORMAT, "broken": dataclasses.asdict(broken)}))
         return
-    typer.echo(f"the turn of {broken.job} (epoch {broken.epoch}, pid {broken.pid} on {broken.host}) on {lock} is over")
+    say(f"the turn of {broken.job} (epoch {broken.epoch}, pid {broken.pid} on {broken.host}) on {lock} is over")
     if broken.was_alive:
-        typer.echo(
+        say(
             "  its process is alive and may still write until the next turn enters the table, which then refuses it; "
             "end the process if it hangs"
         )
     for token_id in broken.token_ids:
-        typer.echo(f"  in doubt: {token_id}, until the next turn has entered the tables")
+        say(f"  in doubt: {token_id}, until the next turn has entered the tables")

@@ -14,7 +14,7 @@ import typer
 import headgate
 from headgate import settings
 from headgate.cli.app import app
-from headgate.cli.output import SPEC
+from headgate.cli.output import SPEC, say
 from headgate.core.spec import Pipeline
 from headgate.errors import InvalidRequest, Unavailable
 
@@ -55,7 +55,7 @@ def metrics_command(
             write_to_textfile(str(textfile), registry)
         elif serve is not None:
             start_http_server(serve, addr=address, registry=registry)
-            typer.echo(f"http://{address}:{serve}/metrics", err=True)
+            say(f"http://{address}:{serve}/metrics", err=True)
             threading.Event().wait()
         else:
             typer.echo(generate_latest(registry).decode(), nl=False)

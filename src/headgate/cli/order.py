@@ -10,7 +10,7 @@ import typer
 from headgate import settings
 from headgate.checks.paces import DAYS_MAX, Paced, Replayed, replay
 from headgate.cli.app import Output, app
-from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.core.spec import Pipeline
 from headgate.core.spec.kinds import duration_ms
 from headgate.core.turns.order import describe, lint
@@ -49,11 +49,11 @@ def lint_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         if output is Output.TEXT:
             styled(f"Lock {lock}", "bold")
             for name, rule in rules.items():
-                typer.echo(f"  {name}: {describe(rule)}")
+                say(f"  {name}: {describe(rule)}")
             for finding in findings:
                 styled(f"  {finding.severity}: {finding.text}", "yellow")
             if not findings:
-                typer.echo("  nothing to say against it")
+                say("  nothing to say against it")
     if output is not Output.TEXT:
         document(output, "locks", rows, pipeline=pipeline.name)
 

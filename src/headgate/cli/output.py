@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from headgate.cli.app import Output
+from headgate.redaction import printable
 
 FORMAT = 1
 """Of every JSON document that a command prints; a key that is removed or changes its meaning raises it."""
@@ -27,12 +28,17 @@ def document(output: Output, rows_key: str, rows: Sequence[Mapping[str, Any]], *
     typer.echo(json.dumps({"format": FORMAT, **head, rows_key: list(rows)}))
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Prints a line for people. Control characters of names, keys and reasons are shown as escapes, never obeyed."""
+    typer.echo(printable(text), err=err)
+
+
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints for people: with lines and colours on a terminal, plain columns elsewhere."""
     if not sys.stdout.isatty():
         widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
         for row in (headings, *rows):
-            typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
     from rich import box
     from rich.console import Console
@@ -43,16 +49,16 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for heading in headings:
         shown.add_column(heading)
     for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))
+        shown.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(shown)
 
 
 def styled(text: str, style: str) -> None:
     """One line, in colour on a terminal."""
     if not sys.stdout.isatty():
-        typer.echo(text)
+        say(text)
         return
     from rich.console import Console
     from rich.text import Text
 
-    Console(soft_wrap=True).print(Text(text, style))
+    Console(soft_wrap=True).print(Text(printable(text), style))

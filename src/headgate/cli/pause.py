@@ -9,7 +9,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say
 from headgate.report import words
 
 STREAM = typer.Argument(..., metavar="STREAM", help="A stream of the file.")
@@ -29,7 +29,7 @@ def pause_command(
     if output is not Output.TEXT:
         typer.echo(json.dumps({"format": FORMAT, "stream": stream, "paused": dataclasses.asdict(made)}))
         return
-    typer.echo(f"{stream} is {made}; let it go on with: headgate resume {stream}")
+    say(f"{stream} is {made}; let it go on with: headgate resume {stream}")
 
 
 @app.command("resume")
@@ -46,4 +46,4 @@ def resume_command(
     if output is not Output.TEXT:
         typer.echo(json.dumps({"format": FORMAT, "stream": stream, "resumed": dataclasses.asdict(ended)}))
         return
-    typer.echo(f"{stream} goes on; it was {ended} (since {words.clock(ended.since_ms, has_day=True)})")
+    say(f"{stream} goes on; it was {ended} (since {words.clock(ended.since_ms, has_day=True)})")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TextIO
 
+from headgate.redaction import printable
+
 RESTARTS_MAX = 5
 """How often a stream that was killed is started again; its batch is written once all the same."""
 
@@ -110,7 +112,7 @@ class Processes:
         try:
             data = json.loads(line)
         except ValueError:
-            (self._errors or sys.stderr).write(line)  # not ours: something the JVM, or user code, printed
+            (self._errors or sys.stderr).write(printable(line))  # not ours: something the JVM, or user code, printed
             return
         if data.get("event") in ("RunReport", SYNC_REPORT):
             child.reports.append(data)

@@ -20,6 +20,7 @@ from headgate.events import (
     TurnGranted,
     TurnWaits,
 )
+from headgate.redaction import printable
 
 FORMAT = 1
 STYLES = {"granted": "green", "waits": "yellow", "ended": "cyan", "trouble": "red", "quiet": "dim"}
@@ -90,7 +91,7 @@ class Printer:
                 self._line(*line)
 
     def _line(self, style: str, text: str) -> None:
-        stamp = time.strftime("%H:%M:%S")
+        stamp, text = time.strftime("%H:%M:%S"), printable(text)
         if not self._stream.isatty():
             print(f"{stamp} {text}", file=self._stream, flush=True)
             return

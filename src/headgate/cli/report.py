@@ -12,7 +12,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say
 from headgate.delta.commits import Commit
 from headgate.errors import Corrupt, Unavailable
 from headgate.private_files import write_file
@@ -42,7 +42,7 @@ def report_command(
     except OSError as error:
         raise Unavailable(f"the report cannot be written: {error.strerror}", path=html) from error
     if output is Output.TEXT:
-        typer.echo(str(html.absolute()))
+        say(str(html.absolute()))
         return
     facts = {"file": str(html.absolute()), "turns": len(data.turns), "commits": len(data.commits)}
     typer.echo(json.dumps({"format": FORMAT, **facts}))

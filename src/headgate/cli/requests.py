@@ -9,7 +9,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, table
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, document, say, table
 from headgate.report import words
 
 requests = typer.Typer(help="The stored requests of a mutate or erase stream.", no_args_is_help=True)
@@ -36,7 +36,7 @@ def list_command(
         document(output, "requests", [dataclasses.asdict(row) for row in rows], stream=stream)
         return
     if not rows:
-        typer.echo(f"{stream} has no such request")
+        say(f"{stream} has no such request")
         return
     cells = [
         (
@@ -82,6 +82,6 @@ def drop_command(
 
 def _say(stream: str, verb: str, changed: int, output: Output) -> None:
     if output is Output.TEXT:
-        typer.echo(f"{stream}: {changed} request{'s' if changed != 1 else ''} {verb}")
+        say(f"{stream}: {changed} request{'s' if changed != 1 else ''} {verb}")
     else:
         typer.echo(json.dumps({"format": FORMAT, "stream": stream, verb: changed}))

@@ -18,6 +18,7 @@ import typer
 from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.jars import fetch_progress
+from headgate.cli.output import say
 from headgate.cli.processes import SYNC_REPORT, Processes
 from headgate.cli.progress import FORMAT, Printer
 from headgate.core.spec import KafkaSource, Pipeline
@@ -194,12 +195,12 @@ def _show_reports(reports: list[dict[str, Any]], output: Output) -> None:
     else:
         for report in reports:
             if report["event"] == SYNC_REPORT:
-                typer.echo(
+                say(
                     f"{report['sync']}: {report['batches']} batches, {report['changes']} changes, {report['rows']} rows applied"
                 )
                 continue
             waited_s = report["waited_ms"] / 1000
-            typer.echo(
+            say(
                 f"{report['job']}: {report['turns']} turns, {report['batches']} batches, {report['rows']} rows written, "
                 f"waited {waited_s:.1f} s"
             )

@@ -14,7 +14,7 @@ from headgate.checks.kept import Kept
 from headgate.checks.lag import TopicLag
 from headgate.checks.status import JobStatus, LockStatus
 from headgate.cli.app import Output, app
-from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.core.spec import Pipeline
 from headgate.errors import TurnNotGranted
 from headgate.report import words
@@ -64,21 +64,21 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
     if is_watched:
         if sys.stdout.isatty():
             typer.echo("\x1b[2J\x1b[H", nl=False)
-        typer.echo(f"{pipeline.name} at {words.clock(time.time_ns() // 1_000_000, has_day=True)} UTC")
+        say(f"{pipeline.name} at {words.clock(time.time_ns() // 1_000_000, has_day=True)} UTC")
     for lock in locks:
         _show(lock)
     for lag in lags:
         if lag.note is not None:
-            typer.echo(f"{lag.job}: how far it is behind is unknown: {lag.note}")
+            say(f"{lag.job}: how far it is behind is unknown: {lag.note}")
         for topic in lag.topics:
-            typer.echo(f"{lag.job}: {_lag_line(topic)}")
+            say(f"{lag.job}: {_lag_line(topic)}")
     for erasure in erasures:
-        typer.echo(f"{erasure.job}: {erasure.left or erasure.note}")
+        say(f"{erasure.job}: {erasure.left or erasure.note}")
     for one in kept:
         if one.note is not None:
-            typer.echo(f"{one.job}: {one.note}")
+            say(f"{one.job}: {one.note}")
         for state in one.kept:
-            typer.echo(f"{one.job}: {_kept_line(state)}")
+            say(f"{one.job}: {_kept_line(state)}")
     return late
 
 
@@ -131,23 +131,23 @@ def _show(lock: LockStatus) -> None:
     styled(f"Lock {lock.lock}" + (f", epoch {lock.epoch}" if lock.epoch else ", no turn yet"), "bold")
     held = lock.holder
     if held is None:
-        typer.echo("  nobody has the turn")
+        say("  nobody has the turn")
     else:
         batch = "a sweep" if held.batch is None else f"batch {held.batch}"
-        typer.echo(
+        say(
             f"  {held.job} has the turn (epoch {held.epoch}, {batch}) since {words.clock(held.since_ms, has_day=True)}, "
             f"pid {held.pid} on {held.host}"
         )
         if not held.is_alive:
-            typer.echo("  its process is gone: the next job that asks closes the turn, and nothing is lost")
+            say("  its process is gone: the next job that asks closes the turn, and nothing is lost")
     for place, waiting in enumerate(lock.queue, 1):
         asked = words.clock(waiting.asked_at_ms, has_day=True)
-        typer.echo(f"  {place}. {waiting.job}, asked {asked}: {waiting.reason}")
+        say(f"  {place}. {waiting.job}, asked {asked}: {waiting.reason}")
     for token_id, epoch in lock.in_doubt:
-        typer.echo(f"  in doubt: {token_id} of epoch {epoch}; the next turn refuses what may still come of it")
+        say(f"  in doubt: {token_id} of epoch {epoch}; the next turn refuses what may still come of it")
     for job in lock.jobs:
         if job.paused is not None:
-            typer.echo(f"  {job.job} is {job.paused} (since {words.clock(job.paused_since_ms, has_day=True)})")
+            say(f"  {job.job} is {job.paused} (since {words.clock(job.paused_since_ms, has_day=True)})")
     rows = []
     for job in lock.jobs:
         idle = words.NOTHING

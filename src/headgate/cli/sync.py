@@ -17,7 +17,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.errors import INTERRUPTED_EXIT_CODE, HeadgateError, InvalidRequest, Unavailable, combined_exit_code
 from headgate.report import words
 
@@ -50,7 +50,7 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
         if output is Output.TEXT:
             _show_plan(keeper.name, batch)
             if keeper.caveat is not None:
-                typer.echo(f"  source        {keeper.caveat}")
+                say(f"  source        {keeper.caveat}")
     if output is not Output.TEXT:
         document(output, "syncs", rows)
 
@@ -154,13 +154,13 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         for row in rows:
             if "waits_for" in row:
                 since = words.clock(row["waits_since_ms"], has_day=True)
-                typer.echo(f"{row['sync']} waits for {row['waits_for']} (since {since})")
+                say(f"{row['sync']} waits for {row['waits_for']} (since {since})")
     if errors:
         worst = combined_exit_code([error.exit_code for error in errors.values()])
         first = next(error for error in errors.values() if error.exit_code == worst)
         for name, other in errors.items():
             if other is not first:
-                print(f"{name}: {other}", file=sys.stderr)
+                say(f"{name}: {other}", err=True)
         raise first
 
 
@@ -194,7 +194,7 @@ def dead_letters_command(
     if output is not Output.TEXT:
         document(output, "rows", [dataclasses.asdict(one) for one in letters], sync=name)
     elif not letters:
-        typer.echo(f"{name}: no row is set apart")
+        say(f"{name}: no row is set apart")
     else:
         cells = [
             (str(one.batch), one.table, one.key, "delete" if one.is_gone else "write", str(one.position), one.reason)
@@ -217,7 +217,7 @@ def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
         yield
     except HeadgateError:
         if len(keepers) > 1:
-            print(f"{keeper.name}: ended by an error", file=sys.stderr)
+            say(f"{keeper.name}: ended by an error", err=True)
         raise
 
 
@@ -295,7 +295,7 @@ def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
             what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
             what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
             what += f", {len(complete.dead)} set apart" if complete.dead else ""
-        print(f"{name}: batch {applied.batch}, {what}, position {applied.through}", file=sys.stderr)
+        say(f"{name}: batch {applied.batch}, {what}, position {applied.through}", err=True)
 
 
 def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
@@ -309,7 +309,7 @@ def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
             apart = f", {count.set_apart} set apart" if count.set_apart else ""
             done = f"{words.counted(count.batches, 'batch', 'batches')}, {words.counted(count.changes, 'change')}"
             waits = f"; it waits for {count.waits_for}" if count.waits_for else ""
-            typer.echo(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}{waits}")
+            say(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}{waits}")
 
 
 def _show_plan(name: str, batch: NextBatch | None) -> None:
@@ -322,16 +322,16 @@ def _show_plan(name: str, batch: NextBatch | None) -> None:
         "bold",
     )
     if batch.statement is not None:
-        typer.echo(f"  statement     {' '.join(batch.statement.split())}")
+        say(f"  statement     {' '.join(batch.statement.split())}")
     else:
         by_table = ", ".join(f"{count} in {name}" for name, count in batch.rows.items())
-        typer.echo(f"  rows          {sum(batch.rows.values())}: {by_table}")
-        typer.echo(f"  edges         {batch.edges}")
-        typer.echo(f"  components    {batch.components}, the largest of {words.counted(batch.largest, 'row')}")
-        typer.echo(f"  transactions  {batch.transactions}")
+        say(f"  rows          {sum(batch.rows.values())}: {by_table}")
+        say(f"  edges         {batch.edges}")
+        say(f"  components    {batch.components}, the largest of {words.counted(batch.largest, 'row')}")
+        say(f"  transactions  {batch.transactions}")
     for reason in batch.serial:
-        typer.echo(f"  serial        {reason}")
+        say(f"  serial        {reason}")
     for one in batch.troubles[:TROUBLES_SHOWN]:
-        typer.echo(f"  trouble       {one.table} {one.key} (position {one.position}): {one.reason}")
+        say(f"  trouble       {one.table} {one.key} (position {one.position}): {one.reason}")
     if len(batch.troubles) > TROUBLES_SHOWN:
-        typer.echo(f"  trouble       and {len(batch.troubles) - TROUBLES_SHOWN} more")
+        say(f"  trouble       and {len(batch.troubles) - TROUBLES_SHOWN} more")

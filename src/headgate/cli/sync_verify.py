@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from headgate.cli.app import Output
-from headgate.cli.output import OUTPUT, SPEC, document, styled, table
+from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.cli.sync import NAME, keepers_of, named, sync
 from headgate.errors import Corrupt
 from headgate.report import words
@@ -65,14 +65,12 @@ def _show(name: str, found: Verified) -> None:
     ]
     table(("table", "at the source", "in the target", "missing", "extra", "different"), cells)
     if any(one.extra is None for one in found.tables if not one.not_compared):
-        typer.echo(
-            "not asked: the changes begin in the middle of the table's history, so rows may be older than they are"
-        )
+        say("not asked: the changes begin in the middle of the table's history, so rows may be older than they are")
     if found.set_apart:
-        typer.echo(f"{words.counted(found.set_apart, 'row')} set apart: see headgate sync dead-letters {name}")
+        say(f"{words.counted(found.set_apart, 'row')} set apart: see headgate sync dead-letters {name}")
     for compared in found.tables:
         for one in compared.listed:
             where = f": {', '.join(one.columns)}" if one.columns else ""
             typer.echo(f"  {one.kind}  {one.table} {json.dumps(one.key, default=str)}{where}")
         if len(compared.listed) < compared.differences:
-            typer.echo(f"  and {compared.differences - len(compared.listed)} more of {compared.table}")
+            say(f"  and {compared.differences - len(compared.listed)} more of {compared.table}")

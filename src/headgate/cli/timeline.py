@@ -11,7 +11,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import OUTPUT, SPEC, document, styled
+from headgate.cli.output import OUTPUT, SPEC, document, say, styled
 from headgate.core.spec.kinds import duration_ms
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import PersonActed, TurnEnded
@@ -43,7 +43,7 @@ def timeline_command(
         document(output, "events", sorted(rows, key=_at_ms), pipeline=pipeline.name)
         return
     if not turns and not acts:
-        typer.echo("no turn yet" if since is None else f"no turn since {since}")
+        say("no turn yet" if since is None else f"no turn since {since}")
     for lock in sorted({row.lock for row in turns} | {act.lock for act in acts}):
         _draw(lock, [row for row in turns if row.lock == lock], [act for act in acts if act.lock == lock])
 
@@ -64,21 +64,21 @@ def _draw(lock: str, turns: list[TurnEnded], acts: list[PersonActed]) -> None:
     if turns:
         first_ms = min(row.asked_at_ms for row in turns)
         last_ms = max(row.released_at_ms for row in turns)
-        typer.echo(f"  {words.period(first_ms, last_ms)}; one place is {words.span((last_ms - first_ms) / WIDTH)}")
+        say(f"  {words.period(first_ms, last_ms)}; one place is {words.span((last_ms - first_ms) / WIDTH)}")
         jobs = list(dict.fromkeys(row.job for row in sorted(turns, key=lambda row: row.asked_at_ms)))
         width = max(map(len, jobs))
         for job in jobs:
             mine = [row for row in turns if row.job == job]
             done = sum(row.granted_at_ms is not None for row in mine)
-            typer.echo(f"  {job.ljust(width)} |{line(mine, first_ms, last_ms)}| {words.counted(done, 'turn')}")
+            say(f"  {job.ljust(width)} |{line(mine, first_ms, last_ms)}| {words.counted(done, 'turn')}")
         seen = dict.fromkeys(row.outcome for row in turns)
         legend = [f"{MARKS[outcome]} {outcome.replace('_', ' ')}" for outcome in MARKS if outcome in seen]
-        typer.echo("  " + ", ".join([f"{WAITS} waited", *legend]))
+        say("  " + ", ".join([f"{WAITS} waited", *legend]))
     for act in acts:
         epoch = "" if act.epoch is None else f" (epoch {act.epoch})"
         end = "" if act.outcome == "done" else f" – {act.outcome.replace('_', ' ')}"
         at = words.clock(act.at_ms, has_day=True)
-        typer.echo(f"  {at} {act.by}: {act.action} {act.job}{epoch}: {act.reason or 'no reason given'}{end}")
+        say(f"  {at} {act.by}: {act.action} {act.job}{epoch}: {act.reason or 'no reason given'}{end}")
 
 
 def line(turns: list[TurnEnded], first_ms: int, last_ms: int) -> str:

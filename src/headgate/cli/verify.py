@@ -8,7 +8,7 @@ import typer
 
 from headgate import settings
 from headgate.cli.app import Output, app
-from headgate.cli.output import FORMAT, OUTPUT, SPEC, styled
+from headgate.cli.output import FORMAT, OUTPUT, SPEC, say, styled
 from headgate.errors import Corrupt
 from headgate.report import words
 
@@ -25,7 +25,7 @@ def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     counts = {"turns": found.turns, "commits": found.commits, "batches": found.batches}
     match output:
         case Output.JSON:
-            typer.echo(
+            say(
                 json.dumps(
                     {
                         "format": FORMAT,
@@ -45,9 +45,9 @@ def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             for one in found.violations:
                 styled(f"violated: {one}", "red")
             for text in found.unchecked:
-                typer.echo(f"not checked: {text}")
+                say(f"not checked: {text}")
             if not found.violations:
-                typer.echo(
+                say(
                     f"{words.counted(found.turns, 'turn')}, none overlap; "
                     f"{words.counted(found.batches, 'batch', 'batches')}, each exactly once; "
                     f"{words.counted(found.commits, 'commit')} in order"
