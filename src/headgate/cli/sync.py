@@ -274,10 +274,7 @@ def _show_wait(keeper: Keeper, output: Output, error: Unavailable) -> None:
         row = {"event": "SyncWaits", "sync": keeper.name, "patience_s": keeper.patience_s, "error": error.message}
         document(output, "", [row])
     else:
-        print(
-            f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and trying again: {error.message}",
-            file=sys.stderr,
-        )
+        say(f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and trying again: {error.message}", err=True)
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
