@@ -42,6 +42,7 @@ from headgate.errors import HeadgateError, InvalidRequest, Unavailable
 from headgate.events import PersonActed, TurnEnded
 from headgate.ports import TurnStore
 from headgate.sinks.ledger import read_actions, read_ledger, to_line
+from headgate.spark.source_files import PassedOver, Taken, is_local, listing, passed_over
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,7 +180,16 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
             streams.remove(counted)
         else:
             logs[counted.table] = LocalLog(path)
-    return verify(rows, streams, logs)
+    found = verify(rows, streams, logs)
+    for source in sources_of(pipeline):
+        for one in source.not_read:
+            if one.reason == "rewritten":
+                found.broken(source.job, str(one))
+            else:
+                found.unchecked.append(f"{source.job}: {one}")
+        if source.note is not None:
+            found.unchecked.append(f"{source.job}: {source.note}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +301,37 @@ def lags_of(pipeline: Pipeline) -> list[LagStatus]:
             except HeadgateError as error:
                 note = error.message
         found.append(LagStatus(job=stream.name, topics=topics, note=note))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceStatus:
+    """What a stream has not read of its files, or why that cannot be told."""
+
+    job: str
+    not_read: tuple[PassedOver, ...]
+    note: str | None
+
+
+def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
+    """Each stream that reads files: those that wait, and those that are not read as they are now; nothing if all is read."""
+    found = []
+    for stream in pipeline.streams:
+        source = stream.source
+        if not isinstance(source, FilesSource) or stream.checkpoint is None:
+            continue
+        checkpoint = local_path(stream.checkpoint)
+        if checkpoint is None or not is_local(source.path):
+            note = "files are compared with its checkpoint only where both are on this machine's disk"
+            found.append(SourceStatus(job=stream.name, not_read=(), note=note))
+            continue
+        try:
+            there = listing(source.path)
+            not_read = tuple(passed_over(there, Taken(checkpoint).refresh().files, is_drained=False))
+            if not_read:
+                found.append(SourceStatus(job=stream.name, not_read=not_read, note=None))
+        except HeadgateError as error:
+            found.append(SourceStatus(job=stream.name, not_read=(), note=f"its source cannot be told: {error.message}"))
     return found
 
 

@@ -512,6 +512,21 @@ def test_sources_that_cannot_be(source: str, told: str) -> None:
     assert told in only_fault(with_stream("", source=source))
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("maxFileAge", "fileNameOnly", "ignoreCorruptFiles", "ignoreMissingFiles", "pathGlobFilter", "modifiedAfter"),
+        *("modifiedBefore", "recursiveFileLookup", "basePath", "latestFirst", "cleanSource"),
+    ],
+)
+def test_options_of_a_source_that_would_pass_over_files_are_refused(option: str) -> None:
+    """However they are written: nothing of a source is passed over because of an option."""
+    for name in (option, option.upper()):
+        assert "is not for you to set" in only_fault(
+            with_stream("", source=f"{{files: ./in, options: {{{name}: 'true'}}}}")
+        )
+
+
 def test_stream_needs_a_source_unless_it_maintains() -> None:
     """Upkeep has no records, no checkpoint, and a pace of a day."""
     text = "name: p\ntables: {t: {path: ./t}}\nstreams:\n  One: {table: t, append: {}}\n"

@@ -20,7 +20,7 @@ from headgate.errors import TurnNotGranted
 from headgate.report import words
 
 if TYPE_CHECKING:
-    from headgate.inspect import ErasureStatus, KeptStatus, LagStatus
+    from headgate.inspect import ErasureStatus, KeptStatus, LagStatus, SourceStatus
 
 
 @app.command("status")
@@ -54,12 +54,13 @@ def status_command(
 
 def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
     """Prints the state of now; the jobs that are late."""
-    from headgate.inspect import erasures_of, kept_of, lags_of, status_of
+    from headgate.inspect import erasures_of, kept_of, lags_of, sources_of, status_of
 
     locks, erasures, kept, lags = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline), lags_of(pipeline)
+    sources = sources_of(pipeline)
     late = [job for lock in locks for job in lock.jobs if job.is_late]
     if output is not Output.TEXT:
-        _document(pipeline, output, locks, erasures, kept, lags)
+        _document(pipeline, output, locks, erasures, kept, lags, sources)
         return late
     if is_watched:
         if sys.stdout.isatty():
@@ -72,6 +73,9 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
             say(f"{lag.job}: how far it is behind is unknown: {lag.note}")
         for topic in lag.topics:
             say(f"{lag.job}: {_lag_line(topic)}")
+    for source in sources:
+        for one in [*source.not_read, *([source.note] if source.note else [])]:
+            say(f"{source.job}: {one}")
     for erasure in erasures:
         say(f"{erasure.job}: {erasure.left or erasure.note}")
     for one in kept:
@@ -100,6 +104,7 @@ def _document(
     erasures: list[ErasureStatus],
     kept: list[KeptStatus],
     lags: list[LagStatus],
+    sources: list[SourceStatus],
 ) -> None:
     rows: list[dict[str, Any]] = [{"kind": "lock", **dataclasses.asdict(lock)} for lock in locks]
     for erasure in erasures:
@@ -109,10 +114,19 @@ def _document(
         rows.append({"kind": "erasure", "job": erasure.job, "left": left, "note": erasure.note})
     rows += [{"kind": "requests", **dataclasses.asdict(one)} for one in kept]
     rows += [{"kind": "lag", **dataclasses.asdict(one)} for one in lags]
+    rows += [
+        {
+            "kind": "source",
+            "job": source.job,
+            "not_read": [{"reason": one.reason, "count": len(one.files), "text": str(one)} for one in source.not_read],
+            "note": source.note,
+        }
+        for source in sources
+    ]
     if output is Output.JSONL:
         document(output, "", rows)
         return
-    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests", "lag": "lags"}
+    kinds = {"lock": "locks", "erasure": "erasures", "requests": "requests", "lag": "lags", "source": "sources"}
     by_kind: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds.values()}
     for row in rows:
         by_kind[kinds[row.pop("kind")]].append(row)
@@ -124,6 +138,7 @@ def _document(
         erasures=by_kind["erasures"],
         requests=by_kind["requests"],
         lags=by_kind["lags"],
+        sources=by_kind["sources"],
     )
 
 

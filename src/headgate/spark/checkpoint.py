@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import re
+from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -76,6 +77,27 @@ class Checkpoint:
         data = self._read(f"offsets/{batch}")
         return None if data is None else hashlib.sha256(data).hexdigest()
 
+    def refuse_damage(self, source: Literal["files", "kafka"]) -> None:
+        """Looks whether the newest offsets and the newest commit can be read, and are of this kind of source.
+
+        Raises:
+            Corrupt: they cannot, or are of another; nothing was run.
+        """
+        planned = max(self._batches("offsets"), default=None)
+        committed = max(self._batches("commits"), default=None)
+        for name in ([] if planned is None else [f"offsets/{planned}"]) + (
+            []
+            if committed is None
+            else [f"commits/{committed}", *([f"offsets/{committed}"] if committed != planned else [])]
+        ):
+            data = self._read(name)
+            if data is not None and (reason := _damage(data, name, source)) is not None:
+                raise Corrupt(
+                    f"the checkpoint's file {name} {reason}; nothing was run and nothing was written",
+                    advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+                    path=self.location,
+                )
+
     def _batches(self, folder: str) -> list[int]:
         names = self._bulk.names(self._fs, self._path(folder))
         return [int(name) for name in names.split("\n") if name.isdecimal()]
@@ -86,6 +108,36 @@ class Checkpoint:
 
     def _path(self, name: str) -> Any:
         return self._new_path(f"{self.location.rstrip('/')}/{name}" if name else self.location)
+
+
+def _damage(data: bytes, name: str, source: str) -> str | None:
+    """What is wrong with a file of offsets or commits; None if nothing is."""
+    try:
+        lines = data.decode("utf-8").splitlines()
+        if not lines:
+            return "is empty, as after a power cut"
+        if re.fullmatch(r"v\d+", lines[0]) is None:
+            return "is damaged: its first line is no version"
+        said = [parsed(line) for line in lines[1:] if line != "-"]
+    except (ValueError, RecursionError):
+        return "is damaged or cut off"
+    if not all(isinstance(one, dict) for one in said):
+        return "is damaged"
+    if name.startswith("commits"):
+        return None
+    if len(lines) < 3:
+        return "is cut off"
+    offset = said[-1]
+    if source == "files":
+        is_fitting = isinstance(offset.get("logOffset"), int)
+        return (
+            None if is_fitting else "is of another source than files: name the checkpoint that belongs to this stream"
+        )
+    is_fitting = all(
+        isinstance(partitions, dict) and all(isinstance(at, int) for at in partitions.values())
+        for partitions in offset.values()
+    )
+    return None if is_fitting else "is of another source than Kafka: name the checkpoint that belongs to this stream"
 
 
 def location_of(writer: DataStreamWriter) -> str:

@@ -7,18 +7,34 @@ topic/partition/offset), `_hg_bad` (why the record did not parse, null if it did
 
 from __future__ import annotations
 
-import glob as globbing
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
-import pyarrow.parquet as parquet
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from headgate.core.spec import FilesSource, KafkaSource, Source
-from headgate.errors import Fault, InvalidRequest, Unavailable
+from headgate.delta.s3_errors import texts_of
+from headgate.errors import Corrupt, Fault, HeadgateError, InvalidRequest, LostTurn, Unavailable
+from headgate.spark.source_files import (
+    Listing,
+    Taken,
+    base_of,
+    is_glob,
+    is_local,
+    listing,
+    of_uri,
+    plain,
+    printable,
+    spark_path,
+)
+from headgate.spark.source_schema import NO_VALUE, Footers, folder_columns, left_out
 
 ORDER, POSITION, BAD, RAW = "_hg_order", "_hg_position", "_hg_bad", "_hg_raw"
 RECORD = "_hg_record"
@@ -28,58 +44,199 @@ KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
 """What Spark says where offsets of a checkpoint, or of a plan, are gone."""
 _CORRUPT = "_hg_corrupt"
 LINE_SAMPLE_BYTES = 1 << 20
+TAKEN_FOOTERS_MAX = 100
+"""Of so many files that were taken last the columns are known, beside those of the files that are waiting."""
+NOTHING_PASSED_OVER = {
+    "maxFileAge": "36500d",  # Spark's default passes over files a week older than the newest, as copies that keep times are
+    "fileNameOnly": "false",
+    "latestFirst": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""Options of Spark's file source, whatever the session says."""
 
 
-def read_stream(spark: SparkSession, source: Source, *, max_rows_per_batch: int) -> DataFrame:
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What one stream knows of its source from one look to the next; see `looked_at`."""
+
+    taken: Taken | None = None
+    """The files that it has taken; None where its checkpoint or its source is not on this machine's disk."""
+    there: Listing | None = None
+    """The source's files, as of the last look; None where they are not on this machine's disk."""
+    footers: Footers = field(default_factory=Footers)
+    folders: Mapping[str, DataType] = field(default_factory=dict)
+    """Columns that folders `name=value` give, as of the last look."""
+
+    def waiting(self) -> list[str]:
+        """The source's files that are not taken yet."""
+        assert self.there is not None, "only files on this machine's disk are looked at"
+        taken = {} if self.taken is None else self.taken.files
+        return [path for path in self.there.files if path not in taken]
+
+
+def looked_at(source: FilesSource, known: Known) -> None:
+    """Lists the source's files, reads what Spark has taken of them, and the footers of Parquet files that are waiting.
+
+    Raises:
+        Unavailable: there is no such file or folder, or it cannot be read.
+        Corrupt: a file that is waiting is no Parquet file; or the checkpoint's log of files is damaged, or of another source.
+        InvalidRequest: the source is a Delta table.
+    """
+    if not is_local(source.path):
+        return
+    _refuse_wrong_place(source)
+    known.there = listing(source.path)
+    if known.taken is not None:
+        known.taken.refresh()
+        _refuse_other_source(source, known.taken)
+    if source.format == "parquet":
+        # Of those that were taken the newest: a column that only they have may be named by the stream.
+        newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
+        files = known.there.files
+        known.footers.read({path: files[path] for path in (*known.waiting(), *newest) if path in files})
+    known.folders = folder_columns(known.there.files, base_of(source.path))
+
+
+def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_per_batch: int) -> DataFrame:
     """The source as a streaming DataFrame.
 
     Args:
         spark: The session.
         source: Where and what.
+        known: What the stream knows of its source; kept from one call to the next.
         max_rows_per_batch: Bound of a micro-batch. Files are taken whole, so one file above it makes one batch.
 
     Raises:
         InvalidRequest: the schema cannot be read, or a folder without files gives none to infer it from.
         Unavailable: there is no such folder.
+        Corrupt: see `looked_at`.
     """
     match source:
         case FilesSource():
-            return _files(spark, source, max_rows_per_batch)
+            looked_at(source, known)
+            return _files(spark, source, known, max_rows_per_batch)
         case KafkaSource():
             return _kafka(spark, source, max_rows_per_batch)
 
 
-def schema_of(spark: SparkSession, source: Source) -> StructType:
-    """The record's columns, as declared, or as the first of the Parquet files says.
+def require_files(source: Source, known: Known, checkpoint: str | None, batch_id: int) -> None:
+    """Looks whether the files that a batch was planned from are still there: Spark leaves out those that are not.
+
+    Raises:
+        Corrupt: one is gone; nothing of the batch was written.
+        LostTurn: folders `name=value` came while the query began, so that a column would have been empty.
+    """
+    if not isinstance(source, FilesSource) or known.taken is None or known.there is None or checkpoint is None:
+        return
+    files = known.taken.refresh().of_batch(batch_id)
+    gone = [path for path in files if not os.path.exists(path)]
+    if gone:
+        raise Corrupt(
+            f"the source has lost {len(gone)} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
+            "the batch was written",
+            advice="Put it back; or, to go on without it, put an empty file in its place",
+            file=printable(gone[0]),
+        )
+    if source.schema is not None:
+        columns = {name.lower() for name in _declared(source.schema).names}
+        late = columns & {
+            name.lower() for name in folder_columns(files, base_of(source.path)).keys() - known.folders.keys()
+        }
+        if late:
+            raise LostTurn("folders that give a column came while the query began; the batch will run again")
+
+
+def left_out_columns(source: Source, known: Known) -> list[str]:
+    """What the stated schema leaves out of the Parquet files that are waiting: a sentence for each column."""
+    if not isinstance(source, FilesSource) or source.schema is None or known.there is None:
+        return []
+    found = left_out(known.footers.columns(), _declared(source.schema)) if source.format == "parquet" else {}
+    return [
+        f"the files have a column that the stated schema leaves out, and that is not read: {printable(name)} (in {printable(path)})"
+        for name, path in sorted(found.items())
+    ]
+
+
+def _refuse_wrong_place(source: FilesSource) -> None:
+    if is_glob(source.path):
+        return
+    path = Path(plain(source.path))
+    if not path.exists():
+        raise Unavailable(
+            f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
+        )
+    if (path / "_delta_log").is_dir():
+        raise InvalidRequest(
+            "the source is a Delta table, and its files hold rows that the table does not have any more; nothing was read",
+            advice="Write its rows out as files, or read its changes with a sync",
+            source=source.path,
+        )
+
+
+def _refuse_other_source(source: FilesSource, taken: Taken) -> None:
+    base = base_of(source.path).rstrip("/") + "/"
+    if taken.files and not any(path.startswith(base) for path in taken.files):
+        raise Corrupt(
+            "the checkpoint is of another source: it has taken no file of this one; nothing was read",
+            advice="Take the old `files` back; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
+            source=source.path,
+            taken=printable(next(iter(taken.files))),
+        )
+
+
+def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -> StructType:
+    """The record's columns: as declared, or those that the Parquet files have together; and those of the folders' names.
+
+    Args:
+        spark: The session.
+        source: Where and what.
+        known: What a look at it found; one is made by default.
 
     Raises:
         InvalidRequest: it cannot be parsed or inferred.
         Unavailable: the place does not exist.
+        Corrupt: see `looked_at`.
     """
-    if isinstance(source, FilesSource) and is_local(source.path) and not globbing.has_magic(source.path):
-        if not Path(_plain(source.path)).exists():
-            raise Unavailable(
-                f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
-            )
+    if isinstance(source, FilesSource) and known is None:
+        known = Known()
+        looked_at(source, known)
     if source.schema is not None:
-        try:
-            declared = StructType.fromDDL(source.schema)
-        except ParseException as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InvalidRequest(faults=[Fault(where="source.schema", what=reason, expected="Spark DDL")]) from error
-        if not isinstance(declared, StructType):
-            raise InvalidRequest(
-                faults=[Fault(where="source.schema", what="one type", expected="columns, in Spark DDL")]
-            )
-        return declared
+        return _declared(source.schema)
     assert isinstance(source, FilesSource)
-    if is_local(source.path) and not local_files(source.path):
+    assert known is not None
+    if known.there is None:
+        return _remote_schema(spark, source)
+    waiting = known.waiting()
+    try:
+        schema = known.footers.merged(spark, waiting)
+    except PySparkException as error:
+        raise Unavailable(f"the source {source.path} cannot be read: {error.getCondition() or error}") from error
+    if not schema.fields:
         raise InvalidRequest(
             f"the source {source.path} holds no file to read the schema from; nothing was read",
             advice='Put a file there, or state the schema: `schema: "…"`',
         )
+    own = {name.lower() for name in known.folders}
+    fields = [one for one in schema.fields if one.name.lower() not in own]
+    return StructType([*fields, *(StructField(name, kind) for name, kind in known.folders.items())])
+
+
+def _declared(text: str) -> StructType:
     try:
-        return spark.read.format(source.format).options(**source.options).load(source.path).schema
+        declared = StructType.fromDDL(text)
+    except ParseException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidRequest(faults=[Fault(where="source.schema", what=reason, expected="Spark DDL")]) from error
+    if not isinstance(declared, StructType):
+        raise InvalidRequest(faults=[Fault(where="source.schema", what="one type", expected="columns, in Spark DDL")])
+    return declared
+
+
+def _remote_schema(spark: SparkSession, source: FilesSource) -> StructType:
+    try:
+        options = {**source.options, "mergeSchema": "true"}
+        return spark.read.format(source.format).options(**options).load(source.path).schema
     except AnalysisException as error:
         raise Unavailable(
             f"the source {source.path} cannot be read: {error.getCondition() or error}",
@@ -87,18 +244,85 @@ def schema_of(spark: SparkSession, source: Source) -> StructType:
         ) from error
 
 
-def records_gone(error: BaseException) -> InvalidRequest | None:
-    """The error in our words if Kafka has deleted records before they were read; None if it is another."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if any(word in str(cause) for word in KAFKA_DATA_LOSS):
-            return InvalidRequest(
-                "Kafka has deleted records, or a topic, that this job has not read to the end; its batch was not written",
-                advice="Raise the topic's retention. To go on with what is left, for good, give the source the option "
-                'failOnDataLoss: "false"; then take it out again',
-            )
-        cause = cause.__cause__
+_FILE_FAILED = re.compile(
+    r"\[FAILED_READ_FILE(?:\.(\w+))?\] Encountered error while reading file ([^\n]*?)\.(?: |\n|$)"
+)
+_MISMATCH = re.compile(
+    r"reading Parquet column (\S+)\. Expected Spark type (.+?), actual Parquet type (.+?)\.(?: |\n|$)", re.DOTALL
+)
+_PASSES = re.compile(
+    "SocketTimeout|timed out|ConnectException|Connection reset|UnknownHost|NoHttpResponse|SdkClientException|BlockMissing"
+    "|Input/output error|Too many open files|OutOfMemory"
+)
+"""Of an error that a file is not to blame for."""
+_LOG_DAMAGED = re.compile(
+    r"(?:Failed to read log file|Incomplete log file|MALFORMED_LOG_FILE|BATCH_METADATA_NOT_FOUND"
+    r"|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|ChecksumException|Invalid streaming checkpoint|UnsupportedLogVersion)[^\n]*"
+)
+
+
+def source_trouble(error: BaseException) -> HeadgateError | None:
+    """The error in our words if it is about the source or its checkpoint; None if it is another, or in our words already.
+
+    Records that Kafka has deleted unread, or a file of the checkpoint that is damaged. Files: see `file_trouble`.
+    """
+    if isinstance(error, HeadgateError):
+        return None
+    texts = texts_of(error)
+    if any(word in text for text in texts for word in KAFKA_DATA_LOSS):
+        return InvalidRequest(
+            "Kafka has deleted records, or a topic, that this job has not read to the end; its batch was not written",
+            advice="Raise the topic's retention. To go on with what is left, for good, give the source the option "
+            'failOnDataLoss: "false"; then take it out again',
+        )
+    damaged = next((found for text in texts if (found := _LOG_DAMAGED.search(text))), None)
+    if damaged is not None:
+        return Corrupt(
+            f"a file of the checkpoint is damaged, as after a power cut: {printable(damaged[0])}; nothing was written",
+            advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+        )
     return None
+
+
+def file_trouble(error: BaseException, source: Source) -> HeadgateError | None:
+    """The error in our words if a file of the source is not as it must be; None if it is another, or one that passes by."""
+    if isinstance(error, HeadgateError) or not isinstance(source, FilesSource):
+        return None
+    texts = texts_of(error)
+    failed = next((found for text in texts if (found := _FILE_FAILED.search(text))), None)
+    if failed is None or any(_PASSES.search(text) for text in texts):
+        return None
+    kind, path = failed[1] or "", of_uri(failed[2].strip())
+    if not path.startswith(base_of(source.path)):  # of a table that the batch reads
+        return None
+    file = printable(path)
+    differs = next((found for text in texts if (found := _MISMATCH.search(text))), None)
+    if differs is not None:
+        return Corrupt(
+            "a file of the source has another type in a column than the stream reads; the batch was not written",
+            advice="Write the file again with the column's type, or put an empty file in its place to go on without it",
+            file=file,
+            column=differs[1].strip("[]"),
+            type=differs[3],
+            wanted=differs[2],
+        )
+    if kind == "FILE_NOT_EXIST":
+        return Corrupt(
+            "the source has lost a file that the batch was planned from; nothing of the batch was written",
+            advice="Put it back; or, to go on without it, put an empty file in its place",
+            file=file,
+        )
+    if any("Permission denied" in text or "AccessControlException" in text for text in texts):
+        return Unavailable(
+            "a file of the source may not be read; the batch was not written",
+            advice="Give the user of this process the right to read it",
+            file=file,
+        )
+    return Corrupt(
+        "a file of the source is damaged; the batch was not written",
+        advice="Put a whole file in its place, or an empty one to go on without it",
+        file=file,
+    )
 
 
 def placed(batch: DataFrame, source: Source) -> DataFrame:
@@ -115,38 +339,22 @@ def placed(batch: DataFrame, source: Source) -> DataFrame:
     )
 
 
-def is_local(path: str) -> bool:
-    """Whether the path is of this machine's file system."""
-    return "://" not in path or path.startswith("file:")
-
-
-def local_files(path: str) -> list[Path]:
-    """The data files that a folder, a file or a glob stands for, on this machine, in the order in which Spark takes them."""
-    found: list[Path] = []
-    for name in globbing.glob(_plain(path)):
-        entry = Path(name)
-        found += [entry] if entry.is_file() else [file for file in entry.rglob("*") if file.is_file()]
-    seen = [file for file in found if not any(part.startswith(("_", ".")) for part in file.parts[1:][-3:])]
-    return sorted(set(seen), key=lambda file: (file.stat().st_mtime_ns, str(file)))
-
-
-def _plain(path: str) -> str:
-    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
-
-
-def _files(spark: SparkSession, source: FilesSource, max_rows: int) -> DataFrame:
-    schema = schema_of(spark, source)
+def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int) -> DataFrame:
+    schema = schema_of(spark, source, known)
     clash = [name for name in schema.names if name.lower() in (*SOURCE_COLUMNS, _CORRUPT)]
     if clash:
         raise InvalidRequest(f"the source has columns that Headgate adds itself: {', '.join(clash)}; nothing was read")
-    reader = spark.readStream.format(source.format).options(**source.options)
-    for option, value in _pace(source, max_rows).items():
-        if option not in source.options:
-            reader = reader.option(option, value)
+    reader = spark.readStream.format(source.format).options(**source.options).options(**NOTHING_PASSED_OVER)
+    for option, value in _pace(source, known, max_rows).items():
+        reader = reader.option(option, value)
+    read = schema
+    if known.there is not None:
+        # Spark's own reading of the names of folders drops files beside them in silence.
+        reader = reader.option("recursiveFileLookup", "true")
     if source.format == "json":
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
-        schema = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    frame = reader.schema(schema).load(source.path)
+        read = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    frame = reader.schema(read).load(spark_path(source.path))
     meta = "_metadata"
     # Parquet knows a row's index in its file. Lines of text do not, and a streaming query cannot number them: see `placed`.
     row = F.col(f"{meta}.row_index") if source.format == "parquet" else F.lit(None).cast("bigint")
@@ -162,51 +370,58 @@ def _files(spark: SparkSession, source: FilesSource, max_rows: int) -> DataFrame
     if source.format == "json":
         bad = F.when(F.col(_CORRUPT).isNotNull(), F.lit("is not a JSON record of the stated schema"))
         raw = F.col(_CORRUPT)
-    payload = [F.col(f"`{field.name}`") for field in schema.fields if field.name != _CORRUPT]
+    payload: list[Column] = []
+    folders = {name.lower(): name for name in known.folders}
+    for one in schema.fields:
+        own = F.col("`" + one.name.replace("`", "``") + "`")
+        if one.name.lower() in folders:
+            own, misfit = _of_folder(folders[one.name.lower()], one, own, base_of(source.path))
+            bad = F.coalesce(bad, misfit)
+        payload.append(own.alias(one.name))
     return frame.select(*payload, order.alias(ORDER), place.alias(POSITION), bad.alias(BAD), raw.alias(RAW))
+
+
+def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[Column, Column]:
+    """A column's value by the file's folder `name=value`, else by the record itself; and why it does not fit."""
+    depth = len([part for part in base.split("/") if part])
+    inner = F.regexp_replace("_metadata.file_path", f"^(file:)?/*([^/]+/){{{depth}}}", "/")
+    text = F.regexp_extract(inner, f".*/{re.escape(quote(name))}=([^/]*)/", 1)
+    has_folder = inner.rlike(f"/{re.escape(quote(name))}=[^/]*/")
+    decoded = F.url_decode(F.url_decode(F.regexp_replace(text, r"\+", "%252B")))
+    decoded = F.when(decoded != NO_VALUE, decoded)
+    value = decoded.try_cast(wanted.dataType)
+    misfit = F.when(
+        has_folder & decoded.isNotNull() & value.isNull(),
+        F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()} in the name of its folder"),
+    )
+    return F.when(has_folder, value).otherwise(own), misfit
 
 
 def _no_text() -> Column:
     return F.lit(None).cast("string")
 
 
-def _pace(source: FilesSource, max_rows: int) -> dict[str, str]:
+def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
     """How many files make a micro-batch, so that their rows stay within `max_rows` unless one file alone is above it."""
-    if not is_local(source.path):
+    if known.there is None:
         # Footers of a remote store cost a request each; a bound in bytes keeps the batch in the right order of magnitude.
         return {"maxBytesPerTrigger": str(max_rows * 100)}
-    largest = max((_rows_in(file, source.format) for file in local_files(source.path)), default=0)
+    if source.format == "parquet":
+        largest = known.footers.most_rows()
+    else:
+        sizes = {path: known.there.files[path].size_bytes for path in known.waiting()}
+        largest = max((_lines_of(path, size) for path, size in sizes.items()), default=0)
     return {"maxFilesPerTrigger": str(max(1, max_rows // max(1, largest)))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A file as it was when its rows were counted."""
-
-    path: Path
-    modified_ns: int
-    size_bytes: int
-
-
-_rows_seen: dict[_Seen, int] = {}
-
-
-def _rows_in(file: Path, kind: str) -> int:
-    """Rows of a file: Parquet says so in its footer, lines of text are estimated from the first megabyte."""
-    stat = file.stat()
-    key = _Seen(file, stat.st_mtime_ns, stat.st_size)
-    if key not in _rows_seen:
-        if kind == "parquet":
-            try:
-                rows = parquet.read_metadata(file).num_rows
-            except (OSError, ValueError):  # not Parquet: Spark will say so, with the file's name
-                rows = 0
-        else:
-            with file.open("rb") as lines:
-                sample = lines.read(LINE_SAMPLE_BYTES)
-            rows = sample.count(b"\n") * max(1, stat.st_size // max(1, len(sample))) + 1
-        _rows_seen[key] = rows
-    return _rows_seen[key]
+def _lines_of(path: str, size_bytes: int) -> int:
+    """Lines of a file, estimated from its first megabyte."""
+    try:
+        with open(path, "rb") as lines:
+            sample = lines.read(LINE_SAMPLE_BYTES)
+    except OSError:  # gone, or not to be read: Spark will say so
+        return 0
+    return sample.count(b"\n") * max(1, size_bytes // max(1, len(sample))) + 1
 
 
 def _kafka(spark: SparkSession, source: KafkaSource, max_rows: int) -> DataFrame:

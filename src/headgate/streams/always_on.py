@@ -26,7 +26,7 @@ from headgate.delta.s3_errors import refusal
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn, TurnNotGranted, Unavailable
 from headgate.logs import working
 from headgate.spark.checkpoint import Checkpoint, location_of, option_of
-from headgate.spark.sources import records_gone
+from headgate.spark.sources import source_trouble
 from headgate.streams.job import Job
 from headgate.streams.keeping_up import keeping_up
 from headgate.streams.supervisor import RunReport, failed, leave_failures_to_us
@@ -153,7 +153,7 @@ class RunningQuery:
                 self._on_batch(batch, batch_id)
             except BaseException as error:
                 if self.query.isActive or isinstance(error, LostTurn):
-                    self._error = self._error or records_gone(error) or refusal(error) or error
+                    self._error = self._error or source_trouble(error) or refusal(error) or error
                 else:
                     self._is_stopped = True  # that it was stopped has ended the wait, or the work, of this batch
                 raise

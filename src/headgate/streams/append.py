@@ -9,7 +9,7 @@ from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.statement import Operation
@@ -376,8 +376,10 @@ class AppendStream:
                         ]
                     )
                 continue
-            value = column(field.name)
-            kept[wanted.name], misfit = fitted(value, field.dataType, wanted)
+            value, kind = column(field.name), field.dataType
+            if self._spec.on_new_column == "ignore":
+                value, kind = self._without_new_fields(field.name, value, kind, wanted.dataType)
+            kept[wanted.name], misfit = fitted(value, kind, wanted)
             checks.append(misfit)
         self._extra(given, kept)
         return kept, checks
@@ -400,10 +402,43 @@ class AppendStream:
                 ]
             )
         for field in given.values():
-            if field.name not in self._noticed:
-                self._noticed.add(field.name)
-                text = f"the source has a column that the table lacks, and that is left out: {field.name}"
-                self._context.events.emit(Noticed(job=self._spec.name, text=text))
+            self._leave_out(field.name)
+
+    def _leave_out(self, name: str) -> None:
+        """Says once of a column, or of a field by its dotted name, that it is left out."""
+        if name not in self._noticed:
+            self._noticed.add(name)
+            text = f"the source has a column that the table lacks, and that is left out: {name}"
+            self._context.events.emit(Noticed(job=self._spec.name, text=text))
+
+    def _without_new_fields(
+        self, name: str, value: Column, given: DataType, wanted: DataType
+    ) -> tuple[Column, DataType]:
+        """A value without the fields that the table's column lacks, at any depth, and its type then."""
+        match given, wanted:
+            case StructType(), StructType():
+                types = {field.name.lower(): field.dataType for field in wanted.fields}
+                parts, fields = [], []
+                for field in given.fields:
+                    at = f"{name}.{field.name}"
+                    if field.name.lower() not in types:
+                        self._leave_out(at)
+                        continue
+                    part, kind = self._without_new_fields(
+                        at, value.getField(field.name), field.dataType, types[field.name.lower()]
+                    )
+                    parts.append(part.alias(field.name))
+                    fields.append(StructField(field.name, kind, field.nullable))
+                if StructType(fields) == given or not parts:
+                    return value, given
+                return F.when(value.isNotNull(), F.struct(*parts)), StructType(fields)
+            case ArrayType(elementType=one), ArrayType(elementType=other):
+                _, kind = self._without_new_fields(name, F.lit(None), one, other)
+                if kind == one:
+                    return value, given
+                items = F.transform(value, lambda item: self._without_new_fields(name, item, one, other)[0])
+                return items, ArrayType(kind, given.containsNull)
+        return value, given
 
     def _key_checks(self) -> list[Column]:
         if self._append.on_duplicate != "keep_first":

@@ -446,6 +446,10 @@ class QueryWork:
         self._job.run_batch(turn, batch, batch_id)
         return 0
 
+    def drained(self) -> tuple[str, ...]:
+        """Nothing: what the user's query reads is not known here."""
+        return ()
+
     def has_sweep_work(self) -> bool:
         return False
 

@@ -12,14 +12,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.checks.disk import is_taken, local_path
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, Version
-from headgate.core.spec import Append, Erase, Maintain, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, FilesSource, Maintain, Mutate, StreamSpec, TableSpec
 from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
+from headgate.spark.checkpoint import Checkpoint
 from headgate.spark.log_stores import log_store_of
-from headgate.spark.sources import placed, read_stream
+from headgate.spark.source_files import Taken, passed_over
+from headgate.spark.sources import Known, file_trouble, left_out_columns, placed, read_stream, require_files
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
 from headgate.streams.isolating import may_be_of_a_row, without_raising
@@ -45,6 +47,9 @@ class StreamWork:
         self._coordinator_id, self._coordinator = coordinator_id, coordinator
         self._kind = kind_of(spec, table, context)
         self._is_governed = False
+        self._source = _known(spec)
+        self._told: set[tuple[str, str]] = set()
+        self._required: int | None = None
 
     @property
     def checkpoint(self) -> str | None:
@@ -113,7 +118,14 @@ class StreamWork:
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
         assert self._spec.source is not None, "only streams with a source have a query"
         assert self._spec.checkpoint is not None, "a stream with a source has a checkpoint"
-        frame = read_stream(self._context.session, self._spec.source, max_rows_per_batch=self._spec.max_rows_per_batch)
+        self._required = None
+        is_files = isinstance(self._spec.source, FilesSource)
+        Checkpoint(self._context.session, self._spec.checkpoint).refuse_damage("files" if is_files else "kafka")
+        frame = read_stream(
+            self._context.session, self._spec.source, self._source, max_rows_per_batch=self._spec.max_rows_per_batch
+        )
+        for text in left_out_columns(self._spec.source, self._source):
+            self._tell("column", text, text)
         writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
@@ -130,9 +142,9 @@ class StreamWork:
         if self.is_computed_ahead:
             with self._computing():
                 try:
-                    self._kind.stage(self._placed(batch), batch_id, before=before)
+                    self._kind.stage(self._placed(batch, batch_id), batch_id, before=before)
                 except JVM_ERRORS as error:
-                    if not may_be_of_a_row(error):
+                    if not self._may_be_of_a_row(error):
                         raise  # else the batch is computed in its turn, where the record is found
 
     def known(self) -> object:
@@ -143,17 +155,21 @@ class StreamWork:
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
         with self._computing():
-            placed_batch = self._placed(batch)
+            placed_batch = self._placed(batch, batch_id)
             try:
                 result = self._kind.run_batch(turn, placed_batch, batch_id)
             except JVM_ERRORS as error:
-                marked = without_raising(placed_batch, self._kind.evaluated) if may_be_of_a_row(error) else None
+                marked = without_raising(placed_batch, self._kind.evaluated) if self._may_be_of_a_row(error) else None
                 if marked is None:
                     raise
                 result = self._kind.run_batch(turn, marked, batch_id)
         if not self._is_governed and self._context.log.head(self._context.target) >= 0:
             self._govern()
         return result.rows_written
+
+    def _may_be_of_a_row(self, error: BaseException) -> bool:
+        assert self._spec.source is not None, "only streams with a source have batches"
+        return may_be_of_a_row(error) and file_trouble(error, self._spec.source) is None
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -164,10 +180,35 @@ class StreamWork:
                 f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
                 advice="See which key of the file it is with: headgate check",
             ) from error
+        except Exception as error:
+            known = None if self._spec.source is None else file_trouble(error, self._spec.source)
+            if known is None:
+                raise
+            raise known from error
 
-    def _placed(self, batch: DataFrame) -> DataFrame:
+    def _placed(self, batch: DataFrame, batch_id: int) -> DataFrame:
         assert self._spec.source is not None, "only streams with a source have batches"
+        if self._required != batch_id:
+            require_files(self._spec.source, self._source, self._spec.checkpoint, batch_id)
+            self._required = batch_id
         return placed(batch, self._spec.source)
+
+    def drained(self) -> tuple[str, ...]:
+        there, taken = self._source.there, self._source.taken
+        if there is None:
+            return ()
+        found = passed_over(there, None if taken is None else taken.refresh().files, is_drained=True)
+        for one in found:
+            new = [path for path in one.files if (one.reason, path) not in self._told]
+            if new:
+                self._tell(one.reason, str(one), *one.files)
+        return tuple(map(str, found))
+
+    def _tell(self, reason: str, text: str, *names: str) -> None:
+        """Says something of the source, once for each name."""
+        if any((reason, name) not in self._told for name in names):
+            self._told.update((reason, name) for name in names)
+            self._notice(text)
 
     def has_sweep_work(self) -> bool:
         return self._kind.has_sweep_work()
@@ -195,6 +236,12 @@ class StreamWork:
 
     def _notice(self, text: str) -> None:
         self._context.events.emit(Noticed(job=self._spec.name, text=text))
+
+
+def _known(spec: StreamSpec) -> Known:
+    """Nothing yet of the source; with the files that Spark's log says were taken, where it can be read as a file."""
+    path = None if spec.checkpoint is None else local_path(spec.checkpoint)
+    return Known(taken=None if path is None or not isinstance(spec.source, FilesSource) else Taken(path))
 
 
 def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> StreamKind:

@@ -32,7 +32,7 @@ from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, StoreUn
 from headgate.logs import working
 from headgate.ports import TableLog
 from headgate.spark.checkpoint import Checkpoint
-from headgate.spark.sources import records_gone
+from headgate.spark.sources import source_trouble
 from headgate.streams.keeping_up import keeping_up
 from headgate.streams.turn_jobs import TurnJobs
 from headgate.streams.work import Work
@@ -65,6 +65,8 @@ class RunReport:
     gave_up: int = 0
     sweeps: int = 0
     versions: dict[str, list[int]] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+    """What of the source was not read, as of the last look: a sentence for each reason, with the number of files and some names."""
 
     def add(self, turn: HeldTurn) -> None:
         """Counts a turn that has ended."""
@@ -332,6 +334,8 @@ class Supervisor:
             self._query = None
         if failure is None or isinstance(failure, _TurnLimit):
             self._close_turn(None)
+            if failure is None:
+                self.report.passed_over = self._work.drained()
             return failure is not None
         self._close_turn(failure)
         raise failure
@@ -399,7 +403,7 @@ class Supervisor:
             self.report.rows += rows
         except BaseException as error:
             # A turn that was lost stops the query; what our function then meets in the middle of its work is not the reason.
-            self._error = self._error or records_gone(error) or refusal(error) or error
+            self._error = self._error or source_trouble(error) or refusal(error) or error
             raise
 
     # ------------------------------------------------------------------------------------------------ sweep, idle
@@ -458,7 +462,7 @@ def failed(error: StreamingQueryException) -> BaseException:
     text = str(error)
     if "Concurrent" in text and "update to the log" in text:
         return CheckpointMismatch("another run uses the same checkpoint; this one stopped")
-    known = records_gone(error) or refusal(error)
+    known = source_trouble(error) or refusal(error)
     if known is not None:
         return known
     first: Any = text.strip().splitlines()[0] if text.strip() else "no reason given"

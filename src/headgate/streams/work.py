@@ -68,6 +68,10 @@ class Work(Protocol):
         """Writes one micro-batch in the turn; idempotent under its tokens. The rows taken from the source."""
         ...
 
+    def drained(self) -> tuple[str, ...]:
+        """What of the source was passed over, a sentence for each reason; called when a query has read all there is."""
+        ...
+
     def has_sweep_work(self) -> bool:
         """Whether something kept from earlier batches must be tested against what has come since."""
         ...

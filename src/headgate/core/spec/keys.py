@@ -119,7 +119,8 @@ TABLE_SECTION = Section(
 FILES = Key(
     name="files",
     kind=Location(),
-    meaning="A folder, a file or a glob. Files are taken whole, in the order of their arrival. Either this or `kafka`.",
+    meaning="A folder with all below it, a file or a glob. Files are taken whole, in the order of their times. Names of folders "
+    "`name=value` give columns. A path that is there as it is written is no glob. Either this or `kafka`.",
     example='"./in/ingest"',
 )
 FORMAT: Key[FileFormat] = Key(

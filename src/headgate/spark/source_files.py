@@ -1,0 +1,396 @@
+"""The files of a source on this machine's disk: what Spark sees, what it passes over, and what a stream has taken. Needs no Spark.
+
+Spark's file source skips files in silence: hidden names, and a file that was rewritten under a name that it has taken. Its log
+of files (`sources/0` in a checkpoint) says what was taken, so the difference can be counted and named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from pathlib import Path
+from typing import Literal
+from urllib.parse import unquote
+
+from headgate.errors import Corrupt, Unavailable
+
+MAGIC = re.compile(r"[\\{}\[\]*?]")
+"""What makes a path a glob for Hadoop."""
+COPYING = "._COPYING_"
+SPARK_METADATA = "_spark_metadata"
+HIDDEN_SHOWN_MAX = 3
+LOG_VERSION = "v1"
+_MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|\..*\.crc|\.DS_Store")
+"""Files beside data that never hold records: markers of jobs that ended, and checksums."""
+
+Reason = Literal["rewritten", "hidden", "link", "unread", "waiting", "empty"]
+WORDS: Mapping[Reason, tuple[str, str]] = {
+    "rewritten": (
+        "rewritten after the stream had read them; what they hold now was not read",
+        "Give what is new a name of its own",
+    ),
+    "hidden": (
+        "hidden by their name or their folder's (_NAME, .NAME, NAME._COPYING_) and not read",
+        "Rename them if they hold records",
+    ),
+    "link": ("links that lead nowhere, and not read", "Restore what they lead to"),
+    "unread": ("passed over by Spark and not read", "Give them new names, or move them out of the source"),
+    "waiting": ("not read yet", "The next run of the stream reads them"),
+    "empty": ("without a byte, and read as files without records", "Give a file that was filled later a new name"),
+}
+"""Reason → what is said of such files, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A file as it was when it was looked at."""
+
+    modified_ns: int
+    size_bytes: int
+
+    @property
+    def modified_ms(self) -> int:
+        """As Spark's log of files has it."""
+        return self.modified_ns // 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The files that a source stands for, by their paths."""
+
+    files: Mapping[str, FileState] = field(default_factory=dict)
+    """Those that Spark sees."""
+    hidden: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    """Links that lead nowhere."""
+
+    def in_order(self) -> list[str]:
+        """The files that Spark sees, in the order in which it takes them."""
+        return sorted(self.files, key=lambda path: (self.files[path].modified_ms, path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassedOver:
+    """Files of a source that are not read, or not as they are now; for one reason."""
+
+    reason: Reason
+    files: tuple[str, ...]
+
+    def __str__(self) -> str:
+        words, advice = WORDS[self.reason]
+        shown = ", ".join(printable(path) for path in self.files[:HIDDEN_SHOWN_MAX])
+        more = len(self.files) - HIDDEN_SHOWN_MAX
+        of = f"{len(self.files):,} file{'s' if len(self.files) != 1 else ''} of the source"
+        return f"{of}: {words}: {shown}{f' and {more:,} more' if more > 0 else ''}. {advice}"
+
+
+def printable(path: str) -> str:
+    """A path without characters that would move a terminal's cursor."""
+    return "".join(char if char.isprintable() else "?" for char in path)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether Spark passes over a file or folder of this name."""
+    if name.startswith(("_metadata", "_common_metadata")):
+        return False
+    return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith(COPYING)
+
+
+# ------------------------------------------------------------------------------------------------------------- paths
+
+
+def plain(path: str) -> str:
+    """A path of this machine's disk without `file:`."""
+    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
+
+
+def is_local(path: str) -> bool:
+    """Whether the path is of this machine's file system."""
+    return path.startswith("file:") or ("://" not in path and not path.startswith(("hdfs:", "viewfs:", "s3a:")))
+
+
+def is_glob(path: str) -> bool:
+    """Whether the path stands for what matches it. A path that is there as it is written is no glob."""
+    return MAGIC.search(path) is not None and not (is_local(path) and os.path.lexists(plain(path)))
+
+
+def base_of(path: str) -> str:
+    """The folder below which a source's files lie: the source itself, or the part of it before the first wildcard."""
+    whole = plain(path) if is_local(path) else path
+    if not is_glob(path):
+        return os.path.dirname(whole) if is_local(path) and os.path.isfile(whole) else whole
+    kept = []
+    for part in whole.split("/"):
+        if MAGIC.search(part):
+            break
+        kept.append(part)
+    return "/".join(kept) or "/"
+
+
+def spark_path(path: str) -> str:
+    """The path as Spark's file source has to be given it.
+
+    Spark takes a path with a special character for a glob, and cannot stream from one file that is not named by a glob.
+    """
+    if not is_local(path) or is_glob(path):
+        return path
+    whole = plain(path)
+    escaped = MAGIC.sub(lambda found: "\\" + found[0], whole)
+    if escaped == whole and os.path.isfile(whole):
+        folder, name = os.path.split(whole)
+        return f"{folder.rstrip('/')}/[{name[0]}]{name[1:]}"
+    return escaped
+
+
+def globbed(pattern: str) -> list[str]:
+    """What a glob of Hadoop matches on this machine's disk: `*`, `?`, `[a-z]`, `[^a]`, `{a,b}` and `\\` before a character."""
+    found: set[str] = set()
+    for one in _alternatives(pattern):
+        at = ["/"]
+        for part in [part for part in one.split("/") if part]:
+            at = [path for folder in at for path in _matching(folder, part)]
+        found.update(at)
+    return sorted(found)
+
+
+def _matching(folder: str, part: str) -> Iterator[str]:
+    if MAGIC.search(part) is None:
+        if os.path.lexists(os.path.join(folder, part)):
+            yield os.path.join(folder, part)
+        return
+    tokens = re.findall(r"\\.|\[(?:\\.|[^\]\\])+\]|.", part, flags=re.DOTALL)
+    expression = "".join(_expression(token) for token in tokens)
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    for name in names:
+        if re.fullmatch(expression, name, flags=re.DOTALL):
+            yield os.path.join(folder, name)
+
+
+def _expression(token: str) -> str:
+    if token in "*?":
+        return ".*" if token == "*" else "."
+    if token.startswith("\\") and len(token) == 2:
+        return re.escape(token[1])
+    if token.startswith("[") and len(token) > 2:
+        return translate(token.replace("[^", "[!").replace("\\", "")).removeprefix("(?s:").rpartition(")")[0]
+    return re.escape(token)
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """The patterns that `{a,b}` stands for."""
+    depth, start = 0, -1
+    cuts: list[int] = []
+    place = 0
+    while place < len(pattern):
+        char = pattern[place]
+        if char == "\\":
+            place += 2
+            continue
+        if char == "{":
+            if depth == 0:
+                start = place
+            depth += 1
+        elif char == "," and depth == 1:
+            cuts.append(place)
+        elif char == "}" and depth:
+            depth -= 1
+            if depth == 0:
+                edges = [start, *cuts, place]
+                middles = [pattern[edges[i] + 1 : edges[i + 1]] for i in range(len(edges) - 1)]
+                rest = pattern[place + 1 :]
+                return [one for middle in middles for one in _alternatives(pattern[:start] + middle + rest)]
+        place += 1
+    return [pattern]
+
+
+# ----------------------------------------------------------------------------------------------------------- listing
+
+
+def listing(path: str) -> Listing:
+    """The files of a source on this machine's disk, at any depth; one pass.
+
+    Raises:
+        Unavailable: a folder cannot be read.
+    """
+    files: dict[str, FileState] = {}
+    hidden: list[str] = []
+    links: list[str] = []
+    for root in globbed(plain(path)) if is_glob(path) else [plain(path)]:
+        if os.path.isdir(root):
+            _walk(root, files, hidden, links, is_below_hidden=False)
+        else:
+            _note(root, os.path.basename(root), files, hidden, links, is_below_hidden=False)
+    return Listing(files=files, hidden=tuple(sorted(hidden)), links=tuple(sorted(links)))
+
+
+def _walk(
+    folder: str, files: dict[str, FileState], hidden: list[str], links: list[str], *, is_below_hidden: bool
+) -> None:
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if is_below_hidden:
+            return
+        raise _unreadable(folder, error) from error
+    for entry in entries:
+        if entry.is_dir():
+            if entry.name == SPARK_METADATA or entry.name == "_delta_log":
+                continue
+            _walk(entry.path, files, hidden, links, is_below_hidden=is_below_hidden or is_hidden(entry.name))
+        else:
+            _note(entry.path, entry.name, files, hidden, links, is_below_hidden=is_below_hidden)
+
+
+def _note(
+    path: str, name: str, files: dict[str, FileState], hidden: list[str], links: list[str], *, is_below_hidden: bool
+) -> None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            links.append(path)
+        return
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not stat.S_ISREG(found.st_mode):
+        return
+    if not is_below_hidden and not is_hidden(name):
+        files[path] = FileState(found.st_mtime_ns, found.st_size)
+    elif not _MARKERS.fullmatch(name) and found.st_size:
+        hidden.append(path)
+
+
+def _unreadable(path: str, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"the source cannot be read: {error.strerror}; nothing was read",
+        advice="Give the user of this process the right to read it",
+        path=printable(path),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- taken
+
+
+class Taken:
+    """The files that a stream has planned or read, by Spark's own log in its checkpoint; read again only where it grew."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / "sources" / "0"
+        self.files: dict[str, int] = {}
+        """Path → time of modification in ms, as Spark saw it."""
+        self._read: set[int] = set()
+        self._batches: dict[int, list[str]] = {}
+
+    def refresh(self) -> Taken:
+        """Reads what was added since.
+
+        Raises:
+            Corrupt: it is no log of files.
+        """
+        try:
+            names = os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return self
+        except OSError as error:
+            raise _unreadable(str(self._folder), error) from error
+        compacts = [int(name[: -len(".compact")]) for name in names if re.fullmatch(r"\d+\.compact", name)]
+        since = max(compacts, default=-1)
+        if since >= 0 and since not in self._read:
+            self._take(f"{since}.compact")
+            self._read.update(range(since + 1))
+        for batch in sorted(int(name) for name in names if name.isdecimal()):
+            if batch > since and batch not in self._read:
+                self._take(str(batch))
+                self._read.add(batch)
+        return self
+
+    def of_batch(self, batch: int) -> list[str]:
+        """The files of a batch of the query, as its offsets say; empty where Spark has cleaned these away."""
+        last, before = self._offset(batch), self._offset(batch - 1) if batch else -1
+        if last is None:
+            return []
+        first = last if before is None else before + 1
+        return [path for one in range(first, last + 1) for path in self._batches.get(one, ())]
+
+    def _offset(self, batch: int) -> int | None:
+        try:
+            text = (self._folder.parent.parent / "offsets" / str(batch)).read_text(encoding="utf-8")
+            return int(json.loads(text.splitlines()[2])["logOffset"])
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return None
+
+    def newest(self, count: int) -> list[str]:
+        """The files that were taken last."""
+        return [path for batch in sorted(self._batches)[-count:] for path in self._batches[batch]][-count:]
+
+    def _take(self, name: str) -> None:
+        path = self._folder / name
+        batches: dict[int, list[str]] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            if lines[0] != LOG_VERSION:
+                raise ValueError(f"its first line is not {LOG_VERSION}")
+            for line in lines[1:]:
+                if not line:
+                    continue
+                entry = json.loads(line)
+                file, batch = of_uri(str(entry["path"])), int(entry["batchId"])
+                self.files[file] = int(entry["timestamp"])
+                batches.setdefault(batch, []).append(file)
+        except FileNotFoundError:
+            return  # compacted meanwhile
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Corrupt(
+                "the checkpoint's log of files is damaged; nothing was read and nothing was written",
+                advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+                path=path,
+            ) from error
+        except OSError as error:
+            raise _unreadable(str(path), error) from error
+        self._batches.update(batches)  # a compacted file has all of each batch
+
+
+def of_uri(uri: str) -> str:
+    """The path of a `file:` URI as Spark writes it; another URI as it is."""
+    return unquote("/" + uri.removeprefix("file:").lstrip("/")) if uri.startswith("file:") else uri
+
+
+# -------------------------------------------------------------------------------------------------------- comparison
+
+
+def passed_over(there: Listing, taken: Mapping[str, int] | None, *, is_drained: bool) -> list[PassedOver]:
+    """What of a source is not read, or is not read as it is now.
+
+    Args:
+        there: The source's files.
+        taken: Path → time of modification in ms of what the stream has taken, looked at after `there`; None if not known.
+        is_drained: The stream has read all that Spark gave it since `there`: a file that was not taken was passed over.
+    """
+    rewritten, unread = [], []
+    if taken is not None:
+        for path, state in there.files.items():
+            at_ms = taken.get(path)
+            if at_ms is None:
+                unread.append(path)
+            elif at_ms != state.modified_ms:
+                rewritten.append(path)
+    unread = [path for path in unread if os.path.exists(path)]
+    empty = [path for path, state in there.files.items() if state.size_bytes == 0]
+    found: list[tuple[Reason, Sequence[str]]] = [
+        ("rewritten", rewritten),
+        ("unread" if is_drained else "waiting", unread),
+    ]
+    found += [("hidden", there.hidden), ("link", there.links), ("empty", empty)]
+    return [PassedOver(reason=reason, files=tuple(sorted(files))) for reason, files in found if files]

@@ -1,0 +1,167 @@
+"""What of a source's files is not read is found out from a listing and from Spark's log of files, without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from headgate.errors import Corrupt
+from headgate.spark.source_files import (
+    Listing,
+    PassedOver,
+    Taken,
+    base_of,
+    globbed,
+    is_glob,
+    listing,
+    passed_over,
+    spark_path,
+)
+from headgate.spark.source_schema import folder_columns, folder_values
+
+
+def write(root: Path, name: str, text: str = "x") -> str:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return str(path)
+
+
+def log_file(checkpoint: Path, name: str, *entries: tuple[str, int, int]) -> None:
+    """A file of Spark's log: path, time of modification in ms, batch."""
+    folder = checkpoint / "sources" / "0"
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"path": path, "timestamp": at, "batchId": batch}) for path, at, batch in entries]
+    (folder / name).write_text("\n".join(["v1", *lines]))
+
+
+def reasons(found: list[PassedOver]) -> dict[str, list[str]]:
+    return {one.reason: [os.path.basename(path) for path in one.files] for one in found}
+
+
+def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_path: Path) -> None:
+    """Rewritten, hidden by name or folder, a link that leads nowhere, without a byte, not taken; markers of jobs are not named."""
+    source = tmp_path / "in"
+    for name in ("read", "rewritten", "late"):
+        write(source, name)
+    for name in ("_hidden", ".hidden", "copy._COPYING_", "_temporary/0/part", "_SUCCESS", ".read.crc"):
+        write(source, name)
+    write(source, "empty", "")
+    (source / "link").symlink_to(source / "nowhere")
+    there = listing(str(source))
+    taken = {str(source / name): there.files[str(source / name)].modified_ms for name in ("read", "rewritten", "empty")}
+    taken[str(source / "rewritten")] -= 1
+    taken[str(source / "gone")] = 1
+    found = passed_over(there, taken, is_drained=True)
+    assert reasons(found) == {
+        "rewritten": ["rewritten"],
+        "unread": ["late"],
+        "hidden": [".hidden", "_hidden", "part", "copy._COPYING_"],
+        "link": ["link"],
+        "empty": ["empty"],
+    }
+    assert "unread" not in reasons(passed_over(there, taken, is_drained=False))
+    assert str(next(one for one in found if one.reason == "hidden")).startswith("4 files of the source: hidden")
+
+
+def test_a_name_cannot_move_the_cursor_of_a_terminal(tmp_path: Path) -> None:
+    """Control characters of a file's name are not printed."""
+    write(tmp_path / "in", "_a\x1b[2Jb")
+    (said,) = passed_over(listing(str(tmp_path / "in")), {}, is_drained=True)
+    assert "\x1b" not in str(said)
+    assert "_a?[2Jb" in str(said)
+
+
+def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tmp_path: Path) -> None:
+    """Names are decoded; a file that is compacted between two looks changes nothing."""
+    log_file(tmp_path, "0", ("file:///in/a%20b%25.json", 10, 0))
+    taken = Taken(tmp_path).refresh()
+    assert taken.files == {"/in/a b%.json": 10}
+    log_file(tmp_path, "1.compact", ("file:///in/a%20b%25.json", 10, 0), ("file:///in/c", 20, 1))
+    log_file(tmp_path, "2", ("file:///in/d", 30, 2))
+    assert taken.refresh().files == {"/in/a b%.json": 10, "/in/c": 20, "/in/d": 30}
+    assert Taken(tmp_path).refresh().files == taken.files
+    (tmp_path / "offsets").mkdir()
+    for batch, offset in enumerate((1, 2)):
+        (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{offset}}}')
+    assert taken.of_batch(0) == ["/in/a b%.json", "/in/c"]
+    assert taken.of_batch(1) == ["/in/d"]
+    assert taken.newest(2) == ["/in/c", "/in/d"]
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{", "v1\n[]", 'v1\n{"path": 3}', "v2\n", "v1\n" + "[" * 100_000])
+def test_a_damaged_log_of_files_is_named(tmp_path: Path, text: str) -> None:
+    """Whatever a power cut leaves, it is `Corrupt`, with the file and what to do."""
+    log_file(tmp_path, "0")
+    (tmp_path / "sources" / "0" / "0").write_text(text)
+    with pytest.raises(Corrupt, match="log of files is damaged") as refused:
+        Taken(tmp_path).refresh()
+    assert "--new-checkpoint" in refused.value.advice
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [
+        ("*.json", ["a.json", "b.json"]),
+        ("{a,c}*", ["a.json", "c[1]"]),
+        ("[!a].json", ["b.json"]),
+        ("[^a].json", ["b.json"]),
+        ("?.json", ["a.json", "b.json"]),
+        ("c\\[1\\]", ["c[1]"]),
+        ("{a,{b,x}}.json", ["a.json", "b.json"]),
+        ("*/z", ["z"]),
+    ],
+)
+def test_globs_are_those_of_hadoop(tmp_path: Path, pattern: str, names: list[str]) -> None:
+    """Braces, negated characters and escapes are read as Spark reads them."""
+    for name in ("a.json", "b.json", "c[1]", "d/z"):
+        write(tmp_path, name)
+    assert [os.path.basename(path) for path in globbed(f"{tmp_path}/{pattern}")] == names
+
+
+def test_a_path_that_is_there_as_it_is_written_is_no_glob(tmp_path: Path) -> None:
+    """A folder or file with special characters is read, and not what they would match."""
+    for name in ("in[1]/x", "in1/x", "a{b,c}.json", "one.json"):
+        write(tmp_path, name)
+    assert not is_glob(f"{tmp_path}/in[1]")
+    assert spark_path(f"{tmp_path}/in[1]") == f"{tmp_path}/in\\[1\\]"
+    assert list(listing(f"{tmp_path}/in[1]").files) == [f"{tmp_path}/in[1]/x"]
+    assert spark_path(f"file://{tmp_path}/one.json") == f"{tmp_path}/[o]ne.json"
+    assert is_glob(f"{tmp_path}/in[2]")
+    assert globbed(spark_path(f"{tmp_path}/a{{b,c}}.json")) == [f"{tmp_path}/a{{b,c}}.json"]
+    assert globbed(spark_path(f"{tmp_path}/one.json")) == [f"{tmp_path}/one.json"]
+
+
+def test_folders_give_columns_below_the_source_alone(tmp_path: Path) -> None:
+    """`name=value` above the source, or in a file's own name, is no column; values have one type together."""
+    base = base_of("/lake/env=prod/in/*/x")
+    assert base == "/lake/env=prod/in"
+    assert folder_values("/lake/env=prod/in/dt=2026-01-01/h=a%3Ab/k=v.json", base) == {"dt": "2026-01-01", "h": "a:b"}
+    kinds = folder_columns([f"{base}/dt=2026-01-0{n}/n={n}/c=0{n}x/f" for n in (1, 2)], base)
+    assert {name: kind.simpleString() for name, kind in kinds.items()} == {"dt": "date", "n": "int", "c": "string"}
+    assert folder_columns([f"{base}/dt=2026-02-30/f"], base)["dt"].simpleString() == "string"
+
+
+def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
+    """One pass over the folder, one look in a mapping for each file."""
+    for number in range(20):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for other in range(1000):
+            os.close(os.open(folder / f"{other}.json", os.O_CREAT | os.O_WRONLY))
+    began = time.perf_counter()
+    there = listing(str(tmp_path))
+    found = passed_over(there, {path: state.modified_ms for path, state in there.files.items()}, is_drained=True)
+    assert len(there.files) == 20_000
+    assert reasons(found).keys() == {"empty"}
+    assert time.perf_counter() - began < 10
+
+
+def test_nothing_is_found_where_nothing_is() -> None:
+    """An empty source, and one of which it is not known what was taken."""
+    assert passed_over(Listing(), {}, is_drained=True) == []
+    assert passed_over(Listing(), None, is_drained=True) == []

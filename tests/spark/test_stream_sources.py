@@ -1,0 +1,307 @@
+"""What a stream's source holds is read, or reported: every form of `files`, and everything that Spark's source skips in silence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+import headgate as hg
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest
+from headgate.inspect import sources_of, verify_pipeline
+from headgate.streams.supervisor import RunReport
+
+DAY_S = 86_400
+
+
+class Lake:
+    """A folder with sources, one table, and a pipeline on it."""
+
+    def __init__(self, session: SparkSession, root: Path) -> None:
+        self.session, self.root = session, root
+
+    def put(self, name: str, *, days_old: float = 0, **columns: Any) -> Path:
+        """A Parquet file, or lines of JSON."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if ".json" in name:
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+            path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        else:
+            parquet.write_table(pa.table(columns), path)
+        at = time.time() - days_old * DAY_S
+        os.utime(path, (at, at))
+        return path
+
+    def make(self, *streams: dict[str, Any]) -> hg.Pipeline:
+        """A pipeline of append streams, and of erase streams where `match` is given; of tables `t0`, `t1`, … by `table`."""
+        made = hg.Pipeline("p", storage=str(self.root / "_headgate"))
+        tables: dict[str, Any] = {}
+        for number, keys in enumerate(streams):
+            name = keys.pop("table", "t")
+            table = tables.get(name) or tables.setdefault(name, made.table(name, path=str(self.root / name)))
+            (table.erase if "match" in keys else table.append)(name=keys.pop("name", f"S{number}"), **keys)
+        return made
+
+    def run(self, *streams: dict[str, Any]) -> dict[str, RunReport]:
+        self.last = self.make(*[dict(keys) for keys in streams])
+        return self.last.run(until_idle=True, spark=self.session)
+
+    def rows(self, table: str = "t", *columns: str) -> list[tuple[Any, ...]]:
+        frame = self.session.read.format("delta").load(str(self.root / table))
+        return sorted((tuple(row) for row in frame.select(*(columns or frame.columns)).collect()), key=repr)
+
+    def built(self) -> Any:
+        return self.last.build(base_dir=str(self.root))
+
+
+@pytest.fixture
+def lake(session: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(session, tmp_path)
+
+
+def test_a_file_of_any_age_is_read(lake: Lake) -> None:
+    """Copies that keep their times come with times of long ago: rows are brought, and an erasure is carried out."""
+    streams = {"source": hg.files("in")}, {"source": hg.files("del"), "match": {"id": "id"}}
+    streams = tuple(
+        {**one, "source": hg.files(str(lake.root / at))} for one, at in zip(streams, ("in", "del"), strict=True)
+    )
+    lake.put("in/1.parquet", id=["a", "b", "c"])
+    lake.put("del/1.parquet", id=["a"])
+    lake.run(*streams)
+    lake.put("in/2.parquet", days_old=9, id=["late", "b"])
+    lake.put("in/3.parquet", days_old=9000, id=["older"])
+    lake.put("del/2.parquet", days_old=9, id=["b"])
+    reports = lake.run(*streams)
+    assert lake.rows() == [("c",), ("late",), ("older",)]
+    assert all(report.passed_over == () for report in reports.values())
+
+
+def test_every_form_of_a_path_is_read(lake: Lake) -> None:
+    """One file, a folder, a glob, a slash at the end, names with special characters, folders in folders, JSON and gzip."""
+    names = ["a b", "p%20q", "x[1]", "c{d,e}", "h#i", "plus+", "é", "s*r", "q?"]
+    for name in names:
+        lake.put(f"odd/{name}/f.parquet", id=[name])
+        lake.put(f"flat/{name}.parquet", id=[name])
+    lake.put("x1/f.parquet", id=["not meant"])
+    lake.put("x[1]/f.parquet", id=["meant"])
+    lake.put("one/a.parquet", id=["one"])
+    lake.put("one/b.parquet", id=["two"])
+    lake.put("j/a.json", id=["plain"])
+    lake.put("j/b.json.gz", id=["packed"])
+    (lake.root / "none").mkdir()
+    wanted: dict[str, tuple[Any, list[str]]] = {
+        "folder": (hg.files(f"{lake.root}/flat"), names),
+        "slash": (hg.files(f"{lake.root}/one/"), ["one", "two"]),
+        "nested": (hg.files(f"{lake.root}/odd"), names),
+        "file": (hg.files(f"{lake.root}/one/a.parquet"), ["one"]),
+        "uri": (hg.files(f"file:{lake.root}/one/b.parquet"), ["two"]),
+        "glob": (hg.files(f"{lake.root}/one/[ab].par*"), ["one", "two"]),
+        "braces": (hg.files(f"{lake.root}/{{one,none}}/*"), ["one", "two"]),
+        "literal": (hg.files(f"{lake.root}/x[1]"), ["meant"]),
+        "percent": (hg.files(f"{lake.root}/flat/p%20q.parquet"), ["p%20q"]),
+        "odd_file": (hg.files(f"{lake.root}/flat/c{{d,e}}.parquet"), ["c{d,e}"]),
+        "json": (hg.files_json(f"{lake.root}/j", schema="id STRING"), ["plain", "packed"]),
+        "gz": (hg.files_json(f"{lake.root}/j/b.json.gz", schema="id STRING"), ["packed"]),
+        "empty": (hg.files(f"{lake.root}/none", schema="id STRING"), []),
+    }
+    reports = lake.run(*({"name": name, "table": name, "source": source} for name, (source, _) in wanted.items()))
+    for name, (_, ids) in wanted.items():
+        if ids:
+            assert lake.rows(name) == sorted(((one,) for one in ids), key=repr), name
+        assert reports[name].passed_over == (), name
+    assert sources_of(lake.built()) == []
+
+
+def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(lake: Lake) -> None:
+    """Spark drops files beside such folders, and takes columns in another order when the first folder comes late."""
+    source = hg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING")
+    typed = hg.files(f"{lake.root}/typed")
+    (lake.root / "in").mkdir()
+    lake.put("typed/month=01/f.parquet", id=["a"])
+    streams = {"name": "In", "source": source}, {"name": "Typed", "table": "typed_t", "source": typed}
+    lake.run(*streams)
+    lake.put("in/plain.parquet", id=["plain"])
+    lake.put("in/dt=2026-01-01/f.parquet", id=["part"])
+    lake.put("in/dt=__HIVE_DEFAULT_PARTITION__/h=a%3Ab c/f.parquet", id=["null"])
+    lake.put("typed/month=02/f.parquet", id=["b"])
+    lake.run(*streams)
+    got = [(str(dt) if dt else None, key, h) for dt, key, h in lake.rows("t", "dt", "id", "h")]
+    assert sorted(got, key=repr) == [("2026-01-01", "part", None), (None, "null", "a:b c"), (None, "plain", None)]
+    assert lake.rows("typed_t") == [("a", 1), ("b", 2)]
+    lake.put("in/dt=yesterday/f.parquet", id=["bad"])
+    with pytest.raises(InvalidRequest, match="dt is not date in the name of its folder"):
+        lake.run(*streams)
+
+
+def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
+    """A column, and a field of a struct, of any file: with `add` in the table; with `ignore`, or a stated schema, reported."""
+    add = {"name": "Add", "source": hg.files(f"{lake.root}/in"), "on_new_column": "add"}
+    ignore = {"name": "Ignore", "table": "i", "source": hg.files(f"{lake.root}/in")}
+    stated = {
+        "name": "Stated",
+        "table": "s",
+        "source": hg.files(f"{lake.root}/in", schema="id STRING, at STRUCT<x: INT>"),
+    }
+    at = pa.struct([("x", pa.int32())])
+    lake.put("in/1.parquet", id=["a"], at=pa.array([{"x": 1}], at))
+    lake.run(add, ignore, stated)
+    wider = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+    lake.put("in/2.parquet", id=["b"], city=["Oslo"], at=pa.array([{"x": 2, "y": 3}], wider))
+    lake.put("in/3.parquet", id=["c"], at=pa.array([{"x": 4}], at))
+    told: list[str] = []
+    run = hg.pipelines.PipelineRun(  # type: ignore[attr-defined]
+        lake.make(dict(add), dict(ignore), dict(stated)).build(base_dir=str(lake.root)),
+        spark=lake.session,
+        watchers=[Told(told)],
+    )
+    run.run("until_idle")
+    assert lake.rows("t", "id", "city", "at.x", "at.y") == [
+        ("a", None, 1, None),
+        ("b", "Oslo", 2, 3),
+        ("c", None, 4, None),
+    ]
+    assert lake.rows("i", "id", "at.x") == lake.rows("s", "id", "at.x") == [("a", 1), ("b", 2), ("c", 4)]
+    for job in ("Ignore", "Stated"):
+        assert any(line.startswith(f"{job}:") and "city" in line for line in told), (job, told)
+        assert any(line.startswith(f"{job}:") and "at.y" in line for line in told), (job, told)
+
+
+class Told:
+    """Keeps what is noticed."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def emit(self, event: Any) -> None:
+        if type(event).__name__ == "Noticed":
+            self.lines.append(f"{event.job}: {event.text}")
+
+
+def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify(lake: Lake) -> None:
+    """Rewritten under its name, hidden, without a byte; a file that is rewritten fails `verify`."""
+    streams = [{"name": "In", "source": hg.files(f"{lake.root}/in")}]
+    for name in ("1", "2", "_hidden"):
+        lake.put(f"in/{name}.parquet", days_old=1, id=[name])
+    (lake.root / "in" / "zero.parquet").touch()
+    lake.run(*streams)
+    lake.put("in/1.parquet", id=["new"])
+    (report,) = lake.run(*streams).values()
+    assert lake.rows() == [("1",), ("2",)]
+    (status,) = sources_of(lake.built())
+    found = verify_pipeline(lake.built())
+    for said in (report.passed_over, tuple(map(str, status.not_read))):
+        assert [any(name in line for line in said) for name in ("1.parquet", "_hidden", "zero")] == [True] * 3, said
+    assert [one.where for one in found.violations] == ["In"]
+    assert "1.parquet" in found.violations[0].what
+    assert any("_hidden.parquet" in line for line in found.unchecked)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda lake: (lake.root / "in/bad.parquet").write_bytes(b"no Parquet"),
+            ["no whole Parquet file", "bad.parquet"],
+        ),
+        (
+            lambda lake: lake.put("in/bad.parquet", id=["b"], at=pa.array([1], pa.timestamp("ns"))),
+            ["nanoseconds", "bad.parquet", "column=at"],
+        ),
+        (
+            lambda lake: (lake.put("in/bad.parquet", id=[1]), lake.put("in/c.parquet", id=["c"])),
+            ["two types in one column", "column=id", "bad.parquet"],
+        ),
+        (lambda lake: _tear(lake.put("in/bad.parquet", id=["b" * 1000])), ["damaged", "bad.parquet"]),
+    ],
+    ids=["damaged", "nanoseconds", "two_types", "torn"],
+)
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
+    lake: Lake, spoil: Callable[[Lake], object], said: list[str]
+) -> None:
+    """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on."""
+    streams = [{"source": hg.files(f"{lake.root}/in")}]
+    lake.put("in/1.parquet", days_old=1, id=["a"])
+    lake.run(*streams)
+    spoil(lake)
+    with pytest.raises(HeadgateError) as refused:
+        lake.run(*streams)
+    assert refused.value.exit_code == 4, refused.value
+    assert all(word in str(refused.value) for word in said), refused.value
+    assert refused.value.advice
+    (lake.root / "in/bad.parquet").write_bytes(b"")
+    lake.run(*streams)
+    assert ("a",) in lake.rows("t", "id")
+
+
+def _tear(path: Path) -> None:
+    """A file whose footer is whole, and whose pages are not."""
+    data = bytearray(path.read_bytes())
+    data[4:60] = b"\xff" * 56
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("spoil", ["empty", "other", "cut", "files", "path"])
+def test_a_checkpoint_that_does_not_fit_is_one_clear_error(lake: Lake, spoil: str) -> None:
+    """Offsets that are empty, cut off or of Kafka, a damaged log of files, another folder: exit 4 and what to do."""
+    source = hg.files(f"{lake.root}/in")
+    lake.put("in/1.parquet", id=["1"])
+    lake.run({"name": "In", "source": source})
+    checkpoint = lake.root / "_headgate/checkpoints/In"
+    lake.put("in/2.parquet", id=["2"])
+    offsets = checkpoint / "offsets/0"
+    texts = {
+        "empty": "",
+        "other": offsets.read_text().rpartition("\n")[0] + '\n{"topic":{"0":12}}',
+        "cut": offsets.read_text()[:-5],
+    }
+    for crc in checkpoint.rglob(".*.crc"):
+        crc.unlink()
+    if spoil in texts:
+        offsets.write_text(texts[spoil])
+    elif spoil == "files":
+        (checkpoint / "sources/0/0").write_text("v1\n{")
+    else:
+        lake.put("elsewhere/1.parquet", id=["1"])
+        source = hg.files(f"{lake.root}/elsewhere")
+    with pytest.raises(Corrupt) as refused:
+        lake.run({"name": "In", "source": source})
+    assert refused.value.exit_code == 4
+    assert "checkpoint" in str(refused.value)
+    assert "--new-checkpoint" in refused.value.advice
+    assert "Exception" not in str(refused.value)
+    assert lake.rows() == [("1",)]
+
+
+def test_a_file_that_is_gone_before_it_was_read_stops_the_stream(lake: Lake) -> None:
+    """Spark leaves out a planned file that is not there; the stream stops until it is, or something empty is in its place."""
+    stream = {"name": "In", "source": hg.files(f"{lake.root}/in")}
+    path = lake.put("in/1.parquet", id=["a"])
+    with pytest.raises(Exception, match="no luck"):
+        lake.run({**stream, "columns": {"n": "cast(raise_error('no luck') AS INT)"}})
+    path.unlink()
+    lake.put("in/2.parquet", id=["b"])
+    good = {**stream, "columns": {"n": "1"}}
+    with pytest.raises(Corrupt, match="has lost 1 of the 1 files"):
+        lake.run(good)
+    path.touch()
+    lake.run(good)
+    assert lake.rows("t", "id") == [("b",)]
+
+
+def test_a_delta_table_is_no_source_of_files(lake: Lake) -> None:
+    """Its files hold deleted rows."""
+    lake.put("in/1.parquet", id=["a"])
+    lake.run({"source": hg.files(f"{lake.root}/in")})
+    with pytest.raises(InvalidRequest, match="is a Delta table"):
+        lake.run({"name": "Other", "table": "u", "source": hg.files(f"{lake.root}/t")})
