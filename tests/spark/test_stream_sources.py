@@ -305,3 +305,37 @@ def test_a_delta_table_is_no_source_of_files(lake: Lake) -> None:
     lake.run({"source": hg.files(f"{lake.root}/in")})
     with pytest.raises(InvalidRequest, match="is a Delta table"):
         lake.run({"name": "Other", "table": "u", "source": hg.files(f"{lake.root}/t")})
+
+
+def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> None:
+    """Spark drops a second value in a line, all of an array but its first element in Kafka, and fields that the schema lacks."""
+    lines = [
+        '{"id": "a", "n": {"x": 1}}',
+        "",
+        '{"id": "b"}{"id": "lost"}',
+        '{"id": "c"} and more',
+        '[{"id": "d"}, {"id": "lost"}]',
+        '{"id": "e", "id": "lost"}',
+        "null",
+        '"text"',
+        "{'id': 'f', 'city': 'Oslo', 'n': {'x': 2, 'y': 3}, 'tags': {'any': 1}, 'list': [{'k': 1, 'l': 2}]}",
+        '{"ID": "lost", "n": null}',
+    ]
+    path = lake.root / "in/a.json"
+    path.parent.mkdir()
+    path.write_text("\ufeff" + "\n".join(lines))
+    schema = "id STRING, n STRUCT<x: INT>, tags MAP<STRING, INT>, list ARRAY<STRUCT<k: INT>>"
+    source = hg.files_json(f"{lake.root}/in", schema=schema)
+    (report,) = lake.run({"name": "In", "source": source, "on_bad_record": "dead_letter"}).values()
+    assert lake.rows("t", "id", "n.x") == [("a", 1), ("f", 2), (None, None)]
+    letters = lake.session.read.format("delta").load(str(lake.root / "_headgate/dead_letters/In"))
+    assert sorted((row.raw[:12], row.reason) for row in letters.collect()) == [
+        ('"text"', "is not a JSON record of the stated schema"),
+        ('[{"id": "d"}', "is a JSON array, and not one record"),
+        ("null", "is not a JSON record of the stated schema"),
+        ('{"id": "b"}{', "has more behind its first JSON value"),
+        ('{"id": "c"} ', "has more behind its first JSON value"),
+        ('{"id": "e", ', "has a field twice"),
+    ]
+    named = [line.rpartition(": ")[2] for line in report.passed_over]
+    assert named == ["ID", "city", "list.l", "n.y"]

@@ -7,11 +7,13 @@ topic/partition/offset), `_hg_bad` (why the record did not parse, null if it did
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -23,6 +25,7 @@ from headgate.core.spec import FilesSource, KafkaSource, Source
 from headgate.delta.s3_errors import texts_of
 from headgate.errors import Corrupt, Fault, HeadgateError, InvalidRequest, LostTurn, Unavailable
 from headgate.spark.source_files import (
+    FileState,
     Listing,
     Taken,
     base_of,
@@ -42,7 +45,8 @@ RECORD = "_hg_record"
 SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW, RECORD)
 KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
 """What Spark says where offsets of a checkpoint, or of a plan, are gone."""
-_CORRUPT = "_hg_corrupt"
+_CORRUPT, _TEXT, _VALUE = "_hg_corrupt", "_hg_text", "_hg_value"
+_NUMBERS = itertools.count()
 LINE_SAMPLE_BYTES = 1 << 20
 TAKEN_FOOTERS_MAX = 100
 """Of so many files that were taken last the columns are known, beside those of the files that are waiting."""
@@ -67,6 +71,10 @@ class Known:
     footers: Footers = field(default_factory=Footers)
     folders: Mapping[str, DataType] = field(default_factory=dict)
     """Columns that folders `name=value` give, as of the last look."""
+    lines: dict[str, tuple[FileState, int]] = field(default_factory=dict)
+    """Files of text that are waiting → how they were when their lines were estimated, and the lines."""
+    records: JsonRecords | None = None
+    """What is left out of records of JSON."""
 
     def waiting(self) -> list[str]:
         """The source's files that are not taken yet."""
@@ -117,7 +125,7 @@ def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_p
             looked_at(source, known)
             return _files(spark, source, known, max_rows_per_batch)
         case KafkaSource():
-            return _kafka(spark, source, max_rows_per_batch)
+            return _kafka(spark, source, known, max_rows_per_batch)
 
 
 def require_files(source: Source, known: Known, checkpoint: str | None, batch_id: int) -> None:
@@ -341,20 +349,27 @@ def placed(batch: DataFrame, source: Source) -> DataFrame:
 
 def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int) -> DataFrame:
     schema = schema_of(spark, source, known)
-    clash = [name for name in schema.names if name.lower() in (*SOURCE_COLUMNS, _CORRUPT)]
+    clash = [name for name in schema.names if name.lower() in (*SOURCE_COLUMNS, _CORRUPT, _TEXT, _VALUE)]
     if clash:
         raise InvalidRequest(f"the source has columns that Headgate adds itself: {', '.join(clash)}; nothing was read")
     reader = spark.readStream.format(source.format).options(**source.options).options(**NOTHING_PASSED_OVER)
     for option, value in _pace(source, known, max_rows).items():
         reader = reader.option(option, value)
-    read = schema
+    is_text = source.format == "json" and _is_by_line(source.options)
+    if is_text:
+        reader = reader.format("text")
+    read = StructType([StructField("value", StringType())]) if is_text else schema
     if known.there is not None:
         # Spark's own reading of the names of folders drops files beside them in silence.
         reader = reader.option("recursiveFileLookup", "true")
-    if source.format == "json":
+    if source.format == "json" and not is_text:
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
         read = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     frame = reader.schema(read).load(spark_path(source.path))
+    if is_text:  # lines without a record are none, and a mark of the byte order is no part of one
+        frame = frame.select(F.expr("ltrim('\ufeff', value)").alias(_TEXT), "_metadata").where(
+            F.col(_TEXT).rlike(r"\S")
+        )
     meta = "_metadata"
     # Parquet knows a row's index in its file. Lines of text do not, and a streaming query cannot number them: see `placed`.
     row = F.col(f"{meta}.row_index") if source.format == "parquet" else F.lit(None).cast("bigint")
@@ -367,18 +382,27 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     )
     place = F.concat_ws("#", F.col(f"{meta}.file_path"), row.cast("string"))
     bad, raw = _no_text(), _no_text()
-    if source.format == "json":
+    if is_text:
+        frame = _with_json(spark, frame, schema, known, source.options)
+        bad, raw = F.col(BAD), F.when(F.col(BAD).isNotNull(), F.col(_TEXT))
+    elif source.format == "json":
         bad = F.when(F.col(_CORRUPT).isNotNull(), F.lit("is not a JSON record of the stated schema"))
         raw = F.col(_CORRUPT)
     payload: list[Column] = []
     folders = {name.lower(): name for name in known.folders}
     for one in schema.fields:
-        own = F.col("`" + one.name.replace("`", "``") + "`")
+        own = _field(one.name, f"{_VALUE}." if is_text else "")
         if one.name.lower() in folders:
             own, misfit = _of_folder(folders[one.name.lower()], one, own, base_of(source.path))
             bad = F.coalesce(bad, misfit)
         payload.append(own.alias(one.name))
     return frame.select(*payload, order.alias(ORDER), place.alias(POSITION), bad.alias(BAD), raw.alias(RAW))
+
+
+def _is_by_line(options: Mapping[str, str]) -> bool:
+    """Whether each line of a file is a record, in UTF-8: then it is read as a text, of which nothing is left out."""
+    given = {name.lower(): value.lower() for name, value in options.items()}
+    return given.get("multiline") != "true" and not {"encoding", "charset"} & given.keys()
 
 
 def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[Column, Column]:
@@ -409,8 +433,13 @@ def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
     if source.format == "parquet":
         largest = known.footers.most_rows()
     else:
-        sizes = {path: known.there.files[path].size_bytes for path in known.waiting()}
-        largest = max((_lines_of(path, size) for path, size in sizes.items()), default=0)
+        states = {path: known.there.files[path] for path in known.waiting()}
+        seen = known.lines
+        known.lines = {
+            path: seen[path] if path in seen and seen[path][0] == state else (state, _lines_of(path, state.size_bytes))
+            for path, state in states.items()
+        }
+        largest = max((lines for _, lines in known.lines.values()), default=0)
     return {"maxFilesPerTrigger": str(max(1, max_rows // max(1, largest)))}
 
 
@@ -424,7 +453,7 @@ def _lines_of(path: str, size_bytes: int) -> int:
     return sample.count(b"\n") * max(1, size_bytes // max(1, len(sample))) + 1
 
 
-def _kafka(spark: SparkSession, source: KafkaSource, max_rows: int) -> DataFrame:
+def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int) -> DataFrame:
     schema = schema_of(spark, source)
     options = {
         "kafka.bootstrap.servers": source.servers,
@@ -435,18 +464,53 @@ def _kafka(spark: SparkSession, source: KafkaSource, max_rows: int) -> DataFrame
     }
     frame = spark.readStream.format("kafka").options(**options).load()
     text = F.col("value").cast("string")
+    order = F.struct("topic", "partition", "offset")
+    place = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+    frame = frame.select(text.alias(_TEXT), order.alias(ORDER), place.alias(POSITION))
+    frame = _with_json(spark, frame, schema, known, {})
+    payload = [_field(name, f"{_VALUE}.").alias(name) for name in schema.names]
+    raw = F.when(F.col(BAD).isNotNull(), F.coalesce(_TEXT, F.lit("")))
+    return frame.select(*payload, ORDER, POSITION, BAD, raw.alias(RAW))
+
+
+def _field(name: str, within: str = "") -> Column:
+    return F.col(f"{within}`" + name.replace("`", "``") + "`")
+
+
+def _with_json(
+    spark: SparkSession, frame: DataFrame, schema: StructType, known: Known, options: Mapping[str, str]
+) -> DataFrame:
+    """The rows with the record of JSON that `_hg_text` is, in `_hg_value`, and why it is bad, NULL if it is not, in `_hg_bad`."""
+    if known.records is None or known.records.schema != schema:
+        known.records = JsonRecords(spark, schema)
     with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    parsed = F.from_json(text, with_corrupt, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT})
-    frame = frame.select(
-        parsed.alias("_hg_value"),
-        text.alias("_hg_text"),
-        F.struct("topic", "partition", "offset").alias(ORDER),
-        F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string")).alias(POSITION),
+    how = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    frame = frame.withColumns(
+        {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(_TEXT)}
     )
-    is_bad = F.col("_hg_text").isNull() | F.col(f"_hg_value.{_CORRUPT}").isNotNull()
-    bad = F.when(F.col("_hg_text").isNull(), F.lit("has no value")).when(
-        is_bad, F.lit("is not a JSON record of the stated schema")
-    )
-    payload = [F.col(f"_hg_value.`{field.name}`").alias(field.name) for field in schema.fields]
-    raw = F.when(is_bad, F.coalesce("_hg_text", F.lit("")))
-    return frame.select(*payload, ORDER, POSITION, bad.alias(BAD), raw.alias(RAW))
+    is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
+    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value"))
+    bad = bad.when(is_bad, F.lit("is not a JSON record of the stated schema")).otherwise(F.col("_hg_refused"))
+    return frame.withColumn(BAD, bad)
+
+
+class JsonRecords:
+    """What Spark leaves out of records of JSON in silence: a second value in a record, and fields that the schema lacks."""
+
+    def __init__(self, spark: SparkSession, schema: StructType) -> None:
+        jvm: Any = spark._jvm
+        jsession: Any = spark._jsparkSession
+        self.schema = schema
+        self._names = jvm.io.github.headgate.FieldNames()
+        self._function = f"headgate_json_{next(_NUMBERS)}"
+        jsession.sparkContext().register(self._names, self._function)
+        look = jvm.io.github.headgate.JsonRecord(schema.json(), self._names)
+        jsession.udf().register(self._function, look, jvm.org.apache.spark.sql.types.DataTypes.StringType)
+
+    def refusal(self, text: str) -> Column:
+        """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""
+        return F.call_function(self._function, F.col(text))
+
+    def left_out(self) -> list[str]:
+        """Fields of the records until now that the schema lacks, by their dotted names; the first hundred."""
+        return [printable(name) for name in str(self._names.value()).split("\n") if name]

@@ -194,15 +194,17 @@ class StreamWork:
         return placed(batch, self._spec.source)
 
     def drained(self) -> tuple[str, ...]:
-        there, taken = self._source.there, self._source.taken
+        there, taken, records = self._source.there, self._source.taken, self._source.records
+        said = []
+        for name in [] if records is None else records.left_out():
+            said.append(f"records have a field that the stated schema lacks, and that is not read: {name}")
+            self._tell("field", said[-1], name)
         if there is None:
-            return ()
-        found = passed_over(there, None if taken is None else taken.refresh().files, is_drained=True)
-        for one in found:
-            new = [path for path in one.files if (one.reason, path) not in self._told]
-            if new:
-                self._tell(one.reason, str(one), *one.files)
-        return tuple(map(str, found))
+            return tuple(said)
+        for one in passed_over(there, None if taken is None else taken.refresh().files, is_drained=True):
+            said.append(str(one))
+            self._tell(one.reason, said[-1], *one.files)
+        return tuple(said)
 
     def _tell(self, reason: str, text: str, *names: str) -> None:
         """Says something of the source, once for each name."""

@@ -1,11 +1,22 @@
 package com.fasterxml.jackson.databind;
 
-public abstract class JsonNode {
+import java.util.Iterator;
+
+public abstract class JsonNode implements Iterable<JsonNode> {
   public JsonNode get(String field) {
     return null;
   }
 
+  public boolean has(String field) {
+    return false;
+  }
+
   public String asText() {
+    return null;
+  }
+
+  @Override
+  public Iterator<JsonNode> iterator() {
     return null;
   }
 }
