@@ -128,6 +128,17 @@ class Noticed:
     text: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Something that a source held and a stream did not read, of which nothing is left to look at: a field, deleted records."""
+
+    lock: str
+    job: str
+    text: str
+    """What, by its name and place; never a value of a record."""
+    at_ms: int
+
+
 Action = Literal["pause", "resume", "break"]
 
 
@@ -160,5 +171,6 @@ Event = (
     | TurnEnded
     | JobIdle
     | Noticed
+    | LeftOut
     | PersonActed
 )

@@ -39,9 +39,9 @@ from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns.moves import Sessions
 from headgate.delta.commits import Commit
 from headgate.errors import HeadgateError, InvalidRequest, Unavailable
-from headgate.events import PersonActed, TurnEnded
+from headgate.events import LeftOut, PersonActed, TurnEnded
 from headgate.ports import TurnStore
-from headgate.sinks.ledger import read_actions, read_ledger, to_line
+from headgate.sinks.ledger import read_actions, read_ledger, read_left_out, to_line
 from headgate.spark.source_files import PassedOver, Taken, is_local, listing, passed_over
 
 if TYPE_CHECKING:
@@ -187,6 +187,7 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
                 found.broken(source.job, str(one))
             else:
                 found.unchecked.append(f"{source.job}: {one}")
+        found.unchecked += [f"{source.job}: {one.text}" for one in source.left_out]
         if source.note is not None:
             found.unchecked.append(f"{source.job}: {source.note}")
     return found
@@ -306,32 +307,38 @@ def lags_of(pipeline: Pipeline) -> list[LagStatus]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """What a stream has not read of its files, or why that cannot be told."""
+    """What a stream has not read of its source, or why that cannot be told."""
 
     job: str
     not_read: tuple[PassedOver, ...]
+    """Files that are there."""
+    left_out: tuple[LeftOut, ...]
+    """What is not there to look at, as of the ledger."""
     note: str | None
 
 
 def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
-    """Each stream that reads files: those that wait, and those that are not read as they are now; nothing if all is read."""
+    """Each stream that has not read all of its source as it is now, or of which that cannot be told."""
     found = []
     for stream in pipeline.streams:
-        source = stream.source
-        if not isinstance(source, FilesSource) or stream.checkpoint is None:
+        if stream.source is None or stream.checkpoint is None:
             continue
-        checkpoint = local_path(stream.checkpoint)
-        if checkpoint is None or not is_local(source.path):
-            note = "files are compared with its checkpoint only where both are on this machine's disk"
-            found.append(SourceStatus(job=stream.name, not_read=(), note=note))
-            continue
+        not_read: tuple[PassedOver, ...] = ()
+        left_out: tuple[LeftOut, ...] = ()
+        note = None
         try:
-            there = listing(source.path)
-            not_read = tuple(passed_over(there, Taken(checkpoint).refresh().files, is_drained=False))
-            if not_read:
-                found.append(SourceStatus(job=stream.name, not_read=not_read, note=None))
+            left_out = tuple(read_left_out(pipeline.storage, stream.name))
+            if isinstance(stream.source, FilesSource):
+                checkpoint = local_path(stream.checkpoint)
+                if checkpoint is None or not is_local(stream.source.path):
+                    note = "files are compared with its checkpoint only where both are on this machine's disk"
+                else:
+                    there = listing(stream.source.path)
+                    not_read = tuple(passed_over(there, Taken(checkpoint).refresh().files, is_drained=False))
         except HeadgateError as error:
-            found.append(SourceStatus(job=stream.name, not_read=(), note=f"its source cannot be told: {error.message}"))
+            note = f"its source cannot be told: {error.message}"
+        if not_read or left_out or note is not None:
+            found.append(SourceStatus(job=stream.name, not_read=not_read, left_out=left_out, note=note))
     return found
 
 

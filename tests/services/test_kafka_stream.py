@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 import headgate
-from headgate.errors import InvalidRequest
+from headgate.errors import CheckpointMismatch, InvalidRequest
+from headgate.inspect import sources_of
 
 SCHEMA = "id BIGINT, person STRING"
 
@@ -86,3 +89,53 @@ def test_a_bad_record_is_named_by_topic_partition_and_offset(
     assert len(letters) == 1
     assert "{not json" in str(letters[0])
     assert f"{topic}.records/0/2" in str(letters[0])
+
+
+@pytest.mark.kafka
+def test_what_a_topic_holds_is_read_or_refused_or_named(
+    spark: SparkSession, kafka_servers: str, tmp_path: Path
+) -> None:
+    """What is behind a message's first value, a tombstone, other fields; a record that its producer took back was never sent."""
+    topic = f"t{uuid.uuid4().hex}"
+    given = [*records(0, 1), '{"id": 1}{"id": 2}', '[{"id": 3}]', None, '{"id": 4, "city": "Oslo"}']
+    send(kafka_servers, f"{topic}.records", given)
+    producer = Producer({"bootstrap.servers": kafka_servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    for ends in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        producer.produce(f"{topic}.records", value=json.dumps({"id": 5}), partition=0)
+        producer.flush(30)
+        ends(30)
+    streams = pipeline(tmp_path, kafka_servers, topic, on_bad_record="dead_letter")
+    report = streams.run("Ingestion", once=True, spark=spark)["Ingestion"]
+    assert ids(spark, tmp_path) == [0, 4, 5]
+    letters = spark.read.format("delta").load(str(tmp_path / "_headgate/dead_letters/Ingestion")).collect()
+    assert sorted(row.reason for row in letters) == [
+        "has more behind its first JSON value",
+        "has no value",
+        "is a JSON array, and not one record",
+    ]
+    assert [line.rpartition(": ")[2] for line in report.passed_over] == ["city"]
+    (status,) = sources_of(streams.build(base_dir="/"))
+    assert [one.text.rpartition(": ")[2] for one in status.left_out] == ["city"]
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_one_that_was_read(
+    spark: SparkSession, kafka_servers: str, tmp_path: Path
+) -> None:
+    """It has grown past the old offsets, so Spark would go on behind them; with a new checkpoint all of it is read."""
+    topic = f"t{uuid.uuid4().hex}"
+    send(kafka_servers, f"{topic}.records", records(0, 3))
+    streams = pipeline(tmp_path, kafka_servers, topic)
+    streams.run("Ingestion", once=True, spark=spark)
+    admin = AdminClient({"bootstrap.servers": kafka_servers})
+    admin.delete_topics([f"{topic}.records"])[f"{topic}.records"].result(30)
+    deadline = time.monotonic() + 30
+    while f"{topic}.records" in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
+        time.sleep(0.2)
+    admin.create_topics([NewTopic(f"{topic}.records", 1, 1)])[f"{topic}.records"].result(30)
+    send(kafka_servers, f"{topic}.records", records(10, 5))
+    with pytest.raises(CheckpointMismatch, match="deleted and made anew"):
+        streams.run("Ingestion", once=True, spark=spark)
+    assert ids(spark, tmp_path) == [0, 1, 2]

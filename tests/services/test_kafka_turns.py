@@ -163,6 +163,10 @@ def test_records_that_retention_deleted_unread_stop_the_stream_until_it_is_told_
     assert sorted(people(spark, tmp_path)) == list(range(10))
     pipeline(broker, tmp_path, options={"failOnDataLoss": "false"}).run("Ingestion", once=True, spark=spark)
     assert sorted(people(spark, tmp_path)) == [*range(10), *range(15, 30)]
+    lost = f"Kafka had deleted 5 records of {topic}/0 unread (offsets 10 to 14), and failOnDataLoss is false: they are not read"
+    shown = run_headgate("status", "--spec", tmp_path / "headgate.yml")
+    assert f"Ingestion: {lost}" in shown.out
+    assert f"not checked: Ingestion: {lost}" in run_headgate("verify", "--spec", tmp_path / "headgate.yml").out
 
 
 def login(password: str) -> dict[str, str]:

@@ -76,6 +76,8 @@ def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobSt
     for source in sources:
         for one in [*source.not_read, *([source.note] if source.note else [])]:
             say(f"{source.job}: {one}")
+        for left in source.left_out:
+            say(f"{source.job}: {left.text} ({words.clock(left.at_ms, has_day=True)})")
     for erasure in erasures:
         say(f"{erasure.job}: {erasure.left or erasure.note}")
     for one in kept:
@@ -119,6 +121,7 @@ def _document(
             "kind": "source",
             "job": source.job,
             "not_read": [{"reason": one.reason, "count": len(one.files), "text": str(one)} for one in source.not_read],
+            "left_out": [{"text": one.text, "at_ms": one.at_ms} for one in source.left_out],
             "note": source.note,
         }
         for source in sources

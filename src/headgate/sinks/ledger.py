@@ -15,7 +15,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
-from headgate.events import Event, PersonActed, TurnEnded
+from headgate.events import Event, LeftOut, PersonActed, TurnEnded
 from headgate.private_files import make_folder, open_file
 from headgate.stored_json import Damaged, checked, format_of, listed, parsed
 
@@ -24,6 +24,9 @@ LINE_BYTES_MAX = 1_000_000
 """A turn on a hundred tables takes some thousand bytes."""
 ACTIONS = "actions"
 """Folder, beside the turns of a lock, for what persons did: a file for each action."""
+
+LEFT_OUT = "left_out"
+"""Folder, beside the turns of a lock, for what streams did not read of their sources: a file for each job."""
 
 Row = TypeVar("Row")
 
@@ -134,6 +137,11 @@ class LedgerSink:
                 folder = self._folder / quote(event.lock, safe="") / ACTIONS
                 self._append(folder / f"{event.action_id}.jsonl", action_line(event))
 
+            case LeftOut():
+                folder = self._folder / quote(event.lock, safe="") / LEFT_OUT
+                line = json.dumps({"format": FORMAT, **dataclasses.asdict(event)}, separators=(",", ":"))
+                self._append(folder / f"{quote(event.job, safe='')}.jsonl", line)
+
     def _append(self, path: Path, line: str) -> None:
         try:
             make_folder(path.parent)
@@ -195,7 +203,7 @@ def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, b
     last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
     kept = {f"{run}.jsonl" for run in last.values()}
     deleted = 0
-    for path in [*_files(storage), *_files(storage, below=ACTIONS)]:
+    for path in [*_files(storage), *_files(storage, below=ACTIONS), *_files(storage, below=LEFT_OUT)]:
         with contextlib.suppress(OSError):
             if path.name not in kept and path.stat().st_mtime * 1000 < before_ms:
                 path.unlink()
@@ -216,6 +224,34 @@ def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> li
     """
     acts = [list(_rows(path, action_from)) for path in _files(storage, lock, below=ACTIONS)]
     return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
+
+
+def read_left_out(storage: str | os.PathLike[str], job: str) -> list[LeftOut]:
+    """What a job did not read of its source and is not there to look at, each text once, as of its last time; by time.
+
+    Raises:
+        Corrupt, InvalidRequest: As `read_ledger`.
+    """
+    files = [path for path in _files(storage, below=LEFT_OUT) if path.stem == quote(job, safe="")]
+    last = {row.text: row for path in files for row in _rows(path, left_out_from)}
+    return sorted(last.values(), key=lambda row: (row.at_ms, row.text))
+
+
+def left_out_from(line: str | bytes) -> LeftOut:
+    """What was left out, from its line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not such a line.
+    """
+    data = parsed(line)
+    try:
+        if format_of(data) > FORMAT:
+            raise _newer(format_of(data))
+        row = LeftOut(**{one.name: data[one.name] for one in dataclasses.fields(LeftOut)})
+    except (KeyError, TypeError) as error:
+        raise Damaged(f"not what was left out: {type(error).__name__} {error}") from error
+    return checked(row)
 
 
 def _rows(

@@ -98,6 +98,26 @@ class Checkpoint:
                     path=self.location,
                 )
 
+    def kafka_offsets(self) -> dict[str, dict[int, int]] | None:
+        """Topic → partition → the next offset to read, as of the newest batch that was planned; None before the first."""
+        planned = max(self._batches("offsets"), default=None)
+        data = None if planned is None else self._read(f"offsets/{planned}")
+        if data is None:
+            return None
+        said = parsed(data.splitlines()[2])  # `refuse_damage` has looked at it
+        return {
+            topic: {int(number): int(at) for number, at in partitions.items()} for topic, partitions in said.items()
+        }
+
+    def note(self, name: str) -> str | None:
+        """A note of Headgate's own beside Spark's files; None where there is none."""
+        data = self._read(name)
+        return None if data is None else data.decode(errors="replace")
+
+    def write_note(self, name: str, text: str) -> None:
+        """Writes a note; there must be none of this name."""
+        self._bulk.write(self._path(""), name, self._conf, text.encode())
+
     def _batches(self, folder: str) -> list[int]:
         names = self._bulk.names(self._fs, self._path(folder))
         return [int(name) for name in names.split("\n") if name.isdecimal()]

@@ -6,7 +6,6 @@ of files (`sources/0` in a checkpoint) says what was taken, so the difference ca
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -18,6 +17,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from headgate.errors import Corrupt, Unavailable
+from headgate.stored_json import parsed
 
 MAGIC = re.compile(r"[\\{}\[\]*?]")
 """What makes a path a glob for Hadoop."""
@@ -327,7 +327,7 @@ class Taken:
     def _offset(self, batch: int) -> int | None:
         try:
             text = (self._folder.parent.parent / "offsets" / str(batch)).read_text(encoding="utf-8")
-            return int(json.loads(text.splitlines()[2])["logOffset"])
+            return int(parsed(text.splitlines()[2])["logOffset"])
         except (OSError, ValueError, KeyError, IndexError, TypeError):
             return None
 
@@ -345,13 +345,13 @@ class Taken:
             for line in lines[1:]:
                 if not line:
                     continue
-                entry = json.loads(line)
+                entry = parsed(line)
                 file, batch = of_uri(str(entry["path"])), int(entry["batchId"])
                 self.files[file] = int(entry["timestamp"])
                 batches.setdefault(batch, []).append(file)
         except FileNotFoundError:
             return  # compacted meanwhile
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 "the checkpoint's log of files is damaged; nothing was read and nothing was written",
                 advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",

@@ -460,6 +460,7 @@ def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int
         "subscribe": ",".join(source.topics),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(max_rows),
+        "kafka.isolation.level": "read_committed",  # what a producer took back was never sent
         **source.options,
     }
     frame = spark.readStream.format("kafka").options(**options).load()

@@ -12,13 +12,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.checks.disk import is_taken, local_path
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, Version
-from headgate.core.spec import Append, Erase, FilesSource, Maintain, Mutate, StreamSpec, TableSpec
+from headgate.core.spec import Append, Erase, FilesSource, KafkaSource, Maintain, Mutate, StreamSpec, TableSpec
 from headgate.core.turns.tokens import PREFIX, lock_token
 from headgate.delta import governed
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.errors import InvalidRequest
-from headgate.events import Noticed
+from headgate.events import LeftOut, Noticed
 from headgate.spark.checkpoint import Checkpoint
+from headgate.spark.kafka_topics import Topics
 from headgate.spark.log_stores import log_store_of
 from headgate.spark.source_files import Taken, passed_over
 from headgate.spark.sources import Known, file_trouble, left_out_columns, placed, read_stream, require_files
@@ -48,7 +49,9 @@ class StreamWork:
         self._kind = kind_of(spec, table, context)
         self._is_governed = False
         self._source = _known(spec)
+        self._topics = Topics(context.session, spec.source) if isinstance(spec.source, KafkaSource) else None
         self._told: set[tuple[str, str]] = set()
+        self._left_out: list[str] = []
         self._required: int | None = None
 
     @property
@@ -120,12 +123,16 @@ class StreamWork:
         assert self._spec.checkpoint is not None, "a stream with a source has a checkpoint"
         self._required = None
         is_files = isinstance(self._spec.source, FilesSource)
-        Checkpoint(self._context.session, self._spec.checkpoint).refuse_damage("files" if is_files else "kafka")
+        checkpoint = Checkpoint(self._context.session, self._spec.checkpoint)
+        checkpoint.refuse_damage("files" if is_files else "kafka")
+        if self._topics is not None:
+            for text in self._topics.look(checkpoint):
+                self._leave_out(text)
         frame = read_stream(
             self._context.session, self._spec.source, self._source, max_rows_per_batch=self._spec.max_rows_per_batch
         )
         for text in left_out_columns(self._spec.source, self._source):
-            self._tell("column", text, text)
+            self._leave_out(text)
         writer = frame.writeStream.foreachBatch(on_batch).queryName(self._spec.name)
         return writer.option("checkpointLocation", self._spec.checkpoint)
 
@@ -195,22 +202,25 @@ class StreamWork:
 
     def drained(self) -> tuple[str, ...]:
         there, taken, records = self._source.there, self._source.taken, self._source.records
-        said = []
         for name in [] if records is None else records.left_out():
-            said.append(f"records have a field that the stated schema lacks, and that is not read: {name}")
-            self._tell("field", said[-1], name)
-        if there is None:
-            return tuple(said)
-        for one in passed_over(there, None if taken is None else taken.refresh().files, is_drained=True):
-            said.append(str(one))
-            self._tell(one.reason, said[-1], *one.files)
-        return tuple(said)
+            self._leave_out(f"records have a field that the stated schema lacks, and that is not read: {name}")
+        files = []
+        if there is not None:
+            files = passed_over(there, None if taken is None else taken.refresh().files, is_drained=True)
+        for one in files:
+            new = {(one.reason, path) for path in one.files} - self._told
+            if new:
+                self._told |= new
+                self._notice(str(one))
+        return (*self._left_out, *map(str, files))
 
-    def _tell(self, reason: str, text: str, *names: str) -> None:
-        """Says something of the source, once for each name."""
-        if any((reason, name) not in self._told for name in names):
-            self._told.update((reason, name) for name in names)
+    def _leave_out(self, text: str) -> None:
+        """Says once, and notes in the ledger, what of the source is not read and is not there to look at later."""
+        if text not in self._left_out:
+            self._left_out.append(text)
             self._notice(text)
+            now_ms = self._context.clock.wall_ms()
+            self._context.events.emit(LeftOut(lock=self._table.lock, job=self._spec.name, text=text, at_ms=now_ms))
 
     def has_sweep_work(self) -> bool:
         return self._kind.has_sweep_work()
