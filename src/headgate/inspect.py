@@ -334,7 +334,7 @@ def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
                     note = "files are compared with its checkpoint only where both are on this machine's disk"
                 else:
                     there = listing(stream.source.path)
-                    not_read = tuple(passed_over(there, Taken(checkpoint).refresh().files, is_drained=False))
+                    not_read = tuple(passed_over(there, Taken(checkpoint).refresh(), is_drained=False))
         except HeadgateError as error:
             note = f"its source cannot be told: {error.message}"
         if not_read or left_out or note is not None:

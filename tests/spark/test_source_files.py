@@ -48,17 +48,21 @@ def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_pat
     source = tmp_path / "in"
     for name in ("read", "rewritten", "late"):
         write(source, name)
+    write(source, "longer", "more of the same time")
     for name in ("_hidden", ".hidden", "copy._COPYING_", "_temporary/0/part", "_SUCCESS", ".read.crc"):
         write(source, name)
     write(source, "empty", "")
     (source / "link").symlink_to(source / "nowhere")
     there = listing(str(source))
-    taken = {str(source / name): there.files[str(source / name)].modified_ms for name in ("read", "rewritten", "empty")}
-    taken[str(source / "rewritten")] -= 1
-    taken[str(source / "gone")] = 1
+    taken = Taken(tmp_path / "checkpoint")
+    for name in ("read", "rewritten", "longer", "empty"):
+        taken.files[str(source / name)] = there.files[str(source / name)].modified_ms
+    taken.files[str(source / "rewritten")] -= 1
+    taken.files[str(source / "gone")] = 1
+    taken.sizes = {str(source / "longer"): 1, str(source / "read"): 1}
     found = passed_over(there, taken, is_drained=True)
     assert reasons(found) == {
-        "rewritten": ["rewritten"],
+        "rewritten": ["longer", "rewritten"],
         "unread": ["late"],
         "hidden": [".hidden", "_hidden", "part", "copy._COPYING_"],
         "link": ["link"],
@@ -71,7 +75,7 @@ def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_pat
 def test_a_name_cannot_move_the_cursor_of_a_terminal(tmp_path: Path) -> None:
     """Control characters of a file's name are not printed."""
     write(tmp_path / "in", "_a\x1b[2Jb")
-    (said,) = passed_over(listing(str(tmp_path / "in")), {}, is_drained=True)
+    (said,) = passed_over(listing(str(tmp_path / "in")), None, is_drained=True)
     assert "\x1b" not in str(said)
     assert "_a?[2Jb" in str(said)
 
@@ -90,6 +94,11 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
         (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{offset}}}')
     assert taken.of_batch(0) == ["/in/a b%.json", "/in/c"]
     assert taken.of_batch(1) == ["/in/d"]
+    taken.note_sizes({"/in/c": 7, "/in/d": 8})
+    taken.note_sizes({"/in/d": 8})
+    with (tmp_path / "headgate/sizes.jsonl").open("a") as file:
+        file.write('{"/in/e"')
+    assert Taken(tmp_path).refresh().sizes == {"/in/c": 7, "/in/d": 8}
     assert taken.newest(2) == ["/in/c", "/in/d"]
 
 
@@ -155,7 +164,9 @@ def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
             os.close(os.open(folder / f"{other}.json", os.O_CREAT | os.O_WRONLY))
     began = time.perf_counter()
     there = listing(str(tmp_path))
-    found = passed_over(there, {path: state.modified_ms for path, state in there.files.items()}, is_drained=True)
+    taken = Taken(tmp_path)
+    taken.files = {path: state.modified_ms for path, state in there.files.items()}
+    found = passed_over(there, taken, is_drained=True)
     assert len(there.files) == 20_000
     assert reasons(found).keys() == {"empty"}
     assert time.perf_counter() - began < 10
@@ -163,5 +174,5 @@ def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
 
 def test_nothing_is_found_where_nothing_is() -> None:
     """An empty source, and one of which it is not known what was taken."""
-    assert passed_over(Listing(), {}, is_drained=True) == []
+    assert passed_over(Listing(), Taken(Path("none")), is_drained=True) == []
     assert passed_over(Listing(), None, is_drained=True) == []

@@ -191,17 +191,20 @@ class Told:
 def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify(lake: Lake) -> None:
     """Rewritten under its name, hidden, without a byte; a file that is rewritten fails `verify`."""
     streams = [{"name": "In", "source": hg.files(f"{lake.root}/in")}]
-    for name in ("1", "2", "_hidden"):
+    for name in ("1", "2", "3", "_hidden"):
         lake.put(f"in/{name}.parquet", days_old=1, id=[name])
     (lake.root / "in" / "zero.parquet").touch()
     lake.run(*streams)
     lake.put("in/1.parquet", id=["new"])
+    at_ns = (lake.root / "in/3.parquet").stat().st_mtime_ns
+    os.utime(lake.put("in/3.parquet", id=["longer than it was"]), ns=(at_ns, at_ns))
     (report,) = lake.run(*streams).values()
-    assert lake.rows() == [("1",), ("2",)]
+    assert lake.rows() == [("1",), ("2",), ("3",)]
     (status,) = sources_of(lake.built())
     found = verify_pipeline(lake.built())
     for said in (report.passed_over, tuple(map(str, status.not_read))):
-        assert [any(name in line for line in said) for name in ("1.parquet", "_hidden", "zero")] == [True] * 3, said
+        names = ("1.parquet", "3.parquet", "_hidden", "zero")
+        assert [any(name in line for line in said) for name in names] == [True] * 4, said
     assert [one.where for one in found.violations] == ["In"]
     assert "1.parquet" in found.violations[0].what
     assert any("_hidden.parquet" in line for line in found.unchecked)

@@ -6,6 +6,7 @@ of files (`sources/0` in a checkpoint) says what was taken, so the difference ca
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -17,6 +18,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from headgate.errors import Corrupt, Unavailable
+from headgate.private_files import make_folder, open_file
 from headgate.stored_json import parsed
 
 MAGIC = re.compile(r"[\\{}\[\]*?]")
@@ -288,8 +290,11 @@ class Taken:
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder = checkpoint / "sources" / "0"
+        self._sizes_file = checkpoint / "headgate" / "sizes.jsonl"
         self.files: dict[str, int] = {}
         """Path → time of modification in ms, as Spark saw it."""
+        self.sizes: dict[str, int] = {}
+        """Path → bytes when its batch was begun; of files that were taken since Headgate notes it. Spark does not."""
         self._read: set[int] = set()
         self._batches: dict[int, list[str]] = {}
 
@@ -305,6 +310,8 @@ class Taken:
             return self
         except OSError as error:
             raise _unreadable(str(self._folder), error) from error
+        if not self._read:
+            self._read_sizes()
         compacts = [int(name[: -len(".compact")]) for name in names if re.fullmatch(r"\d+\.compact", name)]
         since = max(compacts, default=-1)
         if since >= 0 and since not in self._read:
@@ -315,6 +322,39 @@ class Taken:
                 self._take(str(batch))
                 self._read.add(batch)
         return self
+
+    def note_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Notes how large the files of a batch are, before anything of it is written.
+
+        Raises:
+            Unavailable: it cannot be written.
+        """
+        new = {path: size for path, size in sizes.items() if self.sizes.get(path) != size}
+        if not new:
+            return
+        try:
+            make_folder(self._sizes_file.parent)
+            fd = open_file(self._sizes_file, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(fd, (json.dumps(new, separators=(",", ":")) + "\n").encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise Unavailable(
+                f"the checkpoint cannot be written: {error.strerror}; nothing was written", path=str(self._sizes_file)
+            ) from error
+        self.sizes.update(new)
+
+    def _read_sizes(self) -> None:
+        try:
+            lines = self._sizes_file.read_bytes().split(b"\n")
+        except OSError:  # a checkpoint from before, or a copy without it: times alone are compared
+            return
+        for line in lines:
+            try:
+                self.sizes.update({path: size for path, size in parsed(line).items() if isinstance(size, int)})
+            except ValueError:  # empty, or cut off by a crash
+                continue
 
     def of_batch(self, batch: int) -> list[str]:
         """The files of a batch of the query, as its offsets say; empty where Spark has cleaned these away."""
@@ -370,21 +410,21 @@ def of_uri(uri: str) -> str:
 # -------------------------------------------------------------------------------------------------------- comparison
 
 
-def passed_over(there: Listing, taken: Mapping[str, int] | None, *, is_drained: bool) -> list[PassedOver]:
+def passed_over(there: Listing, taken: Taken | None, *, is_drained: bool) -> list[PassedOver]:
     """What of a source is not read, or is not read as it is now.
 
     Args:
         there: The source's files.
-        taken: Path → time of modification in ms of what the stream has taken, looked at after `there`; None if not known.
+        taken: What the stream has taken, looked at after `there`; None if that is not known.
         is_drained: The stream has read all that Spark gave it since `there`: a file that was not taken was passed over.
     """
     rewritten, unread = [], []
     if taken is not None:
         for path, state in there.files.items():
-            at_ms = taken.get(path)
+            at_ms = taken.files.get(path)
             if at_ms is None:
                 unread.append(path)
-            elif at_ms != state.modified_ms:
+            elif at_ms != state.modified_ms or taken.sizes.get(path, state.size_bytes) != state.size_bytes:
                 rewritten.append(path)
     unread = [path for path in unread if os.path.exists(path)]
     empty = [path for path, state in there.files.items() if state.size_bytes == 0]

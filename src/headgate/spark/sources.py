@@ -138,7 +138,13 @@ def require_files(source: Source, known: Known, checkpoint: str | None, batch_id
     if not isinstance(source, FilesSource) or known.taken is None or known.there is None or checkpoint is None:
         return
     files = known.taken.refresh().of_batch(batch_id)
-    gone = [path for path in files if not os.path.exists(path)]
+    sizes: dict[str, int] = {}
+    gone = []
+    for path in files:
+        try:
+            sizes[path] = os.stat(path).st_size
+        except OSError:
+            gone.append(path)
     if gone:
         raise Corrupt(
             f"the source has lost {len(gone)} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
@@ -146,6 +152,7 @@ def require_files(source: Source, known: Known, checkpoint: str | None, batch_id
             advice="Put it back; or, to go on without it, put an empty file in its place",
             file=printable(gone[0]),
         )
+    known.taken.note_sizes(sizes)
     if source.schema is not None:
         columns = {name.lower() for name in _declared(source.schema).names}
         late = columns & {

@@ -206,7 +206,7 @@ class StreamWork:
             self._leave_out(f"records have a field that the stated schema lacks, and that is not read: {name}")
         files = []
         if there is not None:
-            files = passed_over(there, None if taken is None else taken.refresh().files, is_drained=True)
+            files = passed_over(there, None if taken is None else taken.refresh(), is_drained=True)
         for one in files:
             new = {(one.reason, path) for path in one.files} - self._told
             if new:
