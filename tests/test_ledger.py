@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import Corrupt, Unavailable
-from headgate.events import PersonActed, TurnEnded
-from headgate.sinks.ledger import LedgerSink, read_ledger, trim_ledger
+from headgate.events import LeftOut, PersonActed, TurnEnded
+from headgate.sinks.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
 
 
 def row(epoch: int) -> TurnEnded:
@@ -80,3 +80,13 @@ def test_work_that_can_do_without_a_damaged_line_is_given_the_others(tmp_path: P
     assert [one.epoch for one in read_ledger(tmp_path, on_damage=damage.append)] == [1, 3]
     assert [one.facts["path"] for one in damage] == [file] * len(damage)
     assert damage[0].facts["line"] == 2
+
+
+def test_what_streams_left_out_is_kept_once_for_each_text(tmp_path: Path) -> None:
+    """By job, with its last time; no row of the turns, and no name of a job leads out of the folder."""
+    sink = LedgerSink(tmp_path)
+    for at_ms, job, text in ((1, "In/..", "a"), (2, "In/..", "b"), (3, "In/..", "a"), (4, "Other", "c")):
+        sink.emit(LeftOut(lock="L/..", job=job, text=text, at_ms=at_ms))
+    assert [(row.text, row.at_ms) for row in read_left_out(tmp_path, "In/..")] == [("b", 2), ("a", 3)]
+    assert read_ledger(tmp_path) == []
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} == {".jsonl"}

@@ -527,6 +527,17 @@ def test_options_of_a_source_that_would_pass_over_files_are_refused(option: str)
         )
 
 
+@pytest.mark.parametrize("source", [".", "./t", "./x/.."])
+def test_a_source_does_not_hold_what_the_pipeline_writes(source: str) -> None:
+    """Files are read at any depth, so a table, or a storage that is not hidden, would be read as records."""
+    text = f"name: p\ntables: {{t: {{path: ./t}}}}\nstreams:\n  One: {{table: t, append: {{}}, source: {{files: {source}}}}}\n"
+    assert "the source's folder holds what tables.t.path names" in only_fault(text)
+    text = text.replace("path: ./t", "path: /elsewhere/t")
+    assert read(text).streams[0].source is not None
+    if source != "./t":
+        assert "holds what storage names" in only_fault("storage: ./state\n" + text)
+
+
 def test_stream_needs_a_source_unless_it_maintains() -> None:
     """Upkeep has no records, no checkpoint, and a pace of a day."""
     text = "name: p\ntables: {t: {path: ./t}}\nstreams:\n  One: {table: t, append: {}}\n"

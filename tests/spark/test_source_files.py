@@ -18,6 +18,7 @@ from headgate.spark.source_files import (
     globbed,
     is_glob,
     listing,
+    moved,
     passed_over,
     spark_path,
 )
@@ -49,7 +50,7 @@ def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_pat
     for name in ("read", "rewritten", "late"):
         write(source, name)
     write(source, "longer", "more of the same time")
-    for name in ("_hidden", ".hidden", "copy._COPYING_", "_temporary/0/part", "_SUCCESS", ".read.crc"):
+    for name in ("_hidden", ".hidden", "copy._COPYING_", "_temporary/0/part", "_metadata2", "_SUCCESS", ".read.crc"):
         write(source, name)
     write(source, "empty", "")
     (source / "link").symlink_to(source / "nowhere")
@@ -64,12 +65,12 @@ def test_every_file_that_is_not_read_as_it_is_now_is_named_by_its_reason(tmp_pat
     assert reasons(found) == {
         "rewritten": ["longer", "rewritten"],
         "unread": ["late"],
-        "hidden": [".hidden", "_hidden", "part", "copy._COPYING_"],
+        "hidden": [".hidden", "_hidden", "_metadata2", "part", "copy._COPYING_"],
         "link": ["link"],
         "empty": ["empty"],
     }
     assert "unread" not in reasons(passed_over(there, taken, is_drained=False))
-    assert str(next(one for one in found if one.reason == "hidden")).startswith("4 files of the source: hidden")
+    assert str(next(one for one in found if one.reason == "hidden")).startswith("5 files of the source: hidden")
 
 
 def test_a_name_cannot_move_the_cursor_of_a_terminal(tmp_path: Path) -> None:
@@ -170,6 +171,28 @@ def test_a_folder_of_many_files_is_compared_in_one_pass(tmp_path: Path) -> None:
     assert len(there.files) == 20_000
     assert reasons(found).keys() == {"empty"}
     assert time.perf_counter() - began < 10
+
+
+def test_a_file_that_was_moved_within_the_source_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    """As others move what was read into a folder `done`; one of another time or size is new."""
+    write(tmp_path, "in/a")
+    taken = Taken(tmp_path)
+    taken.files = {path: state.modified_ms for path, state in listing(str(tmp_path / "in")).files.items()}
+    assert moved(listing(str(tmp_path / "in")), taken) is None
+    (tmp_path / "in/done").mkdir()
+    (tmp_path / "in/a").rename(tmp_path / "in/done/a")
+    there = listing(str(tmp_path / "in"))
+    assert moved(there, taken) == (str(tmp_path / "in/a"), str(tmp_path / "in/done/a"))
+    taken.sizes = {str(tmp_path / "in/a"): 99}
+    assert moved(there, taken) is None
+
+
+def test_a_delta_table_below_a_source_is_found(tmp_path: Path) -> None:
+    """At any depth, unless it is hidden."""
+    write(tmp_path, "in/_hidden/_delta_log/0.json")
+    assert listing(str(tmp_path / "in")).tables == ()
+    write(tmp_path, "in/below/t/_delta_log/0.json")
+    assert listing(str(tmp_path / "in")).tables == (str(tmp_path / "in/below/t"),)
 
 
 def test_nothing_is_found_where_nothing_is() -> None:

@@ -306,7 +306,7 @@ def test_a_delta_table_is_no_source_of_files(lake: Lake) -> None:
     """Its files hold deleted rows."""
     lake.put("in/1.parquet", id=["a"])
     lake.run({"source": hg.files(f"{lake.root}/in")})
-    with pytest.raises(InvalidRequest, match="is a Delta table"):
+    with pytest.raises(InvalidRequest, match="holds a Delta table"):
         lake.run({"name": "Other", "table": "u", "source": hg.files(f"{lake.root}/t")})
 
 

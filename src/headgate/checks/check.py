@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
@@ -12,6 +11,7 @@ from headgate.core.spec import FilesSource, Pipeline, StreamSpec, TableSpec
 from headgate.errors import HeadgateError, Unavailable
 from headgate.events import TurnEnded
 from headgate.ports import TurnStore
+from headgate.spark.source_files import globbed, is_glob
 from headgate.streams.identity import checkpoint_check
 
 OFFSETS_VERSION = "v1"
@@ -92,8 +92,8 @@ def source(stream: StreamSpec, places: Places) -> list[Finding]:
     if path is None:
         return []
     where = places.of(f"streams.{stream.name}.source.files")
-    if glob.has_magic(str(path)):
-        if not glob.glob(str(path)):
+    if is_glob(stream.source.path):
+        if not globbed(str(path)):
             return [Finding(level="note", where=where, what=f"no file matches {path} yet")]
         return []
     if not path.exists():

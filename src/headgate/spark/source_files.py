@@ -24,11 +24,11 @@ from headgate.stored_json import parsed
 MAGIC = re.compile(r"[\\{}\[\]*?]")
 """What makes a path a glob for Hadoop."""
 COPYING = "._COPYING_"
-SPARK_METADATA = "_spark_metadata"
+SPARK_METADATA, DELTA_LOG = "_spark_metadata", "_delta_log"
 HIDDEN_SHOWN_MAX = 3
 LOG_VERSION = "v1"
-_MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|\..*\.crc|\.DS_Store")
-"""Files beside data that never hold records: markers of jobs that ended, and checksums."""
+_MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|\.DS_Store")
+"""Files beside data that never hold records: markers of jobs that ended, checksums, footers of other files."""
 
 Reason = Literal["rewritten", "hidden", "link", "unread", "waiting", "empty"]
 WORDS: Mapping[Reason, tuple[str, str]] = {
@@ -70,6 +70,8 @@ class Listing:
     hidden: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     """Links that lead nowhere."""
+    tables: tuple[str, ...] = ()
+    """Folders that are Delta tables."""
 
     def in_order(self) -> list[str]:
         """The files that Spark sees, in the order in which it takes them."""
@@ -97,9 +99,7 @@ def printable(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark passes over a file or folder of this name."""
-    if name.startswith(("_metadata", "_common_metadata")):
-        return False
+    """Whether Spark reads nothing of a file or folder of this name."""
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith(COPYING)
 
 
@@ -227,16 +227,23 @@ def listing(path: str) -> Listing:
     files: dict[str, FileState] = {}
     hidden: list[str] = []
     links: list[str] = []
+    tables: list[str] = []
     for root in globbed(plain(path)) if is_glob(path) else [plain(path)]:
         if os.path.isdir(root):
-            _walk(root, files, hidden, links, is_below_hidden=False)
+            _walk(root, files, hidden, links, tables, is_below_hidden=False)
         else:
             _note(root, os.path.basename(root), files, hidden, links, is_below_hidden=False)
-    return Listing(files=files, hidden=tuple(sorted(hidden)), links=tuple(sorted(links)))
+    return Listing(files=files, hidden=tuple(sorted(hidden)), links=tuple(sorted(links)), tables=tuple(sorted(tables)))
 
 
 def _walk(
-    folder: str, files: dict[str, FileState], hidden: list[str], links: list[str], *, is_below_hidden: bool
+    folder: str,
+    files: dict[str, FileState],
+    hidden: list[str],
+    links: list[str],
+    tables: list[str],
+    *,
+    is_below_hidden: bool,
 ) -> None:
     try:
         entries = list(os.scandir(folder))
@@ -247,12 +254,13 @@ def _walk(
             return
         raise _unreadable(folder, error) from error
     for entry in entries:
-        if entry.is_dir():
-            if entry.name == SPARK_METADATA or entry.name == "_delta_log":
-                continue
-            _walk(entry.path, files, hidden, links, is_below_hidden=is_below_hidden or is_hidden(entry.name))
-        else:
+        if not entry.is_dir():
             _note(entry.path, entry.name, files, hidden, links, is_below_hidden=is_below_hidden)
+        elif entry.name == DELTA_LOG:
+            tables += [] if is_below_hidden else [folder]
+        elif entry.name != SPARK_METADATA:
+            is_below = is_below_hidden or is_hidden(entry.name)
+            _walk(entry.path, files, hidden, links, tables, is_below_hidden=is_below)
 
 
 def _note(
@@ -408,6 +416,20 @@ def of_uri(uri: str) -> str:
 
 
 # -------------------------------------------------------------------------------------------------------- comparison
+
+
+def moved(there: Listing, taken: Taken) -> tuple[str, str] | None:
+    """A file that was taken, and where it is now, if it was moved within the source: Spark would read it again."""
+    waiting = [path for path in there.files if path not in taken.files]
+    if not waiting:
+        return None
+    gone = {(os.path.basename(path), at): path for path, at in taken.files.items() if path not in there.files}
+    for path in waiting:
+        state = there.files[path]
+        before = gone.get((os.path.basename(path), state.modified_ms))
+        if before is not None and taken.sizes.get(before, state.size_bytes) == state.size_bytes:
+            return before, path
+    return None
 
 
 def passed_over(there: Listing, taken: Taken | None, *, is_drained: bool) -> list[PassedOver]:

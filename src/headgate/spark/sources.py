@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -32,6 +31,7 @@ from headgate.spark.source_files import (
     is_glob,
     is_local,
     listing,
+    moved,
     of_uri,
     plain,
     printable,
@@ -93,11 +93,26 @@ def looked_at(source: FilesSource, known: Known) -> None:
     """
     if not is_local(source.path):
         return
-    _refuse_wrong_place(source)
+    if not is_glob(source.path) and not os.path.exists(plain(source.path)):
+        raise Unavailable(
+            f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
+        )
     known.there = listing(source.path)
+    if known.there.tables:
+        raise InvalidRequest(
+            "the source holds a Delta table, whose files have rows that the table does not have any more; nothing was read",
+            advice="Name a folder without it. Write the table's rows out as files, or read its changes with a sync",
+            table=printable(known.there.tables[0]),
+        )
     if known.taken is not None:
-        known.taken.refresh()
-        _refuse_other_source(source, known.taken)
+        _refuse_other_source(source, known.taken.refresh())
+        if (again := moved(known.there, known.taken)) is not None:
+            raise InvalidRequest(
+                "a file that was read was moved within the source, and would be read again; nothing was read",
+                advice="Move it out of the source; or, to have it read again, give it a new time (touch)",
+                before=printable(again[0]),
+                file=printable(again[1]),
+            )
     if source.format == "parquet":
         # Of those that were taken the newest: a column that only they have may be named by the stream.
         newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
@@ -171,22 +186,6 @@ def left_out_columns(source: Source, known: Known) -> list[str]:
         f"the files have a column that the stated schema leaves out, and that is not read: {printable(name)} (in {printable(path)})"
         for name, path in sorted(found.items())
     ]
-
-
-def _refuse_wrong_place(source: FilesSource) -> None:
-    if is_glob(source.path):
-        return
-    path = Path(plain(source.path))
-    if not path.exists():
-        raise Unavailable(
-            f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
-        )
-    if (path / "_delta_log").is_dir():
-        raise InvalidRequest(
-            "the source is a Delta table, and its files hold rows that the table does not have any more; nothing was read",
-            advice="Write its rows out as files, or read its changes with a sync",
-            source=source.path,
-        )
 
 
 def _refuse_other_source(source: FilesSource, taken: Taken) -> None:
@@ -366,8 +365,8 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     if is_text:
         reader = reader.format("text")
     read = StructType([StructField("value", StringType())]) if is_text else schema
-    if known.there is not None:
-        # Spark's own reading of the names of folders drops files beside them in silence.
+    if known.there is not None or not _has_folders(spark, source):
+        # Spark's own reading of the names of folders drops files beside them in silence; without it, files below others.
         reader = reader.option("recursiveFileLookup", "true")
     if source.format == "json" and not is_text:
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
@@ -404,6 +403,16 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
             bad = F.coalesce(bad, misfit)
         payload.append(own.alias(one.name))
     return frame.select(*payload, order.alias(ORDER), place.alias(POSITION), bad.alias(BAD), raw.alias(RAW))
+
+
+def _has_folders(spark: SparkSession, source: FilesSource) -> bool:
+    """Whether Spark finds folders `name=value` in a source that is not on this machine's disk."""
+    probe = "_hg_probe"
+    try:
+        found = spark.read.format(source.format).schema(f"{probe} STRING").load(source.path).schema
+    except AnalysisException:  # nothing is there yet
+        return False
+    return found.names != [probe]
 
 
 def _is_by_line(options: Mapping[str, str]) -> bool:

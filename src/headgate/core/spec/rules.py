@@ -64,6 +64,7 @@ def check(file: Fields, faults: Faults) -> tuple[str, ...]:
     for stream in streams.values():
         if stream.is_readable:
             _check_stream(stream, tables, faults, notes)
+            _check_inside(stream, file, tables, streams, faults)
     for name, sync in (file.get(keys.SYNC) or {}).items():
         if name in streams:
             faults.add(sync.mark, sync.at, "a stream has this name, too", "names that `headgate run` can tell apart")
@@ -115,6 +116,30 @@ def _check_places(file: Fields, tables: Mapping[str, Fields], streams: Mapping[s
         first = taken.setdefault(place, fields.path_of(key))
         if first != fields.path_of(key):
             faults.add(fields.mark_of(key), fields.path_of(key), f"the same place as {first}", "a place of its own")
+
+
+def _check_inside(
+    stream: Fields, file: Fields, tables: Mapping[str, Fields], streams: Mapping[str, Fields], faults: Faults
+) -> None:
+    """No table, checkpoint or storage below the folder of a source: a stream would read what the product writes."""
+    source = stream.get(keys.SOURCE)
+    folder = None if source is None else source.get(keys.FILES)
+    if source is None or folder is None:
+        return
+    places: list[tuple[Fields, Key[str]]] = [
+        (file, keys.STORAGE),
+        *((table, keys.TABLE_PATH) for table in tables.values()),
+    ]
+    places += [(one, keys.CHECKPOINT) for one in streams.values()]
+    inside = folder.rstrip("/") + "/"
+    for fields, key in places:
+        place = fields.get(key)
+        below = None if place is None or not f"{place}/".startswith(inside) else place[len(inside) :]
+        # Below a hidden folder nothing is read.
+        if below is not None and not any(part.startswith(("_", ".")) for part in below.split("/")):
+            what = f"the source's folder holds what {fields.path_of(key)} names"
+            faults.add(source.mark_of(keys.FILES), source.path_of(keys.FILES), what, "a folder of its own")
+            return
 
 
 def _check_stream(stream: Fields, tables: Mapping[str, Fields], faults: Faults, notes: list[str]) -> None:
