@@ -139,7 +139,7 @@ def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(la
     got = [(str(dt) if dt else None, key, h) for dt, key, h in lake.rows("t", "dt", "id", "h")]
     assert sorted(got, key=repr) == [("2026-01-01", "part", None), (None, "null", "a:b c"), (None, "plain", None)]
     assert lake.rows("typed_t") == [("a", 1), ("b", 2)]
-    lake.put("in/dt=yesterday/f.parquet", id=["bad"])
+    lake.put("in/dt=2026-01-01 23:59/f.parquet", id=["bad"])
     with pytest.raises(InvalidRequest, match="dt is not date in the name of its folder"):
         lake.run(*streams)
 
@@ -226,25 +226,37 @@ def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify
             ["two types in one column", "column=id", "bad.parquet"],
         ),
         (lambda lake: _tear(lake.put("in/bad.parquet", id=["b" * 1000])), ["damaged", "bad.parquet"]),
+        (lambda lake: lake.put("stated/bad.parquet", id=[7]), ["another type", "stated/bad.parquet", "column=id"]),
+        (
+            lambda lake: (lake.root / "gz/bad.json.gz").write_bytes(gzip.compress(b'{"id": "b"}\n' * 9999)[:-20]),
+            ["damaged", "bad.json.gz"],
+        ),
     ],
-    ids=["damaged", "nanoseconds", "two_types", "torn"],
+    ids=["damaged", "nanoseconds", "two_types", "torn", "stated", "gzip"],
 )
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     lake: Lake, spoil: Callable[[Lake], object], said: list[str]
 ) -> None:
     """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on."""
-    streams = [{"source": hg.files(f"{lake.root}/in")}]
+    streams = [
+        {"source": hg.files(f"{lake.root}/in")},
+        {"source": hg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
+        {"source": hg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
+    ]
     lake.put("in/1.parquet", days_old=1, id=["a"])
-    lake.run(*streams)
+    for name in ("stated", "gz"):
+        (lake.root / name).mkdir()
+    lake.run(streams[0])
     spoil(lake)
+    streams = [one for one in streams if any(Path(str(one["source"]["files"])).glob("bad*"))]
     with pytest.raises(HeadgateError) as refused:
         lake.run(*streams)
     assert refused.value.exit_code == 4, refused.value
     assert all(word in str(refused.value) for word in said), refused.value
     assert refused.value.advice
-    (lake.root / "in/bad.parquet").write_bytes(b"")
+    next(Path(str(streams[0]["source"]["files"])).glob("bad*")).write_bytes(b"")
     lake.run(*streams)
-    assert ("a",) in lake.rows("t", "id")
+    assert streams[0].get("table") is not None or ("a",) in lake.rows("t", "id")
 
 
 def _tear(path: Path) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, StructType
 
 from headgate.core.spec import FilesSource, KafkaSource, Source
 from headgate.delta.s3_errors import texts_of
@@ -430,6 +430,13 @@ def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[
     decoded = F.url_decode(F.url_decode(F.regexp_replace(text, r"\+", "%252B")))
     decoded = F.when(decoded != NO_VALUE, decoded)
     value = decoded.try_cast(wanted.dataType)
+    shape = {
+        IntegralType: r"^[-+]?\d+$",
+        DateType: r"^\d{4}-\d{1,2}-\d{1,2}$",
+    }  # of others Spark cuts off what does not fit
+    for kind, pattern in shape.items():
+        if isinstance(wanted.dataType, kind):
+            value = F.when(decoded.rlike(pattern), value)
     misfit = F.when(
         has_folder & decoded.isNotNull() & value.isNull(),
         F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()} in the name of its folder"),
