@@ -35,7 +35,8 @@ def status_command(
 ) -> None:
     """Show each lock: who has the turn, who waits and why, what each job has done and what is overdue, what is kept.
 
-    For streams that read Kafka: how many records of each topic are left to read, if the broker answers.
+    For streams that read Kafka: how many records of each topic are left to read, if the broker answers. For streams that read
+    files: those that are not read, or not as they are now, and why.
 
     A stream is late when its last turn was completed more than twice `every` ago, and it is neither idle nor paused.
     """

@@ -15,7 +15,7 @@ from headgate.report import words
 
 @app.command("verify")
 def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Compare ledger, logs and checkpoints: no two turns at once, every batch exactly once (else exit 4)."""
+    """Compare ledger, logs, checkpoints and sources: no turns at once, every batch once, no file rewritten (else exit 4)."""
     from headgate.inspect import verify_pipeline
 
     pipeline = settings.load_pipeline(spec)
