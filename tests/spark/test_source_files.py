@@ -100,7 +100,7 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
     with (tmp_path / "headgate/sizes.jsonl").open("a") as file:
         file.write('{"/in/e"')
     assert Taken(tmp_path).refresh().sizes == {"/in/c": 7, "/in/d": 8}
-    assert taken.newest(2) == ["/in/c", "/in/d"]
+    assert taken.newest(2) == ["/in/d", "/in/c"]
 
 
 @pytest.mark.parametrize("text", ["", "v1\n{", "v1\n[]", 'v1\n{"path": 3}', "v2\n", "v1\n" + "[" * 100_000])

@@ -380,8 +380,8 @@ class Taken:
             return None
 
     def newest(self, count: int) -> list[str]:
-        """The files that were taken last."""
-        return [path for batch in sorted(self._batches)[-count:] for path in self._batches[batch]][-count:]
+        """The files that were taken last, the newest first."""
+        return [path for batch in sorted(self._batches)[-count:] for path in self._batches[batch]][: -count - 1 : -1]
 
     def _take(self, name: str) -> None:
         path = self._folder / name

@@ -71,6 +71,8 @@ class Known:
     footers: Footers = field(default_factory=Footers)
     folders: Mapping[str, DataType] = field(default_factory=dict)
     """Columns that folders `name=value` give, as of the last look."""
+    schema: StructType | None = None
+    """Of the Parquet files, as of the last look that found any."""
     lines: dict[str, tuple[FileState, int]] = field(default_factory=dict)
     """Files of text that are waiting → how they were when their lines were estimated, and the lines."""
     records: JsonRecords | None = None
@@ -114,7 +116,8 @@ def looked_at(source: FilesSource, known: Known) -> None:
                 file=printable(again[1]),
             )
     if source.format == "parquet":
-        # Of those that were taken the newest: a column that only they have may be named by the stream.
+        # Of those that were taken the newest: a column that only they have may be named by the stream, and the last ones are
+        # read again if their batch was not done.
         newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
         files = known.there.files
         known.footers.read({path: files[path] for path in (*known.waiting(), *newest) if path in files})
@@ -226,6 +229,8 @@ def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -
         schema = known.footers.merged(spark, waiting)
     except PySparkException as error:
         raise Unavailable(f"the source {source.path} cannot be read: {error.getCondition() or error}") from error
+    if not schema.fields and known.schema is not None:  # what was read was taken away
+        return known.schema
     if not schema.fields:
         raise InvalidRequest(
             f"the source {source.path} holds no file to read the schema from; nothing was read",
@@ -233,7 +238,8 @@ def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -
         )
     own = {name.lower() for name in known.folders}
     fields = [one for one in schema.fields if one.name.lower() not in own]
-    return StructType([*fields, *(StructField(name, kind) for name, kind in known.folders.items())])
+    known.schema = StructType([*fields, *(StructField(name, kind) for name, kind in known.folders.items())])
+    return known.schema
 
 
 def _declared(text: str) -> StructType:
