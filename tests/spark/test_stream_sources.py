@@ -239,9 +239,9 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
 ) -> None:
     """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on."""
     streams = [
-        {"source": hg.files(f"{lake.root}/in")},
-        {"source": hg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
-        {"source": hg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
+        {"name": "In", "source": hg.files(f"{lake.root}/in")},
+        {"name": "Stated", "source": hg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
+        {"name": "Gz", "source": hg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
     ]
     lake.put("in/1.parquet", days_old=1, id=["a"])
     for name in ("stated", "gz"):

@@ -519,8 +519,10 @@ def _with_json(
         {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(_TEXT)}
     )
     is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
-    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value"))
-    bad = bad.when(is_bad, F.lit("is not a JSON record of the stated schema")).otherwise(F.col("_hg_refused"))
+    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value")).when(
+        F.col("_hg_refused").isNull() & is_bad, F.lit("is not a JSON record of the stated schema")
+    )
+    bad = F.coalesce(bad, "_hg_refused")
     return frame.withColumn(BAD, bad)
 
 
