@@ -516,7 +516,7 @@ def _with_json(
     with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     how = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     frame = frame.withColumns(
-        {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(_TEXT)}
+        {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(F.col(_TEXT))}
     )
     is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
     bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value")).when(
@@ -539,9 +539,9 @@ class JsonRecords:
         look = jvm.io.github.headgate.JsonRecord(schema.json(), self._names)
         jsession.udf().register(self._function, look, jvm.org.apache.spark.sql.types.DataTypes.StringType)
 
-    def refusal(self, text: str) -> Column:
+    def refusal(self, text: Column) -> Column:
         """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""
-        return F.call_function(self._function, F.col(text))
+        return F.call_function(self._function, text)
 
     def left_out(self) -> list[str]:
         """Fields of the records until now that the schema lacks, by their dotted names; the first hundred."""

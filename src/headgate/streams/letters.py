@@ -24,7 +24,7 @@ from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.errors import InvalidRequest
 from headgate.ports import WriteToken
-from headgate.spark.sources import BAD, ORDER, POSITION, RAW, schema_of
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, JsonRecords, schema_of
 from headgate.streams.operations import STUCK
 from headgate.streams.records import JSON, quoted
 from headgate.streams.steps import BatchResult, BatchTurn, StreamContext
@@ -286,14 +286,20 @@ class StreamLetters:
         options = {**JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         text = F.coalesce("retry_raw", "raw")
         read = letters.coalesce(1).select(
-            F.from_json(text, wanted, options).alias("_hg_value"), text.alias("_hg_text"), "at_ms", "batch", "position"
+            F.from_json(text, wanted, options).alias("_hg_value"),
+            JsonRecords(self._context.session, schema).refusal(text).alias("_hg_refused"),
+            text.alias("_hg_text"),
+            "at_ms",
+            "batch",
+            "position",
         )
         is_bad: Column = F.col(f"_hg_value.{_CORRUPT}").isNotNull() | F.col("_hg_value").isNull()
+        is_bad = is_bad | F.col("_hg_refused").isNotNull()
         return read.select(
             *[F.col(f"_hg_value.{quoted(field.name)}").alias(field.name) for field in schema.fields],
             F.struct("at_ms", "batch", F.monotonically_increasing_id().alias("row")).alias(ORDER),
             F.col("position").alias(POSITION),
-            F.when(is_bad, F.lit("is not a record of the stated schema")).alias(BAD),
+            F.when(is_bad, F.coalesce("_hg_refused", F.lit("is not a record of the stated schema"))).alias(BAD),
             F.when(is_bad, F.col("_hg_text")).alias(RAW),
         )
 
