@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from headgate.coordinator.turn import HeldTurn
+from headgate.core.keys.letters import kept_text
 from headgate.core.spec import Erase, Maintain, Mutate, Pipeline, StreamSpec, SyncSpec
 from headgate.core.turns.tokens import job_token
 from headgate.delta.gate import Gate
@@ -79,26 +80,36 @@ class SyncDesk:
     def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
         """See `Desk`."""
         with Keeper(self._pipeline, self._sync) as keeper:
-            return [
-                Letter(
-                    name=self._sync.name,
-                    kind="row",
-                    id=f"{one.batch}.{number}",
-                    at_ms=None,
-                    reason=one.reason,
-                    position=f"{one.table}@{one.position}",
-                    values=one.key if has_values else None,
-                )
-                for number, one in enumerate(keeper.dead_letters(rows_max))
-            ]
+            rows = keeper.kept_rows()[-rows_max:]
+        return [
+            Letter(
+                name=self._sync.name,
+                kind="row",
+                id=one.id,
+                at_ms=None,
+                reason=one.reason,
+                position=f"{one.table}@{one.seq}",
+                values=kept_text({"key": list(one.key), "row": one.image}) if has_values else None,
+            )
+            for one in reversed(rows)
+        ]
 
     def drop(self, ids: Sequence[str], reason: str | None) -> int:
-        """See `Desk`."""
-        raise InvalidRequest(f"rows that {self._sync.name} has set apart cannot be dropped yet; nothing was done")
+        """See `Desk`. The target keeps no reason."""
+        with Keeper(self._pipeline, self._sync) as keeper:
+            return keeper.drop_letters(ids)
 
     def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
-        """See `Desk`."""
-        raise InvalidRequest(f"rows that {self._sync.name} has set apart cannot be sent again yet; nothing was done")
+        """See `Desk`. Takes the stream over: a run of the sync that is on ends with status 5."""
+        values = {name: None if value == "null" else value for name, value in corrections.items()}
+        with Keeper(self._pipeline, self._sync) as keeper:
+            written, refused = keeper.retry_letters(ids, values)
+        if refused:
+            raise InvalidRequest(
+                f"{refused} of {written + refused} were refused again and are set aside; the others were sent",
+                advice=f"See why with: headgate dead-letters list {self._sync.name}",
+            )
+        return written
 
 
 class StreamDesk:

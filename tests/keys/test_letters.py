@@ -146,6 +146,36 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
     assert execute(tmp_path, "SELECT count(*) FROM people WHERE id = 9") == [(0,)]
 
 
+def test_the_command_lists_corrects_and_drops_rows_of_a_sync(tmp_path: Path) -> None:
+    """Values only on demand; ids as they are listed; what is refused again is said."""
+    from tests.cli.command import headgate
+    from tests.cli.test_sync import CLASH, bring
+    from tests.cli.test_sync import sync as command
+
+    pipeline(tmp_path, settings="on_violation: quarantine")
+    bring(tmp_path, "1", CLASH)
+    assert command(tmp_path, "run", "--once").code == 0
+
+    def letters(*arguments: str) -> Any:
+        return headgate("dead-letters", *arguments, "--spec", tmp_path)
+
+    (listed,) = letters("list", "crm", "--output", "json").json["dead_letters"]
+    assert ("values" in listed, listed["kind"]) == (False, "row")
+    (shown,) = letters("list", "crm", "--values", "--output", "json").json["dead_letters"]
+    assert json.loads(shown["values"]) == {"key": [4], "row": {"id": 4, "email": "c"}}
+    again = letters("retry", "crm", listed["id"])
+    assert (again.code, "refused again" in again.err) == (2, True)
+    (listed,) = letters("list", "crm", "--output", "json").json["dead_letters"]
+    assert letters("retry", "crm", listed["id"], "--set", "email=free").code == 0
+    assert execute(tmp_path, "SELECT email FROM people WHERE id = 4") == [("free",)]
+    assert letters("list", "crm").out == "crm has nothing set aside\n"
+    bring(tmp_path, "2", [{"seq": 9, "tx": "9", "table": "people", "op": "c", "after": {"id": 9, "email": "a"}}])
+    assert command(tmp_path, "run", "--once").code == 0
+    (listed,) = letters("list", "crm", "--output", "json").json["dead_letters"]
+    assert letters("drop", "crm", listed["id"]).code == 0
+    assert letters("drop", "crm", listed["id"]).code == 2
+
+
 def test_a_kept_row_is_read_as_it_was() -> None:
     """Bytes, long numbers, where it comes from, and what could not be kept."""
     image = {"id": 1, "raw": b"\x00\xff", "n": 12345678901234567890, "doc": {"a": [1, None]}}
