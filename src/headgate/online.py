@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
 
 from headgate.core.keys import places
 from headgate.core.keys.apply import DeadLetter, Progress
-from headgate.core.keys.change import Batch
+from headgate.core.keys.change import Batch, Image
+from headgate.core.keys.difference import Difference
+from headgate.core.keys.fold import Key, NetRow, canonical
 from headgate.core.keys.letters import KeptRow, corrected
 from headgate.core.spec import (
     ChangeFilesSource,
@@ -27,17 +31,35 @@ from headgate.ports import ChangeSource
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
 from headgate.sources.files import ChangeFiles
+from headgate.sources.records import Raw, Records, add_envelopes, add_files, messages_of
 from headgate.syncs.explain import NextBatch, explain
 from headgate.syncs.patience import Patience
-from headgate.syncs.run import AppliedBatch, SyncSettings, apply_net, apply_one, carry
-from headgate.syncs.verify import Verified, verify
+from headgate.syncs.run import AppliedBatch, SyncSettings, apply_net, apply_one, carry, pending_batches
+from headgate.syncs.verify import (
+    LISTED_MAX,
+    ComparedTable,
+    Found,
+    ReadRecords,
+    Verified,
+    as_net,
+    in_both,
+    repair_net,
+    verify,
+    verify_database,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headgate.targets.dialect import Dialect
+    from headgate.targets.source_rows import SourceRows
     from headgate.targets.target import SqlTarget
 
 
+SECOND_LOOK_MAX = 10_000
+"""So many differences of a table are looked at twice, or repaired at once."""
+SECOND_LOOK_S = 2.0
+ROUNDS_MAX = 100
 WAIT_S = 0.2
 """Between looks whether the next try is due."""
 
@@ -93,6 +115,46 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
             assert_never(spec.source)
 
 
+def open_source_rows(dsn: str, to: str) -> SourceRows:
+    """The source's own database, for a comparison with a target at `to`.
+
+    Raises:
+        InvalidRequest: It has no such address.
+        MissingExtra: Its driver is not installed.
+    """
+    from headgate.targets.source_rows import SourceRows
+
+    return SourceRows(dialect_of(dsn), type(dialect_of(to)).__name__)
+
+
+def dialect_of(dsn: str) -> Dialect:
+    """What speaks to the database of this address; nothing is connected yet.
+
+    Raises:
+        InvalidRequest: No database of this version has such an address.
+        MissingExtra: Its driver is not installed.
+    """
+    match dsn.partition(":")[0]:
+        case "postgresql" | "postgres":
+            from headgate.targets.postgres import PostgresDialect
+
+            return PostgresDialect(dsn)
+        case "mysql" | "mariadb":
+            from headgate.targets.mariadb import MariadbDialect
+
+            return MariadbDialect(dsn)
+        case "sqlite":
+            from headgate.targets.sqlite import SqliteDialect
+
+            return SqliteDialect(dsn)
+        case scheme:
+            raise InvalidRequest(
+                "this kind of target database is not in this version; nothing was done",
+                advice="Use postgresql://, mysql:// or sqlite:PATH",
+                scheme=scheme,  # never the DSN: it may hold a password
+            )
+
+
 def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
     """The target database that a DSN names: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
 
@@ -104,25 +166,7 @@ def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
     """
     from headgate.targets.target import SqlTarget
 
-    match dsn.partition(":")[0]:
-        case "postgresql" | "postgres":
-            from headgate.targets.postgres import PostgresDialect
-
-            return SqlTarget(PostgresDialect(dsn), key=key)
-        case "mysql" | "mariadb":
-            from headgate.targets.mariadb import MariadbDialect
-
-            return SqlTarget(MariadbDialect(dsn), key=key)
-        case "sqlite":
-            from headgate.targets.sqlite import SqliteDialect
-
-            return SqlTarget(SqliteDialect(dsn), key=key)
-        case scheme:
-            raise InvalidRequest(
-                "this kind of target database is not in this version; nothing was done",
-                advice="Use postgresql://, mysql:// or sqlite:PATH",
-                scheme=scheme,  # never the DSN: it may hold a password
-            )
+    return SqlTarget(dialect_of(dsn), key=key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,13 +429,130 @@ class Keeper:
         """
         return self._source.fingerprint()
 
-    def verify(self, listed_max: int) -> Verified:
-        """The target, compared with the source as of the target's position. Nothing is written but temporary tables.
+    def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> Verified:
+        """The target, compared with the source. Nothing is written but temporary tables.
+
+        The source is read in another way than changes are applied: its own database, if its address is given here or in the file;
+        a table at the target's version; else the records of its files or topics, one by one, as they stand there.
+
+        Args:
+            listed_max: So many differences of a table are listed.
+            source_dsn: The source's database.
+            found: Told of each table's differences.
 
         Raises:
+            HeadgateError: See `headgate.syncs.verify`.
+        """
+        told: Found = found or (lambda table, differences, row: None)
+        dsn = source_dsn or self._spec.source_dsn
+        if dsn is None:
+            return verify(
+                self._source, self._target, stream=self.stream, listed_max=listed_max, read=self._reader(),
+                has_more=self._has_more, found=told,
+            )  # fmt: skip
+
+        def look(listed: int) -> Verified:
+            with open_source_rows(dsn, self._spec.to) as database:
+                return verify_database(
+                    database, self._target, stream=self.stream, tables=self._source_tables(), listed_max=listed,
+                    has_more=self._has_more, found=told,
+                )  # fmt: skip
+
+        first = look(max(listed_max, SECOND_LOOK_MAX))
+        if not first.differences:
+            return first
+        time.sleep(SECOND_LOOK_S)  # what was on its way between the two is there by then
+        both = in_both(first, look(max(listed_max, SECOND_LOOK_MAX)))
+        return replace(both, tables=tuple(replace(one, listed=one.listed[:listed_max]) for one in both.tables))
+
+    def repair(self, *, source_dsn: str | None = None) -> tuple[int, Verified]:
+        """Writes what `verify` finds, as batches of this sync at its position: how many rows, and what differs after that.
+
+        Rows that the source does not have are deleted, the others written as they are there. Takes the stream over: a run that
+        is on ends with status 5.
+
+        Raises:
+            ConstraintViolated: The target refuses a row; its position stays.
             HeadgateError: See `verify`.
         """
-        return verify(self._source, self._target, stream=self.stream, listed_max=listed_max)
+        repaired = 0
+        for _ in range(ROUNDS_MAX):
+            progress = self._target.open_stream(self.stream)
+            rows: list[NetRow] = []
+
+            def take(
+                table: ComparedTable, differences: Sequence[Difference], row: Callable[[Key], Image | None]
+            ) -> None:
+                rows.extend(as_net(differences, row, progress.position, len(rows)))  # noqa: B023  # called in this round
+
+            seen = self.verify(SECOND_LOOK_MAX, source_dsn=source_dsn, found=take)
+            wanted = {(one.table, canonical(one.key)) for table in seen.tables for one in table.listed}
+            last = {(row.table, canonical(row.key)): row for row in rows}
+            net = [row._replace(n=n) for n, row in enumerate(last[place] for place in last if place in wanted)]
+            if not net:
+                return repaired, seen
+            apply_net(
+                repair_net(net, progress), self._target, replace(self._settings, mode="atomic", on_violation="stop")
+            )
+            repaired += len(net)
+        return repaired, self.verify(LISTED_MAX, source_dsn=source_dsn)
+
+    def _reader(self) -> Callable[[Progress], contextlib.AbstractContextManager[ReadRecords]] | None:
+        """What reads the source's records without the sync's reader; None: a table tells its rows."""
+        spec = self._spec
+        if isinstance(spec.source, TableSource):
+            return None
+
+        @contextlib.contextmanager
+        def read(progress: Progress) -> Iterator[ReadRecords]:
+            with Records() as records:
+                if isinstance(spec.source, ChangeFilesSource):
+                    add_files(
+                        records, spec.source.path, table=spec.table, tables=spec.tables,
+                        transaction=spec.source.transaction, through=progress.position,
+                    )  # fmt: skip
+                else:
+                    ends = {
+                        name: int(one[0]) for name, one in json.loads(progress.place or "{}").get("logs", {}).items()
+                    }
+                    changes, metadata = self._messages()
+                    add_envelopes(records, changes, metadata, tables=spec.tables, ends=ends)
+                yield records
+
+        return read
+
+    def _messages(self) -> tuple[Iterable[Raw], Iterable[Raw] | None]:
+        source = self._spec.source
+        if isinstance(source, EnvelopeFilesSource):
+            return messages_of(source.path), None if source.transactions is None else messages_of(source.transactions)
+        assert isinstance(self._source, DebeziumChanges)
+        logs = self._source.logs
+
+        def of(*, is_metadata: bool) -> Iterator[Raw]:
+            for name, messages in logs.read({}, None):
+                if logs.is_transactions(name) == is_metadata:
+                    for one in messages:
+                        if isinstance(one.value, bytes):
+                            yield Raw(name, one.offset, one.value, None)
+
+        return of(is_metadata=False), None if logs.transactions is None else of(is_metadata=True)
+
+    def _has_more(self, progress: Progress) -> bool:
+        """Whether a run would apply more changes now."""
+        return any(batch.size for batch in pending_batches(self._source, progress, self._settings))
+
+    def _source_tables(self) -> dict[str, str]:
+        """Target table → the source's: those that the sync names, and those of its records."""
+        named = {target: source for source, target in self._spec.tables.items()}
+        if self._spec.table is not None:
+            named.setdefault(self._spec.table, self._spec.table)
+        progress = self._target.progress(self.stream)
+        reader = self._reader()
+        if progress is not None and reader is not None:
+            with reader(progress) as records:
+                for name in records.tables:
+                    named.setdefault(name, name)
+        return named
 
     def standing(self) -> Standing:
         """How far the target is. Nothing is written.

@@ -18,22 +18,34 @@ if TYPE_CHECKING:
     from headgate.syncs.verify import Verified
 
 
+SOURCE = typer.Option(
+    None,
+    "--source",
+    metavar="DSN",
+    help="The source's own database, to compare with as it is now. Default: `source_dsn` of the file, "
+    "where a password belongs; else the changes.",
+)
+
+
 @sync.command("verify")
 def verify_command(
     name: str | None = NAME,
     limit: int = typer.Option(100, "--limit", min=0, help="How many differences of a table to list; all are counted."),
+    source: str | None = SOURCE,
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
     """Compare databases with their sources, each as of the position that it has, and list rows that differ (exit status 4).
 
-    A writer may go on meanwhile. Nothing is written to the target but temporary tables, which end with the command.
+    The source is read in another way than changes are applied: its own database (--source), or the records of its files or
+    topics one by one. What could not be compared is said. A writer may go on meanwhile. Nothing is written to the target but
+    temporary tables, which end with the command.
     """
     rows, differences = [], 0
     keepers = keepers_of(spec, name)
     for keeper in keepers:
         with named(keeper, keepers), keeper:
-            found = keeper.verify(limit)
+            found = keeper.verify(limit, source_dsn=source)
         differences += found.differences
         tables = [{**dataclasses.asdict(one), "differences": one.differences} for one in found.tables]
         rows.append(
@@ -44,6 +56,30 @@ def verify_command(
     if output is not Output.TEXT:
         document(output, "syncs", json.loads(json.dumps(rows, default=str)))
     if differences:
+        raise typer.Exit(Corrupt.exit_code)
+
+
+@sync.command("repair")
+def repair_command(
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file."),
+    source: str | None = SOURCE,
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Write what `sync verify` finds to the target, as batches of the sync: missing and different rows, and rows too many.
+
+    Run `sync verify` first to see what that is. Takes the sync over: a run that is on ends with status 5. Exit status 4 if rows
+    differ after it.
+    """
+    (keeper,) = keepers_of(spec, name)
+    with keeper:
+        repaired, found = keeper.repair(source_dsn=source)
+    if output is Output.TEXT:
+        say(f"{name}: {words.counted(repaired, 'row')} repaired")
+        _show(name, found)
+    else:
+        document(output, "syncs", [{"sync": name, "repaired": repaired, "differences": found.differences}])
+    if found.differences:
         raise typer.Exit(Corrupt.exit_code)
 
 
@@ -66,11 +102,22 @@ def _show(name: str, found: Verified) -> None:
     table(("table", "at the source", "in the target", "missing", "extra", "different"), cells)
     if any(one.extra is None for one in found.tables if not one.not_compared):
         say("not asked: the changes begin in the middle of the table's history, so rows may be older than they are")
+    if found.behind:
+        say("the source has more that the target does not have yet: a run brings it")
+    if found.unfinished:
+        count = words.counted(found.unfinished, "record")
+        say(f"{count} of transactions whose end has not come: not compared")
+    if found.passed_over:
+        say(f"{words.counted(found.passed_over, 'record')} that the sync does not apply: compared as well")
+    for compared in found.tables:
+        for note in compared.notes:
+            say(f"{compared.table}: {note}")
     if found.set_apart:
         say(f"{words.counted(found.set_apart, 'row')} set apart: see headgate sync dead-letters {name}")
     for compared in found.tables:
         for one in compared.listed:
             where = f": {', '.join(one.columns)}" if one.columns else ""
+            where += " (set apart)" if one.is_set_apart else ""
             typer.echo(f"  {one.kind}  {one.table} {json.dumps(one.key, default=str)}{where}")
         if len(compared.listed) < compared.differences:
             say(f"  and {compared.differences - len(compared.listed)} more of {compared.table}")

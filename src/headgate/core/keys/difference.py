@@ -20,3 +20,5 @@ class Difference:
     """Missing in the target, not at the source, not the same, or not to be had in the target's types."""
     columns: tuple[str, ...] = ()
     """Those that differ."""
+    is_set_apart: bool = False
+    """It is known: a row of this key waits among the sync's dead letters."""

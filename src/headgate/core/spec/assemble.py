@@ -132,6 +132,7 @@ def _sync(name: str, fields: Fields, reader: Reader) -> SyncSpec:
         on_schema_change=fields[keys.SYNC_ON_SCHEMA_CHANGE],
         ddl=fields[keys.SYNC_DDL],
         patience_ms=fields[keys.SYNC_PATIENCE],
+        source_dsn=fields.get(keys.SYNC_SOURCE_DSN),
     )
 
 

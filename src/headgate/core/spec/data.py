@@ -238,6 +238,8 @@ class SyncSpec:
     on_schema_change: OnSchemaChange = "stop"
     ddl: OnDdl = "stop"
     patience_ms: int = 180_000
+    source_dsn: str | None = field(default=None, repr=False)
+    """The source's own database, for comparisons; may hold a password."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -594,6 +594,14 @@ SYNC_PATIENCE = Key(
     default_text="3m",
     example="10m",
 )
+SYNC_SOURCE_DSN = Key(
+    name="source_dsn",
+    kind=Dsn(),
+    meaning="The source's own database, which `sync verify` and `sync repair` read in place of the changes. A login that may "
+    "only read is enough.",
+    default_text="changes are compared as they stand in their files or topics",
+    example='"${SOURCE_DSN}"',
+)
 SYNC_SECTION = Section(
     title="sync.NAME",
     keys=(
@@ -610,6 +618,7 @@ SYNC_SECTION = Section(
         SYNC_ON_SCHEMA_CHANGE,
         SYNC_DDL,
         SYNC_PATIENCE,
+        SYNC_SOURCE_DSN,
     ),
 )
 

@@ -1,0 +1,287 @@
+"""A source's records as they stand in its files and topics, read without the sync's own reader: for a comparison only.
+
+Rules for editors: see `headgate.syncs.replay`. Whether a record is one that was sent again is told by its place in the source, and
+only within one server; in doubt it is replayed, as a record that is replayed in order changes nothing that is right.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import pickle
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from headgate.core.keys.record import Record, Row
+from headgate.errors import Corrupt
+from headgate.sources.files import paths_of
+from headgate.sources.lines import lines
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+UNREADABLE = object()
+"""In place of a value whose type is not known here."""
+
+
+class Raw(NamedTuple):
+    """A message of a log."""
+
+    log: str
+    offset: int
+    value: bytes | None
+    key: bytes | None
+
+
+class Records:
+    """Records in the order of their source, in a file: memory stays small. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.left_out: dict[str, set[str]] = {}
+        """Target table → columns whose values have a type that is not known here."""
+        self.beyond = 0
+        """How many records lie behind the target's position."""
+        self.unfinished = 0
+        """How many belong to transactions whose end has not come."""
+        self.tables: dict[str, dict[str, None]] = {}
+        """Target table → the source's tables whose records are for it."""
+        self._folder = tempfile.TemporaryDirectory(prefix="headgate-verify-")
+        self._file = sqlite3.connect(Path(self._folder.name) / "records.db", isolation_level=None)
+        for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
+            self._file.execute(statement)
+        self._file.execute("CREATE TABLE r (place TEXT, n INTEGER PRIMARY KEY, is_beyond INT, record BLOB)")
+        self._file.execute("CREATE TABLE seen (id BLOB PRIMARY KEY) WITHOUT ROWID")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+        self._folder.cleanup()
+
+    def add(self, place: str, record: Record, *, source_table: str, is_beyond: bool) -> None:
+        """One record; those of one place stay in the order in which they come."""
+        if record.op in ("c", "u", "d", "t"):
+            self.beyond += is_beyond
+            self.tables.setdefault(record.table, {})[source_table] = None
+            row = (place, is_beyond, pickle.dumps(record))
+            self._file.execute("INSERT INTO r (place, is_beyond, record) VALUES (?, ?, ?)", row)
+
+    def has_seen(self, *facts: object) -> bool:
+        """Whether the same facts were asked for before."""
+        digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).digest()
+        return self._file.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
+
+    def in_order(self, *, with_beyond: bool) -> Iterator[Record]:
+        """Up to the target's position, or all."""
+        self._file.execute("CREATE INDEX IF NOT EXISTS i ON r (place, n)")
+        where = "" if with_beyond else "WHERE NOT is_beyond "
+        for (blob,) in self._file.execute(f"SELECT record FROM r {where}ORDER BY place, n"):
+            yield pickle.loads(blob)
+
+
+def add_files(
+    records: Records, files: str, *, table: str | None, tables: Mapping[str, str], transaction: str, through: int
+) -> None:
+    """Records of change files, in the order of `seq`.
+
+    Raises:
+        Corrupt: A line cannot be read.
+    """
+    for path in paths_of(files):
+        for where, line in _change_lines(path):
+            try:
+                name, seq = line.get("table") or table, int(line["seq"])
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise Corrupt(
+                    f"a line of changes cannot be read: {error}; nothing was compared", file=path, line=where
+                ) from error
+            if isinstance(name, str):
+                record = Record(
+                    table=tables.get(name, name), op=str(line.get("op")), before=line.get("before"), after=line.get("after"),
+                    tx=None if line.get(transaction) is None else str(line[transaction]),
+                )  # fmt: skip
+                records.add(f"{seq:020}", record, source_table=name, is_beyond=seq > through)
+
+
+def _change_lines(path: Path) -> Iterator[tuple[int, Any]]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            row = 0
+            for batch in file.iter_batches(batch_size=10_000):
+                for record in batch.to_pylist():
+                    row += 1
+                    for image in ("before", "after"):
+                        if isinstance(record.get(image), str):
+                            record[image] = _json(record[image])
+                    yield row, record
+        return
+    for number, line in enumerate(lines(path), 1):
+        if isinstance(line, bytes) and line.strip():
+            try:
+                yield number, _json(line)
+            except ValueError as error:
+                raise Corrupt(f"a line is not JSON: {error}; nothing was compared", file=path, line=number) from error
+
+
+def messages_of(files: str) -> Iterator[Raw]:
+    """Messages of envelope files: the log is the file, the offset its line."""
+    for path in paths_of(files):
+        for number, line in enumerate(lines(path)):
+            if isinstance(line, bytes) and line.strip():
+                yield Raw(str(path), number, line, None)
+
+
+def add_envelopes(
+    records: Records,
+    messages: Iterable[Raw],
+    metadata: Iterable[Raw] | None,
+    *,
+    tables: Mapping[str, str],
+    ends: Mapping[str, int],
+) -> None:
+    """Records of Debezium's envelopes.
+
+    Args:
+        records: Gets them.
+        messages: Of all logs of changes.
+        metadata: Of the log of transactions, if there is one: only transactions that have ended are taken.
+        tables: Source table, with or without its schema → target table.
+        ends: Log → the offset at which the target's position ends.
+    """
+    ended = None if metadata is None else {_ended(one) for one in metadata}
+    for message in messages:
+        payload, schema = _payload(message.value)
+        if not isinstance(payload, dict) or "op" not in payload or not isinstance(payload.get("source"), dict):
+            continue
+        source, transaction = payload["source"], payload.get("transaction") or {}
+        tx, order = transaction.get("id"), _order(source)
+        if ended is not None and tx is not None and tx not in ended:
+            records.unfinished += 1
+            continue
+        server = (source.get("name"), source.get("server_id"), source.get("gtid"), source.get("txId"))
+        if order and records.has_seen(
+            server, order, tx, transaction.get("total_order"), payload.get("op"), message.value
+        ):
+            continue  # sent again
+        collection, bare = _collection(source), str(source.get("table") or "")
+        name, types = tables.get(collection) or tables.get(bare) or bare, _types(schema)
+        record = Record(
+            table=name, op="c" if payload["op"] == "r" else str(payload["op"]), tx=tx,
+            before=_image(payload.get("before"), types.get("before", {}), name, records),
+            after=_image(payload.get("after"), types.get("after", {}), name, records),
+        )  # fmt: skip
+        is_first = payload["op"] == "r" or not order
+        place = "" if is_first else "1" + ".".join(f"{one:020}" if isinstance(one, int) else one for one in order)
+        is_beyond = message.offset >= ends.get(message.log, 0)
+        records.add(place, record, source_table=collection, is_beyond=is_beyond)
+
+
+def _order(source: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """A record's place, as far as the source says it: PostgreSQL's transactions come in the order of their commits."""
+    if isinstance(source.get("lsn"), int):
+        try:
+            commit, _ = json.loads(source.get("sequence") or "")
+            return (int(commit or 0), source["lsn"])
+        except (ValueError, TypeError):
+            return (0, source["lsn"])
+    if source.get("file") and source.get("pos") is not None:
+        return (str(source["file"]), int(source["pos"]), int(source.get("row") or 0))
+    return ()
+
+
+def _collection(source: Mapping[str, Any]) -> str:
+    return f"{source.get('schema') or source.get('db')}.{source.get('table')}"
+
+
+def _payload(value: bytes | None) -> tuple[Any, Any]:
+    """Of a message, with its schema, if there is one; also where key and value stand in one line."""
+    body = None if value is None else _json(value)
+    if isinstance(body, dict) and body.keys() <= {"key", "value"}:
+        body = body.get("value")
+    if isinstance(body, dict) and "payload" in body:
+        return body["payload"], body.get("schema")
+    return body, None
+
+
+def _ended(message: Raw) -> str | None:
+    payload, _ = _payload(message.value)
+    return str(payload["id"]) if isinstance(payload, dict) and payload.get("status") == "END" else None
+
+
+def _types(schema: Any) -> dict[str, dict[str, Mapping[str, Any]]]:
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for one in (schema or {}).get("fields") or []:
+        if one.get("field") in ("before", "after"):
+            found[one["field"]] = {each["field"]: each for each in one.get("fields") or []}
+    return found
+
+
+def _image(image: Any, types: Mapping[str, Mapping[str, Any]], table: str, found: Records) -> Row | None:
+    if not isinstance(image, dict):
+        return None
+    row: dict[str, Any] = {}
+    for name, value in image.items():
+        read = decoded(value, types.get(name))
+        if read is UNREADABLE:
+            found.left_out.setdefault(table, set()).add(name)
+        elif read != "__debezium_unavailable_value":
+            row[name] = read
+    return row
+
+
+def decoded(value: Any, schema: Mapping[str, Any] | None) -> Any:
+    """A value as a target can be told it, or `UNREADABLE`."""
+    if value is None or schema is None:
+        return UNREADABLE if isinstance(value, dict | list) else value
+    name, kind = str(schema.get("name") or ""), schema.get("type")
+    short = name.rpartition(".")[2]
+    if short == "Decimal" and isinstance(value, str):
+        scale = int((schema.get("parameters") or {}).get("scale", 0))
+        return _decimal(value, scale)
+    if short == "VariableScaleDecimal":
+        return _decimal(value["value"], int(value["scale"]))
+    if name in ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date"):
+        return _moment(timedelta(days=value), "%Y-%m-%d")
+    per_second = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}.get(short)
+    if per_second and isinstance(value, int):
+        return _moment(timedelta(microseconds=value * 10**6 // per_second), "%Y-%m-%d %H:%M:%S.%f")
+    if name.startswith(("io.debezium.time.", "org.apache.kafka.connect.data.Time")) and isinstance(value, int):
+        unit = {"Time": 10**3, "MicroTime": 1, "NanoTime": 0}.get(short)
+        if short == "Year":
+            return value
+        if unit is None or value < 0:
+            return UNREADABLE
+        micros = value * unit if unit else value // 1000
+        hours, rest = divmod(micros, 3_600_000_000)
+        return f"{hours:02}:{rest // 60_000_000:02}:{rest // 1_000_000 % 60:02}.{rest % 1_000_000:06}"
+    if kind == "bytes":
+        return base64.b64decode(value) if not name and isinstance(value, str) else UNREADABLE
+    if kind in ("struct", "array", "map") or name.startswith("io.debezium.data.geometry"):
+        return UNREADABLE
+    return value
+
+
+def _decimal(text: str, scale: int) -> Decimal:
+    return Decimal(int.from_bytes(base64.b64decode(text), "big", signed=True)).scaleb(-scale)
+
+
+def _moment(since: timedelta, form: str) -> Any:
+    try:
+        moment = EPOCH + since
+    except OverflowError:
+        return UNREADABLE
+    return moment.strftime(form) if moment.year >= 1000 else UNREADABLE
+
+
+def _json(text: str | bytes) -> Any:
+    def exact(number: str) -> float | Decimal:
+        return float(number) if Decimal(number) == Decimal(repr(float(number))) else Decimal(number)
+
+    return json.loads(text, parse_float=exact)
