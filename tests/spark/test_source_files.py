@@ -22,7 +22,7 @@ from headgate.spark.source_files import (
     passed_over,
     spark_path,
 )
-from headgate.spark.source_schema import folder_columns, folder_values
+from headgate.spark.source_schema import Footers, folder_columns, folder_values
 
 
 def write(root: Path, name: str, text: str = "x") -> str:
@@ -95,6 +95,10 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
         (tmp_path / "offsets" / str(batch)).write_text(f'v1\n{{}}\n{{"logOffset":{offset}}}')
     assert taken.of_batch(0) == ["/in/a b%.json", "/in/c"]
     assert taken.of_batch(1) == ["/in/d"]
+    taken.refuse_lost()
+    (tmp_path / "offsets/2").write_text('v1\n{}\n{"logOffset":3}')
+    with pytest.raises(Corrupt, match="ends before its offsets"):
+        taken.refuse_lost()
     taken.note_sizes({"/in/c": 7, "/in/d": 8})
     taken.note_sizes({"/in/d": 8})
     with (tmp_path / "headgate/sizes.jsonl").open("a") as file:
@@ -193,6 +197,15 @@ def test_a_delta_table_below_a_source_is_found(tmp_path: Path) -> None:
     assert listing(str(tmp_path / "in")).tables == ()
     write(tmp_path, "in/below/t/_delta_log/0.json")
     assert listing(str(tmp_path / "in")).tables == (str(tmp_path / "in/below/t"),)
+
+
+def test_a_file_that_was_read_may_be_damaged_later(tmp_path: Path) -> None:
+    """It is named as rewritten, and stops nothing; one that waits stops the stream."""
+    write(tmp_path, "in/a", "no Parquet")
+    files = listing(str(tmp_path / "in")).files
+    Footers().read({}, files)
+    with pytest.raises(Corrupt, match="no whole Parquet file"):
+        Footers().read(files, {})
 
 
 def test_nothing_is_found_where_nothing_is() -> None:

@@ -51,7 +51,9 @@ class Checkpoint:
             return str(parsed(text)["id"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
-                "the checkpoint's file `metadata` cannot be read; nothing was run", path=self.location
+                "the checkpoint's file `metadata` cannot be read; nothing was run",
+                advice="Restore the checkpoint, or start a new one with --new-checkpoint JOB (its rows come again)",
+                path=self.location,
             ) from error
 
     def look(self) -> tuple[CheckpointView, int | None]:

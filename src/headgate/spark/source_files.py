@@ -331,6 +331,26 @@ class Taken:
                 self._read.add(batch)
         return self
 
+    def refuse_lost(self) -> None:
+        """Looks whether the log reaches as far as the newest offsets: else Spark would note new files, and read none of them.
+
+        Raises:
+            Corrupt: a part of the log is gone; nothing was read.
+        """
+        offsets = self._folder.parent.parent / "offsets"
+        try:
+            newest = max((int(name) for name in os.listdir(offsets) if name.isdecimal()), default=None)
+        except OSError:
+            return
+        last = None if newest is None else self._offset(newest)
+        if last is not None and last >= 0 and last not in self._read:
+            raise Corrupt(
+                "the checkpoint's log of files ends before its offsets: a part of it is gone; nothing was read and nothing was "
+                "written",
+                advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+                path=self._folder,
+            )
+
     def note_sizes(self, sizes: Mapping[str, int]) -> None:
         """Notes how large the files of a batch are, before anything of it is written.
 

@@ -46,16 +46,24 @@ class Footers:
         self._schemas: dict[str, StructType] = {}
         self._names: dict[str, tuple[str, ...]] = {}
 
-    def read(self, files: Mapping[str, FileState]) -> None:
-        """Reads those of `files` that are not known, and forgets all others.
+    def read(self, files: Mapping[str, FileState], older: Mapping[str, FileState]) -> None:
+        """Reads those that are not known, and forgets all others.
+
+        Args:
+            files: Path → state, of files that will be read.
+            older: The same of files that were read; what they are now does not matter, so a damaged one is left out.
 
         Raises:
-            Corrupt: one is no Parquet file.
+            Corrupt: one of `files` is no Parquet file.
         """
         known: dict[str, tuple[FileState, int, str]] = {}
-        for path, state in files.items():
+        for path, state in [*files.items(), *older.items()]:
             found = self._known.get(path)
-            known[path] = found if found is not None and found[0] == state else self._look(path, state)
+            try:
+                known[path] = found if found is not None and found[0] == state else self._look(path, state)
+            except Corrupt:
+                if path in files:
+                    raise
         self._known = known
 
     def _look(self, path: str, state: FileState) -> tuple[FileState, int, str]:
@@ -112,7 +120,10 @@ class Footers:
             schema = self._schema(spark, kind, path)
             merged = schema if merged is None else _both(merged, schema, path, next(iter(first_of.values())))
         for kind, path in others.items():
-            schema = self._schema(spark, kind, path)
+            try:
+                schema = self._schema(spark, kind, path)
+            except Corrupt:  # it was rewritten after it was read
+                continue
             merged = schema if merged is None else _added(merged, schema)
         return StructType([]) if merged is None else merged
 

@@ -108,6 +108,7 @@ def looked_at(source: FilesSource, known: Known) -> None:
         )
     if known.taken is not None:
         _refuse_other_source(source, known.taken.refresh())
+        known.taken.refuse_lost()
         if (again := moved(known.there, known.taken)) is not None:
             raise InvalidRequest(
                 "a file that was read was moved within the source, and would be read again; nothing was read",
@@ -120,7 +121,8 @@ def looked_at(source: FilesSource, known: Known) -> None:
         # read again if their batch was not done.
         newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
         files = known.there.files
-        known.footers.read({path: files[path] for path in (*known.waiting(), *newest) if path in files})
+        older = {path: files[path] for path in newest if path in files}
+        known.footers.read({path: files[path] for path in known.waiting()}, older)
     known.folders = folder_columns(known.there.files, base_of(source.path))
 
 
