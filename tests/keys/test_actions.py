@@ -178,3 +178,66 @@ def test_what_events_say_of_a_child_wins(kind: str, request: Request) -> None:
     sync(database, changes_of(*steps, d(1, badge(51, 11), "badge")))
     assert sorted(database.query("SELECT id, firm_id FROM staff")) == [(10, 2), (20, 2)]
     assert sorted(database.query("SELECT id FROM badge")) == [(50,), (52,)]
+
+
+@every
+@pytest.mark.parametrize("null", ["", " NOT NULL"])
+def test_somebody_new_becomes_the_boss_of_somebody_who_was_there(kind: str, null: str, request: Request) -> None:
+    """And rows of a tree that come and go in one batch do so in any order of their keys."""
+    ddl = [
+        f"CREATE TABLE t (id int PRIMARY KEY, up int{null}, name varchar(9), UNIQUE (up, name), "
+        "FOREIGN KEY (up) REFERENCES t (id))",
+        "INSERT INTO t VALUES (1, 1, 'a'), (5, 1, 'b'), (6, 1, 'c')",
+    ]
+
+    def node(id: int, up: int, name: str) -> dict[str, Any]:
+        return {"id": id, "up": up, "name": name}
+
+    steps = [
+        c(1, node(9, 1, "d"), "t"), u(1, node(5, 1, "b"), "t", up=9), c(2, node(8, 9, "e"), "t"), c(2, node(2, 8, "f"), "t"),
+        u(3, node(5, 9, "b"), "t", up=2, name="c"), u(3, node(6, 1, "c"), "t", up=9, name="b"),
+        ("4", "t", "u", {"id": 1}, {"id": 1, "name": "g"}), d(5, node(6, 9, "b"), "t"),
+    ]  # fmt: skip
+    check_serially(kind, request, ddl, steps, {"t": ["id"]})
+    gone = [
+        *steps, d(6, node(5, 2, "c"), "t"), d(6, node(2, 8, "f"), "t"), d(6, node(8, 9, "e"), "t"), d(6, node(9, 1, "d"), "t"),
+    ]  # fmt: skip
+    check_serially(kind, request, ddl, gone, {"t": ["id"]})
+
+
+@every
+@pytest.mark.parametrize("names", ["customer address", "a_customer b_address"])
+def test_in_a_circle_the_side_that_may_be_null_comes_first(kind: str, names: str, request: Request) -> None:
+    """Whatever the tables are called."""
+    customer, address = names.split()
+    refers = f"FOREIGN KEY (default_id) REFERENCES {address} (id)"
+    ddl = [
+        f"CREATE TABLE {customer} (id int PRIMARY KEY, default_id int{', ' + refers if kind == 'sqlite' else ''})",
+        f"CREATE TABLE {address} (id int PRIMARY KEY, customer_id int NOT NULL, "
+        f"FOREIGN KEY (customer_id) REFERENCES {customer} (id))",
+        *([] if kind == "sqlite" else [f"ALTER TABLE {customer} ADD {refers}"]),
+    ]
+    one = {"id": 1, "default_id": None}
+    come = [c(1, one, customer), c(2, {"id": 10, "customer_id": 1}, address), u(3, one, customer, default_id=10)]
+    go = [
+        u(4, {**one, "default_id": 10}, customer, default_id=None),
+        d(5, {"id": 10, "customer_id": 1}, address),
+        d(6, one, customer),
+    ]
+    keys = {customer: ["id"], address: ["id"]}
+    check_serially(kind, request, ddl, come, keys)
+    check_serially(kind, request, [*ddl, f"INSERT INTO {customer} VALUES (7, NULL)"], [*come, *go], keys)
+
+
+@every
+def test_a_part_of_a_row_needs_no_defaults(kind: str, request: Request) -> None:
+    """An update that shows the changed columns only, of a table with a NOT NULL column that has no default."""
+    ddl = [
+        "CREATE TABLE p (id int PRIMARY KEY, name varchar(9) NOT NULL, city varchar(9))",
+        "INSERT INTO p VALUES (1, 'Ada', 'Bonn')",
+    ]
+    steps: list[Step] = [
+        (1, "p", "u", {"id": 1}, {"id": 1, "city": "Kiel"}),
+        c(2, {"id": 2, "name": "Ben", "city": None}, "p"),
+    ]
+    check_serially(kind, request, ddl, steps, {"p": ["id"]})

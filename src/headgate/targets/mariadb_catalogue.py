@@ -90,7 +90,7 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
     for row in cursor.fetchall():
         links.append((row, f"{row[5]}.", prefix))
         rules.update(_rules(cursor, row[5], bare))
-    foreign = [key for key in _foreign_keys(links, rules, required) if name in (key.table, key.parent)]
+    foreign = [key for key in _foreign_keys(links, rules) if name in (key.table, key.parent)]
     children = [key for key in foreign if key.parent == name]
     return TableSchema(
         name=name,
@@ -113,7 +113,6 @@ def _rules(cursor: Any, schema: str, table: str) -> dict[tuple[str, str], tuple[
 def _foreign_keys(
     rows: Iterable[tuple[Sequence[Any], str, str]],
     rules: Mapping[tuple[str, str], tuple[str, str]],
-    required: set[str],
 ) -> list[ForeignKey]:
     """Foreign keys of the rows of `FOREIGN_KEYS`, each with what stands before the names of its tables."""
     groups: dict[tuple[str, str], list[tuple[Sequence[Any], str]]] = {}
@@ -125,7 +124,6 @@ def _foreign_keys(
             columns=tuple(row[2] for row, _ in parts),
             parent=parts[0][1],
             parent_columns=tuple(row[4] for row, _ in parts),
-            is_nullable=all(row[2] not in required for row, _ in parts),
             on_delete=action(rules.get((table, constraint), ("", ""))[0]),
             on_update=action(rules.get((table, constraint), ("", ""))[1]),
         )

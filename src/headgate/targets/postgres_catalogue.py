@@ -52,8 +52,6 @@ SELECT k.conrelid, k.confrelid, k.condeferrable,
         JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n ORDER BY p),
   ARRAY(SELECT attname::text FROM unnest(k.confkey) WITH ORDINALITY u(n, p)
         JOIN pg_attribute a ON a.attrelid = k.confrelid AND a.attnum = u.n ORDER BY p),
-  NOT EXISTS (SELECT 1 FROM unnest(k.conkey) u(n) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.n
-        WHERE a.attnotnull),
   k.confdeltype, k.confupdtype,
   -- from version 15 on
   ARRAY(SELECT a.attname::text FROM jsonb_array_elements_text(coalesce(nullif(to_jsonb(k) -> 'confdelsetcols', 'null'), '[]')) u(n)
@@ -117,11 +115,11 @@ def _table(
                 identity = parts
     cursor.execute(FOREIGN_KEYS, (oid,))
     foreign, acting, is_referenced = list[ForeignKey](), list[ForeignKey](), False
-    for child, parent, deferrable, mine, theirs, nullable, deleted, updated, sets, defaults in cursor.fetchall():
+    for child, parent, deferrable, mine, theirs, deleted, updated, sets, defaults in cursor.fetchall():
         is_referenced |= parent == oid
         link = ForeignKey(
             table=name_of[child], columns=tuple(mine), parent=name_of[parent], parent_columns=tuple(theirs),
-            is_deferrable=deferrable, is_nullable=nullable,
+            is_deferrable=deferrable,
             on_delete=ACTIONS.get(deleted), on_update=ACTIONS.get(updated), delete_columns=tuple(sets) or None,
             defaults=tuple(_default(cursor, *json.loads(one)) for one in defaults),
         )  # fmt: skip

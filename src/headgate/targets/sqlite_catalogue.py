@@ -174,7 +174,6 @@ def _foreign_keys(cursor: Any, name: str) -> tuple[ForeignKey, ...]:
                     for place, row in enumerate(rows)
                 ),
                 is_deferrable=True,  # `PRAGMA defer_foreign_keys`
-                is_nullable=all(not mine[one.lower()][3] and not mine[one.lower()][5] for one in columns),
                 on_delete=on_delete,
                 on_update=on_update,
                 defaults=tuple(defaults.items()),

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from headgate.core.keys import numbers
 from headgate.core.keys.apply import ALL
 from headgate.core.keys.fold import Net
-from headgate.core.keys.schema import TableSchema, circular
+from headgate.core.keys.schema import ForeignKey, TableSchema, circular, openable
 from headgate.errors import UnsupportedTable
 from headgate.targets.dialect import Dialect
 from headgate.targets.staged import GONE, PUT, Questions, StagedTable
@@ -24,6 +25,22 @@ from headgate.targets.swallowed import Swallowed
 CHUNK = 1000
 """So many marks are moved by one statement."""
 Tables = Callable[[Sequence[str]], Mapping[str, TableSchema]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circle:
+    """The foreign keys that lead from a table back to it and are checked at once."""
+
+    across: tuple[str, ...]
+    """Columns that lead through other tables and may be NULL: they are, until all tables have their rows."""
+    own: tuple[tuple[str, str | None], ...]
+    """Columns that lead to rows of the same table, and what they are for a moment: NULL, or else the same as this column of
+    their row, which refers to itself then."""
+    tight: tuple[ForeignKey, ...]
+    """The keys of those that are not NULL."""
+
+    def __bool__(self) -> bool:
+        return bool(self.across or self.own)
 
 
 class Writing:
@@ -94,24 +111,21 @@ class Writing:
                     cursor.execute(statement)
         written: dict[str, int] = {}
         for table in some:
-            written[table.schema.name] = 0
-            for statement in self._put(table, mine, circles[table.schema.name]):
-                cursor.execute(statement)
-                written[table.schema.name] += cursor.rowcount
+            written[table.schema.name] = self._put(cursor, table, mine, circles[table.schema.name])
             for statement in self._unpark(table, mine):
                 cursor.execute(statement)
         for table in some:
-            if circles[table.schema.name] and table.put:
-                for statement in self._close_circle(table, mine, circles[table.schema.name]):
+            if circles[table.schema.name].across and table.put:
+                for statement in self._close_circle(table, mine, circles[table.schema.name].across):
                     cursor.execute(statement)
         if slot == ALL:
             self._copies(cursor, tables, net)
         leaving = [table for table in reversed(some) if table.schema.is_referenced and table.gone]
         for table in leaving:
-            if circles[table.schema.name]:
-                cursor.execute(self._open_circle(table, mine, circles[table.schema.name]))
+            for opening in self._open_circle(table, mine, circles[table.schema.name]):
+                cursor.execute(opening)
         for table in leaving:
-            self._delete_gone(cursor, table, mine)
+            self._delete_gone(cursor, table, mine, circles[table.schema.name])
         for table in some:
             self._swallowed.require_put(cursor, table, mine, written[table.schema.name])
 
@@ -119,8 +133,8 @@ class Writing:
         emptied = [table.schema for table in reversed(tables) if table.is_emptied]
         return self._dialect.truncate(emptied) if emptied else ()
 
-    def _circle(self, table: StagedTable, schemas: Tables) -> tuple[str, ...]:
-        """Columns of foreign keys that lead back to the table: set last, where the target would not have it otherwise."""
+    def _circle(self, table: StagedTable, schemas: Tables) -> Circle:
+        """The foreign keys that lead back to the table and are checked at once."""
         known = dict(schemas([table.schema.name]))
         waiting = [key.parent for key in table.schema.foreign_keys]
         while waiting:
@@ -128,21 +142,50 @@ class Writing:
             if name not in known:
                 known.update(schemas([name]))
                 waiting.extend(key.parent for key in known[name].foreign_keys if name in known)
-        keys = circular(table.schema, known)
-        return tuple(
-            column
-            for key in keys
-            if not key.is_deferrable
-            and key.is_nullable
-            and (key.parent != table.schema.name or self._dialect.checks_rows_one_by_one)
-            for column in key.columns
-        )
+        keys = [key for key in circular(table.schema, known) if not key.is_deferrable]
+        own: dict[str, str | None] = {}
+        across = list[str]()
+        for key in keys:
+            nullable = openable(table.schema, key)
+            if key.parent != table.schema.name:
+                across += nullable
+            elif nullable:
+                own.update(dict.fromkeys(nullable))
+            else:
+                pairs = zip(key.columns, key.parent_columns, strict=True)
+                own.update({mine: theirs for mine, theirs in pairs if own.get(mine, "") is not None})
+        tight = tuple(key for key in keys if key.parent == table.schema.name and not openable(table.schema, key))
+        return Circle(across=tuple(dict.fromkeys(across)), own=tuple(own.items()), tight=tight)
 
-    def _delete_gone(self, cursor: Any, table: StagedTable, mine: str) -> None:
+    def _delete_gone(self, cursor: Any, table: StagedTable, mine: str, circle: Circle | None = None) -> None:
         if table.gone:
             key = [self._dialect.name(one) for one in table.schema.identity]
+            deleted = 0
+            if circle is not None and circle.tight and self._dialect.checks_rows_one_by_one:
+                for leaves in self._leaves(cursor, table, mine, circle.tight):
+                    cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_n IN ({leaves})"))
+                    deleted += cursor.rowcount
             cursor.execute(self._dialect.delete(table.table, table.stage, key, f"s.hg_op = {GONE} AND {mine}"))
-            self._swallowed.require_gone(cursor, table, mine, cursor.rowcount)
+            self._swallowed.require_gone(cursor, table, mine, deleted + cursor.rowcount)
+
+    def _leaves(self, cursor: Any, table: StagedTable, mine: str, tight: Sequence[ForeignKey]) -> Iterator[str]:
+        """Rows to delete that no other row refers to; again and again, as those that were found are deleted."""
+        name, match = self._dialect.name, self._questions.match(table, "t", "s")
+        another = f"NOT ({self._questions.match(table, 'c', 't')})"
+        links = (
+            " AND ".join(f"c.{name(a)} = t.{name(b)}" for a, b in zip(key.columns, key.parent_columns, strict=True))
+            for key in tight
+        )
+        free = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table.table} c WHERE {link} AND {another})" for link in links)
+        while True:
+            cursor.execute(
+                f"SELECT s.hg_n FROM {table.stage} s JOIN {table.table} t ON {match} "
+                f"WHERE s.hg_op = {GONE} AND {mine} AND {free} ORDER BY s.hg_n"
+            )
+            found = [int(n) for (n,) in cursor.fetchall()]
+            if not found:
+                return
+            yield from _chunks(found)
 
     def _delete_early(self, table: StagedTable, mine: str) -> Iterator[str]:
         key = [self._dialect.name(one) for one in table.schema.identity]
@@ -253,37 +296,57 @@ class Writing:
                     f"(s.hg_vacate & {1 << number}) <> 0 AND {mine}",
                 )  # fmt: skip
 
-    def _put(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
+    def _put(self, cursor: Any, table: StagedTable, mine: str, circle: Circle) -> int:
+        """Updates what is there and inserts what is not; how many rows were written.
+
+        Rows that refer to rows of the same table are inserted before any is updated: somebody who was there may refer to
+        somebody new. The UPDATE then sets what was left open.
+        """
         if not table.put:
-            return
+            return 0
         name, match = self._dialect.name, self._questions.match(table, "t", "s")
         stored = [column.name for column in table.schema.stored]
         order = "hg_n" if circle else ", ".join(f"s.{name(one)}" for one in table.schema.identity)
         absent = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {match})"
-
-        def insert(columns: Sequence[str], where: str) -> str:
-            values = ", ".join("NULL" if one in circle else f"s.{name(one)}" for one in columns)
-            return (
-                f"{self._dialect.insert_into(table.table)} ({', '.join(map(name, columns))}) {self._dialect.insert_words} "
-                f"SELECT {values} FROM {table.stage} s WHERE s.hg_op = {PUT} AND {where} AND {mine} AND {absent} "
-                f"ORDER BY {order}"
-            )
-
         numbered = (column.name for column in table.schema.columns if column.is_numbered)
-        fixed = {*circle, *numbered, *(table.schema.identity if table.is_exact else ())}
+        fixed = {*circle.across, *numbered, *(table.schema.identity if table.is_exact else ())}
         kinds = [
             ([one for one in stored if one in said], f"s.hg_mask = {mask} AND s.hg_full = 0")
             for said, mask in table.masks.items()
         ]
         if table.may_be_filled:
             kinds.append((stored, "s.hg_full = 1"))
-        for columns, which in kinds:
+        is_open = self._dialect.checks_rows_one_by_one or len(kinds) > 1
+        opened = self._opened(circle, "s", has_own=is_open)
+
+        def insert(columns: Sequence[str], which: str) -> int:
+            rows = f"{table.stage} s WHERE s.hg_op = {PUT} AND {which} AND {mine} AND {absent}"
+            if len(columns) < len(stored):
+                # A strict server refuses an INSERT that leaves out a column without a default, though no row is new.
+                cursor.execute(f"SELECT 1 FROM {rows} LIMIT 1")
+                if cursor.fetchone() is None:
+                    return 0
+            values = ", ".join(opened.get(one, f"s.{name(one)}") for one in columns)
+            cursor.execute(
+                f"{self._dialect.insert_into(table.table)} ({', '.join(map(name, columns))}) {self._dialect.insert_words} "
+                f"SELECT {values} FROM {rows} ORDER BY {order}"
+            )
+            return int(cursor.rowcount)
+
+        def update(columns: Sequence[str], which: str) -> int:
             sets = [(one, f"s.{name(one)}") for one in columns if one not in fixed]
-            if sets and not table.is_emptied:
-                yield self._dialect.change(
-                    (table.table, "t"), (table.stage, "s"), match, sets, f"s.hg_op = {PUT} AND {which} AND {mine}"
-                )
-            yield insert(columns, which)
+            if not sets or (table.is_emptied and not circle.own):
+                return 0
+            where = f"s.hg_op = {PUT} AND {which} AND {mine}"
+            cursor.execute(self._dialect.change((table.table, "t"), (table.stage, "s"), match, sets, where))
+            return int(cursor.rowcount)
+
+        if not circle.own:
+            return sum(update(*kind) + insert(*kind) for kind in kinds)
+        inserted = [insert(*kind) for kind in kinds]
+        if sum(inserted) == table.put and not is_open:
+            return table.put
+        return sum(max(new, update(*kind)) for new, kind in zip(inserted, kinds, strict=True))
 
     def _unpark(self, table: StagedTable, mine: str) -> Iterator[str]:
         """What was parked and is not said by the change."""
@@ -316,12 +379,21 @@ class Writing:
             if column.is_renewed and column.name not in written:
                 yield column.name, f"t.{self._dialect.name(column.name)}"
 
-    def _open_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> str:
-        """Rows that are about to go refer to nothing any more."""
-        return self._dialect.change(
-            (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
-            [(one, "NULL") for one in circle], f"s.hg_op = {GONE} AND {mine}",
-        )  # fmt: skip
+    def _open_circle(self, table: StagedTable, mine: str, circle: Circle) -> Iterator[str]:
+        """Rows that are about to go refer to no others any more."""
+        opened = self._opened(circle, "t", has_own=self._dialect.checks_rows_one_by_one)
+        for one in (column for key in circle.tight for column in key.columns):
+            opened.pop(one, None)
+        if opened:
+            yield self._dialect.change(
+                (table.table, "t"), (table.stage, "s"), self._questions.match(table, "t", "s"),
+                list(opened.items()), f"s.hg_op = {GONE} AND {mine}",
+            )  # fmt: skip
+
+    def _opened(self, circle: Circle, alias: str, *, has_own: bool) -> dict[str, str]:
+        """Column → what it is while not all rows are there."""
+        own = {one: "NULL" if other is None else f"{alias}.{self._dialect.name(other)}" for one, other in circle.own}
+        return {**dict.fromkeys(circle.across, "NULL"), **(own if has_own else {})}
 
     def _copies(self, cursor: Any, tables: Sequence[StagedTable], net: Net) -> None:
         """Rows of tables without a key, one by one: all that leave, then all that come."""

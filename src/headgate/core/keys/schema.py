@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
+from graphlib import CycleError, TopologicalSorter
 from typing import Literal
 
 from headgate.core.keys.change import Image
@@ -66,7 +66,6 @@ class ForeignKey:
     parent: str
     parent_columns: tuple[str, ...]
     is_deferrable: bool = False
-    is_nullable: bool = True
     on_delete: Action | None = None
     """What the database does to rows of `table` when their parent is deleted; None: it refuses, or checks later."""
     on_update: Action | None = None
@@ -154,16 +153,42 @@ def keyed(table: TableSchema, key: tuple[str, ...]) -> TableSchema:
     return replace(table, identity=key, unique_keys=keys)
 
 
+def openable(table: TableSchema, key: ForeignKey) -> tuple[str, ...]:
+    """The columns of a foreign key of `table` that may be NULL for a moment, so that the row refers to nothing."""
+    nullable = {column.name for column in table.stored if column.is_nullable} - set(table.identity)
+    return tuple(column for column in key.columns if column in nullable)
+
+
 def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
-    """Tables so that those that others refer to come before them; of a circle, in the order of their names."""
+    """Tables so that those that others refer to come before them.
+
+    In a circle, a foreign key that may be NULL, or is checked at commits, decides nothing; if that is not enough, no key in
+    the circle does, and the order is that of the names.
+    """
     known = {table.name: table for table in sorted(tables, key=lambda table: table.name)}
-    wanted = {
-        name: {key.parent for key in table.foreign_keys if key.parent in known and key.parent != name}
-        for name, table in known.items()
-    }
-    circle = {name for name in known if name in reachable(name, wanted)}
-    graph = {name: {parent for parent in on if not {name, parent} <= circle} for name, on in wanted.items()}
-    return tuple(known[name] for name in TopologicalSorter(graph).static_order())
+    keys = [
+        key
+        for table in known.values()
+        for key in table.foreign_keys
+        if key.parent in known and key.parent != table.name
+    ]
+    wanted: dict[str, set[str]] = {name: set() for name in known}
+    for key in keys:
+        wanted[key.table].add(key.parent)
+    circles = {name: reachable(name, wanted) for name in known}
+    strict: dict[str, set[str]] = {name: set() for name in known}
+    loose: dict[str, set[str]] = {name: set() for name in known}
+    for key in keys:
+        is_inside = key.table in circles[key.parent]
+        if not is_inside:
+            loose[key.table].add(key.parent)
+        if not is_inside or not (key.is_deferrable or openable(known[key.table], key)):
+            strict[key.table].add(key.parent)
+    try:
+        order = tuple(TopologicalSorter(strict).static_order())
+    except CycleError:
+        order = tuple(TopologicalSorter(loose).static_order())
+    return tuple(known[name] for name in order)
 
 
 def reachable(start: str, graph: Mapping[str, set[str]]) -> set[str]:
