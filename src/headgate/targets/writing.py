@@ -177,14 +177,16 @@ class Writing:
             for key in tight
         )
         free = " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table.table} c WHERE {link} AND {another})" for link in links)
+        seen: set[int] = set()
         while True:
             cursor.execute(
                 f"SELECT s.hg_n FROM {table.stage} s JOIN {table.table} t ON {match} "
                 f"WHERE s.hg_op = {GONE} AND {mine} AND {free} ORDER BY s.hg_n"
             )
-            found = [int(n) for (n,) in cursor.fetchall()]
-            if not found:
+            found = [n for (n,) in cursor.fetchall() if n not in seen]
+            if not found:  # or all of them are still there, although they were deleted
                 return
+            seen.update(found)
             yield from _chunks(found)
 
     def _delete_early(self, table: StagedTable, mine: str) -> Iterator[str]:
