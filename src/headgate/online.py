@@ -14,8 +14,10 @@ from headgate.core.keys import places
 from headgate.core.keys.apply import DeadLetter, Progress
 from headgate.core.keys.change import Batch, Image
 from headgate.core.keys.difference import Difference
+from headgate.core.keys.envelope import Reading
 from headgate.core.keys.fold import Key, NetRow, canonical
 from headgate.core.keys.letters import KeptRow, corrected
+from headgate.core.keys.values import Placeholders
 from headgate.core.spec import (
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -91,10 +93,9 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
     match spec.source:
         case ChangeFilesSource(path=path, format=format, transaction=transaction):
             return ChangeFiles(files=path, format=format, table=spec.table, tables=spec.tables, transaction=transaction)
-        case EnvelopeFilesSource(path=path, transactions=transactions):
-            return DebeziumChanges(
-                logs=EnvelopeFiles(files=path, transactions=transactions, tables=spec.tables), tables=spec.tables
-            )
+        case EnvelopeFilesSource(path=path, transactions=transactions) as source:
+            files = EnvelopeFiles(files=path, transactions=transactions, tables=spec.tables)
+            return DebeziumChanges(logs=files, tables=spec.tables, reading=_reading(source))
         case EnvelopeTopicsSource() as source:
             from headgate.sources.debezium_kafka import EnvelopeTopics
 
@@ -102,7 +103,7 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
                 topics=source.topics, servers=source.servers, transactions=source.transactions,
                 options=source.options, group=f"headgate-{pipeline.name}-{spec.name}",
             )  # fmt: skip
-            return DebeziumChanges(logs=logs, tables=spec.tables)
+            return DebeziumChanges(logs=logs, tables=spec.tables, reading=_reading(source))
         case TableSource(table=name, start=start):
             from headgate.delta.feed import TableFeed
             from headgate.inspect import session_of
@@ -113,6 +114,10 @@ def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None =
             return TableFeed(spark=session, location=location, table=spec.table or name, start=start)
         case _:
             assert_never(spec.source)
+
+
+def _reading(source: EnvelopeFilesSource | EnvelopeTopicsSource) -> Reading:
+    return Reading(bytes_as=source.bytes_as, unavailable=Placeholders(source.placeholder))
 
 
 def open_source_rows(dsn: str, to: str) -> SourceRows:

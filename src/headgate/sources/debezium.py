@@ -292,6 +292,7 @@ class _Pass:
     done: dict[str, list[str]] = field(default_factory=dict)
     """The last transactions that were delivered → collections of which they were delivered without changes."""
     waits_for: str | None = None
+    reading: envelope.Reading = envelope.DEFAULT
 
     @property
     def is_one(self) -> bool:
@@ -322,7 +323,7 @@ class _Pass:
             key = None if message.key is None else record(message.key)
             if message.may_be_wrapped and isinstance(value, dict) and value.keys() in ({"key", "value"}, {"value"}):
                 value, key = value["value"], value.get("key")
-            return envelope.read(value, key)
+            return envelope.read(value, key, self.reading)
         except ValueError as error:  # of which NotAnEnvelope
             raise Corrupt(
                 f"not a Debezium envelope: {error}; nothing of it was written",
@@ -363,6 +364,8 @@ class DebeziumChanges:
     tables: Mapping[str, str] = field(default_factory=dict)
     """Source table, with or without its schema → target table; others keep their name."""
     clock: Callable[[], float] = time.time
+    reading: envelope.Reading = envelope.DEFAULT
+    """How the connector is set."""
 
     def fingerprint(self) -> object:
         return self.logs.fingerprint()
@@ -388,7 +391,7 @@ class DebeziumChanges:
             if ends is not None:
                 gone = {name: end for name, end in ends.items() if name not in names.values()}
                 ends = {**gone, **{name: ends[old] for name, old in names.items() if old in ends}}
-        pass_ = _Pass(self.logs, Routes(self.tables, dict(was.get("tables", {}))))
+        pass_ = _Pass(self.logs, Routes(self.tables, dict(was.get("tables", {}))), reading=self.reading)
         pass_.shared.update({origin: Seen.read(one) for origin, one in was.get("seen", {}).items()})
         pass_.done.update({id: list(one) for id, one in was.get("done", {}).items()})
         for name, messages in self.logs.read({name: one[0] for name, one in state.items()}, ends):

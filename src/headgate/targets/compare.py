@@ -27,12 +27,12 @@ class SqlComparison:
         self._made: dict[str, tuple[str, str]] = {}
 
     def rows(self, table: TableSchema) -> int:
-        self._cursor.execute(f"SELECT count(*) FROM {self._dialect.name(table.name)}")
+        self._cursor.execute(f"SELECT count(*) FROM {table.sql_name}")
         return int(self._cursor.fetchone()[0])
 
     def range(self, table: TableSchema, rows: Sequence[tuple[Key, Image]]) -> list[Difference]:
         stage, keys = self._stages(table)
-        staged = StagedTable(table, self._dialect.name(table.name), stage)
+        staged = StagedTable(table, table.sql_name, stage)
         net = [NetRow(n, table.name, key, image, None, 0) for n, (key, image) in enumerate(rows)]
         for row in net:
             staged.add(row)
@@ -72,7 +72,7 @@ class SqlComparison:
         _, keys = self._stages(table)
         name = self._dialect.name
         match = " AND ".join(f"t.{name(one)} = k.{name(one)}" for one in table.identity)
-        rest = f"FROM {name(table.name)} t WHERE NOT EXISTS (SELECT 1 FROM {keys} k WHERE {match})"
+        rest = f"FROM {table.sql_name} t WHERE NOT EXISTS (SELECT 1 FROM {keys} k WHERE {match})"
         self._cursor.execute(f"SELECT count(*) {rest}")
         count = int(self._cursor.fetchone()[0])
         listed: list[Difference] = []

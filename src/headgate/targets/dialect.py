@@ -8,12 +8,28 @@ from typing import Any, Protocol
 
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
+from headgate.errors import InvalidRequest
 from headgate.targets.faults import Told
 
 ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
 """In an expression: it may have a value though what it reads is NULL."""
 Named = tuple[str, str]
 """A quoted table and its alias."""
+
+
+def places_of(name: str) -> tuple[tuple[str | None, str], ...]:
+    """What a table's name may mean: schema and table. A dot may be a part of the name, too."""
+    schema, dot, table = name.partition(".")
+    return ((schema, table), (None, name)) if dot and schema and table else ((None, name),)
+
+
+def ambiguous(name: str) -> InvalidRequest:
+    """The error of a name that two tables have."""
+    return InvalidRequest(
+        "a name with a dot is that of two tables, one of them in the schema in front of the dot; nothing was written",
+        advice="Rename one of them, or name another target under `tables`",
+        table=name,
+    )
 
 
 class Cursor(Protocol):
@@ -61,7 +77,7 @@ class Dialect(Protocol):
         ...
 
     def name(self, text: str) -> str:
-        """A quoted identifier; of a table with a schema, `schema.table`."""
+        """A quoted identifier."""
         ...
 
     def begin(self, connection: Connection) -> None:
@@ -113,7 +129,15 @@ class Dialect(Protocol):
         types: Sequence[Column | None],
         rows: Iterable[Sequence[Any]],
     ) -> None:
-        """Puts rows into a staging table as fast as the database takes them; `types` of the columns that are not marks."""
+        """Writes rows to a staging table as fast as the database takes them; `types` of the columns that are not marks.
+
+        Raises:
+            Misfit: A value does not fit its column; it is one of `errors`.
+        """
+        ...
+
+    def value(self, column: Column, value: Any) -> object:
+        """A value as a statement's parameter for the column. Raises `Misfit`."""
         ...
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
@@ -132,8 +156,8 @@ class Dialect(Protocol):
         """Equality under which NULL equals NULL."""
         ...
 
-    def parameter(self, value: object) -> object:
-        """A value of an event, so that a column compares itself with it as with one of its own."""
+    def parameter(self, column: Column, value: object) -> object:
+        """A value of an event, so that the column compares itself with it as with one of its own. Raises `Misfit`."""
         ...
 
     def stored_same(self, column: Column, left: str, right: str) -> str:

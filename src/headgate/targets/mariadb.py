@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
+from headgate.core.keys.values import Misfit
 from headgate.errors import InvalidRequest, MissingExtra
 from headgate.targets import faults
+from headgate.targets import mariadb_values as values
 from headgate.targets.dialect import Connection, Named
+from headgate.targets.encode import encoded, rows_of
 from headgate.targets.faults import Told
 from headgate.targets.mariadb_catalogue import read_tables
 
@@ -125,7 +127,7 @@ class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
 class MariadbDialect:
     """See `Dialect`."""
 
-    errors: tuple[type[BaseException], ...] = (pymysql.Error, UnicodeEncodeError)
+    errors: tuple[type[BaseException], ...] = (pymysql.Error, UnicodeEncodeError, Misfit)
     mark = "%s"
     share = " LOCK IN SHARE MODE"
     update = " FOR UPDATE"
@@ -157,7 +159,7 @@ class MariadbDialect:
 
     def name(self, text: str) -> str:
         # The driver has no composition of identifiers; this is the server's own rule.
-        return ".".join("`" + part.replace("`", "``") + "`" for part in text.split(".", 1))
+        return "`" + text.replace("`", "``") + "`"
 
     def begin(self, connection: Any) -> None:
         connection.begin()
@@ -203,12 +205,14 @@ class MariadbDialect:
         types: Sequence[Column | None],
         rows: Iterable[Sequence[Any]],
     ) -> None:
-        is_time = [column is not None and column.kind in ("datetime", "timestamp") for column in types]
         marks = ", ".join(["%s"] * len(columns))
         connection.cursor().executemany(
             f"INSERT INTO {table} ({', '.join(map(self.name, columns))}) VALUES ({marks})",
-            [[_value(value, time) for value, time in zip(row, is_time, strict=True)] for row in rows],
+            list(rows_of(rows, types, values.plain, values.encode)),
         )
+
+    def value(self, column: Column, value: Any) -> object:
+        return value if value.__class__ in values.plain(column) else encoded(column, value, values.encode)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         """InnoDB keeps its own count."""
@@ -224,8 +228,8 @@ class MariadbDialect:
     def same(self, left: str, right: str) -> str:
         return f"{left} <=> {right}"
 
-    def parameter(self, value: object) -> object:
-        return _value(value, False)
+    def parameter(self, column: Column, value: object) -> object:
+        return self.value(column, value)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
         if column.kind in TEXTS:
@@ -242,7 +246,7 @@ class MariadbDialect:
         return f"INSERT INTO {table}"
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
-        return [f"DELETE FROM {self.name(table.name)}" for table in tables]
+        return [f"DELETE FROM {table.sql_name}" for table in tables]
 
     def unused(self, column: Column) -> str | None:
         if column.kind in INTEGERS and "unsigned" not in column.type:
@@ -267,15 +271,3 @@ class MariadbDialect:
 
     def is_repeated(self, error: BaseException) -> bool:
         return bool(error.args) and error.args[0] in REPEATED
-
-
-def _value(value: object, is_time: bool) -> object:
-    if isinstance(value, dict | list):
-        return numbers.dumps(value)
-    if is_time and isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            return value  # the server says what is wrong with it
-        return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headgate.core.keys.schema import Column, ForeignKey, TableSchema, UniqueKey, action
-from headgate.targets.dialect import ANSWERS_NULL, Connection
+from headgate.targets.dialect import ANSWERS_NULL, Connection, ambiguous, places_of
 
 COLUMNS = """
 SELECT column_name, column_type, data_type, is_nullable = 'YES', character_set_name, collation_name,
@@ -48,15 +48,20 @@ def read_tables(
     expression = "expression" if cursor.fetchone()[0] else "NULL"
     found = {}
     for name in names:
-        table = _table(cursor, name, expression, quoted)
-        if table is not None:
+        for place in places_of(name):
+            table = _table(cursor, name, place, expression, quoted)
+            if table is None:
+                continue
+            if name in found:
+                raise ambiguous(name)
             found[name] = table
     return found
 
 
-def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]) -> TableSchema | None:
-    schema, _, bare = name.rpartition(".")
-    place = (schema or None, bare)
+def _table(
+    cursor: Any, name: str, place: tuple[str | None, str], expression: str, quoted: Callable[[str], str]
+) -> TableSchema | None:
+    schema, bare = place
     cursor.execute(COLUMNS, place)
     columns = tuple(
         Column(
@@ -100,13 +105,14 @@ def _table(cursor: Any, name: str, expression: str, quoted: Callable[[str], str]
         foreign_keys=tuple(key for key in foreign if key.table == name),
         is_referenced=bool(children),
         acting=tuple(key for key in children if key.on_delete or key.on_update),
+        sql_name=".".join(quoted(part) for part in place if part is not None),
     )
 
 
-def _rules(cursor: Any, schema: str, table: str) -> dict[tuple[str, str], tuple[str, str]]:
+def _rules(cursor: Any, schema: str | None, table: str) -> dict[tuple[str, str], tuple[str, str]]:
     """Table and constraint → ON DELETE and ON UPDATE of the foreign keys that lead from a table or to it."""
     prefix = f"{schema}." if schema else ""
-    cursor.execute(ACTIONS, (schema or None, table, table))
+    cursor.execute(ACTIONS, (schema, table, table))
     return {(prefix + row[0], row[1]): (row[2], row[3]) for row in cursor.fetchall()}
 
 

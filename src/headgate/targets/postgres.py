@@ -7,12 +7,14 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
-from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
+from headgate.core.keys.values import Misfit
 from headgate.errors import InvalidRequest, MissingExtra
 from headgate.targets import faults
+from headgate.targets import postgres_values as values
 from headgate.targets.dialect import Connection, Named
+from headgate.targets.encode import encoded, rows_of, text_of
 from headgate.targets.faults import Told
 from headgate.targets.postgres_catalogue import read_tables
 
@@ -20,7 +22,6 @@ try:
     import psycopg
     import psycopg.conninfo
     from psycopg import sql
-    from psycopg.types.json import JsonDumper
 except ImportError as error:
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'headgate[postgres]'") from error
 
@@ -34,6 +35,8 @@ SILENCE = {
 counts as lost."""
 ANALYZE_ROWS = 2_000
 """From here on it pays to tell the planner what was staged."""
+AS_TEXT = values.NO_EQUALITY | values.OTHER_EQUALITY | {"text", "varchar", "bpchar", "citext", "name"}
+"""Types that are compared as they are written: their own equality is none, or is a looser one."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
 TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -61,7 +64,7 @@ CONTROL = (
 class PostgresDialect:
     """See `Dialect`."""
 
-    errors: tuple[type[BaseException], ...] = (psycopg.Error, UnicodeEncodeError)
+    errors: tuple[type[BaseException], ...] = (psycopg.Error, UnicodeEncodeError, Misfit)
     mark = "%s"
     share = " FOR SHARE"
     update = " FOR UPDATE"
@@ -97,7 +100,7 @@ class PostgresDialect:
         return connection
 
     def name(self, text: str) -> str:
-        return sql.Identifier(*text.split(".", 1)).as_string(None)
+        return sql.Identifier(text).as_string(None)
 
     def begin(self, connection: Connection) -> None:
         connection.cursor().execute("SET CONSTRAINTS ALL DEFERRED")
@@ -144,12 +147,12 @@ class PostgresDialect:
         rows: Iterable[Sequence[Any]],
     ) -> None:
         names = ", ".join(map(self.name, columns))
-        with connection.cursor() as cursor:
-            for nested in (dict, list):
-                cursor.adapters.register_dumper(nested, _Json)
-            with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(row)
+        with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+            for row in rows_of(rows, types, values.plain, values.encode):
+                copy.write_row(row)
+
+    def value(self, column: Column, value: Any) -> object:
+        return value if value.__class__ in values.plain(column) else encoded(column, value, values.encode)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         if rows >= ANALYZE_ROWS:
@@ -167,13 +170,16 @@ class PostgresDialect:
     def same(self, left: str, right: str) -> str:
         return f"{left} IS NOT DISTINCT FROM {right}"
 
-    def parameter(self, value: object) -> object:
-        return value if isinstance(value, bytes) or value is None else _text(value)
+    def parameter(self, column: Column, value: object) -> object:
+        value = self.value(column, value)
+        # As text, whose type the server takes from where it stands.
+        return value if isinstance(value, bytes) or value is None else text_of(value)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
-        if column.kind == "json":  # as a value, not as it is written
-            left, right = f"{left}::jsonb", f"{right}::jsonb"
-        elif column.kind in ("text", "varchar", "bpchar", "citext", "name", "xml", "point"):
+        kind = column.kind.removesuffix(values.ARRAY)
+        if kind == "json":  # as a value, not as it is written
+            left, right = (f"{one}::{column.kind.replace('json', 'jsonb')}" for one in (left, right))
+        elif kind in AS_TEXT:
             left, right = (f'{one}::text COLLATE "C"' for one in (left, right))
         return self.same(left, right)
 
@@ -190,8 +196,8 @@ class PostgresDialect:
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
         if any(table.is_referenced for table in tables):
-            return [f"DELETE FROM {self.name(table.name)}" for table in tables]
-        return [f"TRUNCATE {', '.join(self.name(table.name) for table in tables)}"]
+            return [f"DELETE FROM {table.sql_name}" for table in tables]
+        return [f"TRUNCATE {', '.join(table.sql_name for table in tables)}"]
 
     def unused(self, column: Column) -> str | None:
         if column.kind in INTEGERS:
@@ -223,18 +229,8 @@ class PostgresDialect:
         return False  # a definition and the position are one transaction here
 
 
-class _Json(JsonDumper):
-    """Objects and lists as JSON with the characters that they have."""
-
-    _dumps = staticmethod(numbers.dumps)
-
-
-def _text(value: object) -> str:
-    """As text, whose type the server takes from where it stands."""
-    return numbers.dumps(value) if isinstance(value, dict | list) else str(value)
-
-
 def _same_as_parameter(name: str, column: Column) -> str:
-    if column.kind in ("json", "xml", "point"):  # types without equality
+    kind = column.kind.removesuffix(values.ARRAY)
+    if kind == "json" or kind in values.NO_EQUALITY or kind in values.OTHER_EQUALITY:
         return f"{name}::text IS NOT DISTINCT FROM %s"
     return f"{name} IS NOT DISTINCT FROM %s"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headgate.core.keys.schema import Action, Column, ForeignKey, TableSchema, UniqueKey
-from headgate.targets.dialect import ANSWERS_NULL, Connection
+from headgate.targets.dialect import ANSWERS_NULL, Connection, ambiguous, places_of
 
 # Names that have no schema are looked up in pg_catalog first: what lies there is never a target.
 OF_USERS = """
@@ -15,14 +16,21 @@ SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass(%s) AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
 COLUMNS = """
 SELECT a.attnum, a.attname, NOT a.attnotnull, a.attgenerated <> '', pg_get_expr(d.adbin, d.adrelid),
-  -- of a domain its base type: a staged row that is gone has NULLs
-  CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod) ELSE format_type(a.atttypid, a.atttypmod) END,
+  -- of a domain the type below all domains: a staged row that is gone has NULLs
+  format_type(b.oid, coalesce(nullif(d0.typmod, -1), a.atttypmod)),
   CASE WHEN a.attcollation NOT IN (0, y.typcollation) THEN quote_ident(n.nspname) || '.' || quote_ident(c.collname) END,
-  CASE WHEN y.typtype = 'd' THEN b.typname ELSE y.typname END,
+  -- of an array the kind of its elements, and []
+  coalesce((SELECT e.typname FROM pg_type e WHERE e.oid = b.typelem AND b.typcategory = 'A') || '[]', b.typname),
   ARRAY(SELECT r.refobjsubid FROM pg_depend r WHERE r.classid = 'pg_attrdef'::regclass AND r.objid = d.oid
         AND r.refclassid = 'pg_class'::regclass AND r.refobjid = a.attrelid AND r.refobjsubid <> a.attnum),
   a.attidentity = 'a'
-FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid LEFT JOIN pg_type b ON b.oid = y.typbasetype
+FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
+CROSS JOIN LATERAL (WITH RECURSIVE up(oid, typmod, depth) AS (
+    SELECT y.oid, -1, 0 UNION ALL
+    SELECT t.typbasetype, coalesce(nullif(t.typtypmod, -1), up.typmod), depth + 1
+    FROM up JOIN pg_type t ON t.oid = up.oid WHERE t.typtype = 'd')
+  SELECT oid, typmod FROM up ORDER BY depth DESC LIMIT 1) d0
+JOIN pg_type b ON b.oid = d0.oid
 LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
@@ -70,11 +78,17 @@ def read_tables(
     """Tables by the names that were asked for; those that do not exist are left out."""
     cursor = connection.cursor()
     oids: dict[str, int] = {}
+    sql_names: dict[str, str] = {}
     for name in names:
-        cursor.execute(OF_USERS, (quoted(name),))
-        found = cursor.fetchone()
-        if found is not None:
-            oids[name] = found[0]
+        for place in places_of(name):
+            sql_name = ".".join(quoted(part) for part in place if part is not None)
+            cursor.execute(OF_USERS, (sql_name,))
+            row = cursor.fetchone()
+            if row is None:
+                continue
+            if name in oids:
+                raise ambiguous(name)
+            oids[name], sql_names[name] = row[0], sql_name
     cursor.execute("SELECT oid, current_schema()::regnamespace = relnamespace, relname, relnamespace::regnamespace::text "
                    "FROM pg_class WHERE relkind IN ('r', 'p')")  # fmt: skip
     name_of = {oid: (name if is_here else f"{schema}.{name}") for oid, is_here, name, schema in cursor.fetchall()}
@@ -82,12 +96,12 @@ def read_tables(
     cursor.execute("SELECT current_setting('server_version_num')::int")
     (version,) = cursor.fetchone()
     nulls = "i.indnullsnotdistinct" if version >= 150000 else "false"
-    return {name: _table(cursor, name, oid, name_of, nulls, quoted) for name, oid in oids.items()}
+    return {
+        name: replace(_table(cursor, name, oid, name_of, nulls), sql_name=sql_names[name]) for name, oid in oids.items()
+    }
 
 
-def _table(
-    cursor: Any, name: str, oid: int, name_of: Mapping[int, str], nulls: str, quoted: Callable[[str], str]
-) -> TableSchema:
+def _table(cursor: Any, name: str, oid: int, name_of: Mapping[int, str], nulls: str) -> TableSchema:
     cursor.execute(COLUMNS, (oid,))
     rows = cursor.fetchall()
     by_number = {row[0]: row[1] for row in rows}

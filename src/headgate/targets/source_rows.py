@@ -98,10 +98,10 @@ class SourceRows:
         wanted = {column.name for column in target.stored}
         columns = [column for column in source.columns if column.name in wanted]
         fields = ", ".join(self._field(column) for column in columns)
-        return [column.name for column in columns], f"SELECT {fields} FROM {self._dialect.name(source.name)}"
+        return [column.name for column in columns], f"SELECT {fields} FROM {source.sql_name}"
 
     def _field(self, column: Column) -> str:
         name = self._dialect.name(column.name)
-        if not self._is_postgres or column.kind in NATIVE or (column.kind.startswith("_") and not self._is_same_kind):
+        if not self._is_postgres or column.kind in NATIVE or (column.kind.endswith("[]") and not self._is_same_kind):
             return name
         return f"{name}::text"

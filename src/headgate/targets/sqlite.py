@@ -9,12 +9,14 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from headgate.core.keys import numbers
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
+from headgate.core.keys.values import Misfit
 from headgate.errors import Unavailable
 from headgate.targets import faults
+from headgate.targets import sqlite_values as values
 from headgate.targets.dialect import Connection, Named
+from headgate.targets.encode import encoded, rows_of
 from headgate.targets.faults import Told
 from headgate.targets.sqlite_catalogue import has_conflict_clause, quoted, read_tables
 
@@ -51,7 +53,7 @@ def path_of(dsn: str) -> str:
 class SqliteDialect:
     """See `Dialect`."""
 
-    errors: tuple[type[BaseException], ...] = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+    errors: tuple[type[BaseException], ...] = (sqlite3.Error, OverflowError, UnicodeEncodeError, Misfit)
     mark = "?"
     share = ""
     update = ""
@@ -132,8 +134,11 @@ class SqliteDialect:
         marks = ", ".join("?" * len(columns))
         connection.cursor().executemany(
             f"INSERT INTO {table} ({', '.join(map(quoted, columns))}) VALUES ({marks})",
-            ([_value(value) for value in row] for row in rows),
+            rows_of(rows, types, values.plain, values.encode),
         )
+
+    def value(self, column: Column, value: Any) -> object:
+        return value if value.__class__ in values.plain(column) else encoded(column, value, values.encode)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         """The index on the key is all that its planner needs."""
@@ -150,8 +155,8 @@ class SqliteDialect:
     def same(self, left: str, right: str) -> str:
         return f"{left} IS {right}"
 
-    def parameter(self, value: object) -> object:
-        return _value(value)
+    def parameter(self, column: Column, value: object) -> object:
+        return self.value(column, value)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
         return f"({left} IS {right} COLLATE BINARY)"
@@ -171,7 +176,7 @@ class SqliteDialect:
         return "OR ABORT " if table in self._lenient else ""
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
-        return [f"DELETE FROM {quoted(table.name)}" for table in tables]
+        return [f"DELETE FROM {table.sql_name}" for table in tables]
 
     def unused(self, column: Column) -> str | None:
         if "int" in column.kind:
@@ -195,11 +200,3 @@ class SqliteDialect:
 
     def is_repeated(self, error: BaseException) -> bool:
         return False  # a definition and the position are one transaction here
-
-
-def _value(value: object) -> object:
-    if isinstance(value, dict | list):
-        return numbers.dumps(value)
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value

@@ -19,7 +19,7 @@ VIRTUAL, STORED = 2, 3
 
 def quoted(text: str) -> str:
     """An identifier; the driver has no composition of identifiers, this is the database's own rule."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in text.split(".", 1))
+    return '"' + text.replace('"', '""') + '"'
 
 
 def has_conflict_clause(connection: Connection, name: str) -> bool:
@@ -96,6 +96,7 @@ def _table(cursor: Any, name: str, texts: Mapping[str, str], others: Sequence[st
         foreign_keys=_foreign_keys(cursor, name),
         is_referenced=bool(children),
         acting=tuple(key for key in children if key.on_delete or key.on_update),
+        sql_name=quoted(name),
     )
 
 

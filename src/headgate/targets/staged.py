@@ -14,13 +14,14 @@ from headgate.core.keys.change import ManyRows
 from headgate.core.keys.fold import NetRow
 from headgate.core.keys.plan import Clash, Edge
 from headgate.core.keys.schema import ForeignKey, TableSchema
+from headgate.core.keys.values import BareNumber
 from headgate.targets.dialect import Dialect
 
 GONE, PUT = 0, 1
 VOID = 2
 """Gone, but another staged row is the same row to the target: its last image counts."""
 MARKS = ("hg_n", "hg_op", "hg_mask")
-INT = frozenset({int})
+INT = frozenset({int, BareNumber})
 EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint", "int2", "int4", "int8"})
 """Kinds of columns in which whole numbers differ for the target whenever they differ for us."""
 

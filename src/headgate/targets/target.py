@@ -139,7 +139,7 @@ class SqlTarget:
         for name in names:
             if name not in schemas:
                 raise InvalidRequest("the target has no such table; nothing was written", table=name)
-            staged[name] = StagedTable(schemas[name], self._dialect.name(name), "", is_emptied=name in net.truncated)
+            staged[name] = StagedTable(schemas[name], schemas[name].sql_name, "", is_emptied=name in net.truncated)
         for row in net.rows:
             staged[row.table].add(row)
         some = [table for table in staged.values() if table.rows]
@@ -284,10 +284,12 @@ class SqlTarget:
         return self._transaction(lambda cursor: asked(cursor, stream, ids), fenced=False)
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
-        there = {column.name for column in self._catalogue([table])[table].columns}
+        schema = self._catalogue([table])[table]
+        there = {column.name for column in schema.columns}
         for name in [one for one in values if one not in there]:
-            kind = self._dialect.types.get(type(values[name]), self._dialect.types[str])
-            sql = f"ALTER TABLE {self._dialect.name(table)} ADD COLUMN {self._dialect.name(name)} {kind}"
+            kinds = (self._dialect.types.get(one) for one in type(values[name]).__mro__)
+            kind = next((one for one in kinds if one is not None), self._dialect.types[str])
+            sql = f"ALTER TABLE {schema.sql_name} ADD COLUMN {self._dialect.name(name)} {kind}"
             self._execute(sql, is_exclusive=True)
         self.forget_tables()
 
@@ -296,7 +298,8 @@ class SqlTarget:
 
         def read(connection: Connection) -> bool:
             cursor = connection.cursor()
-            cursor.execute(f"SELECT 1 FROM {self._dialect.name(table)} LIMIT 1")
+            sql_name = self._dialect.catalogue(connection, [table])[table].sql_name
+            cursor.execute(f"SELECT 1 FROM {sql_name} LIMIT 1")
             return cursor.fetchone() is not None
 
         return self._connections.read(read)
@@ -394,15 +397,17 @@ class SqlTarget:
         self, table: TableSchema, columns: Sequence[str], values: Sequence[tuple[int, Key]], wanted: Sequence[str]
     ) -> Sequence[tuple[int, Image]]:
         """See `find`; a value that its column does not take is in no row."""
-        name = self._dialect.name
+        name, by_name = self._dialect.name, {column.name: column for column in table.columns}
+        asked = [by_name[column] for column in columns]
         one = (
-            f"{', '.join(map(name, wanted))} FROM {name(table.name)} WHERE "
+            f"{', '.join(map(name, wanted))} FROM {table.sql_name} WHERE "
             + " AND ".join(f"{name(column)} = {self._dialect.mark}" for column in columns)
         )  # fmt: skip
         sql = " UNION ALL ".join(f"SELECT {n}, {one}" for n, _ in values)
 
         def read(cursor: Any) -> Sequence[tuple[int, Image]]:
-            cursor.execute(sql, [self._dialect.parameter(value) for _, key in values for value in key])
+            pairs = (pair for _, key in values for pair in zip(asked, key, strict=True))
+            cursor.execute(sql, [self._dialect.parameter(column, value) for column, value in pairs])
             return [(int(n), dict(zip(wanted, row, strict=True))) for n, *row in cursor.fetchall()]
 
         try:
@@ -496,7 +501,7 @@ class SqlTarget:
             InvalidRequest: One of them has NULL in its key.
         """
         schema = self.tables([name])[name]
-        table = StagedTable(schema, self._dialect.name(name), "")
+        table = StagedTable(schema, schema.sql_name, "")
         table.add_many(many)
         self._make_stages([table])
         self._staged = {name: table}
@@ -569,6 +574,7 @@ class SqlTarget:
     def _add_rows(self, connection: Connection, table: StagedTable, rows: Sequence[NetRow], slots: int) -> None:
         columns = table.stage_columns(slots)
         types = {column.name: column for column in table.schema.columns}
+        types.update({f"hg_o{i}": types[name] for i, name in enumerate(table.schema.identity)})
         values = table.stage_rows(rows, slots)
         self._dialect.write(connection, table.stage, columns, [types.get(name) for name in columns], values)
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headgate.core.keys import numbers
 from headgate.core.keys.apply import ALL
 from headgate.core.keys.fold import Net
 from headgate.core.keys.schema import ForeignKey, TableSchema, circular, openable
@@ -404,7 +403,7 @@ class Writing:
             table = by_name[copies.table]
             columns = table.schema.stored
             names = [column.name for column in columns]
-            values = [self._value(copies.image[one]) for one in names]
+            values = [self._dialect.value(column, copies.image[column.name]) for column in columns]
             if copies.count < 0:
                 sql = self._dialect.one_copy(table.table, columns)
             else:
@@ -416,9 +415,6 @@ class Writing:
                 cursor.execute(sql, values)
                 if cursor.rowcount != 1:
                     self._swallowed.require_copy(cursor, table, values, is_gone=copies.count < 0)
-
-    def _value(self, value: object) -> object:
-        return numbers.dumps(value) if isinstance(value, dict | list) else value
 
 
 def _chunks(rows: Sequence[int]) -> Iterator[str]:

@@ -7,29 +7,18 @@ Source: Debezium's documentation of its connectors, "Data change events" and "Tr
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
 from typing import Any, cast
 
-from headgate.core.keys import positions
+from headgate.core.keys import positions, values
 from headgate.core.keys.change import Image, Op
 from headgate.core.keys.positions import Order, Position
+from headgate.core.keys.values import UNAVAILABLE, BytesAs, Decode, Placeholders, Undecoded
 
-UNAVAILABLE = "__debezium_unavailable_value"
-"""In place of a large value that did not change and that the source did not send."""
-UNAVAILABLE_VALUES = (
-    UNAVAILABLE,
-    base64.b64encode(UNAVAILABLE.encode()).decode(),
-    [UNAVAILABLE],
-    {UNAVAILABLE: UNAVAILABLE},
-)
+USUAL = Placeholders(UNAVAILABLE)
 STAND_INS: tuple[object, ...] = ("", 0, "AA==", "1970-01-01T00:00:00Z", "00:00:00Z", "{}", [], {})
 """What PostgreSQL's connector sends for a value that it does not know, if the column is NOT NULL and has no default."""
-EPOCH = datetime(1970, 1, 1)
 
 
 class NotAnEnvelope(ValueError):
@@ -82,12 +71,30 @@ Envelope = RowChanged | TransactionEnded | None
 """None: nothing to do (a tombstone, a heartbeat, a begin, a message of the application, a definition)."""
 
 
-def read(value: object, key: object = None) -> Envelope:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the source's connector is set to, as far as the messages do not say it."""
+
+    bytes_as: BytesAs | None = None
+    """How bytes are written without a schema; None: not said, and a text for a binary column is refused."""
+    unavailable: Placeholders = USUAL
+
+    @property
+    def bare(self) -> Decode:
+        """Marks a value of an envelope without a schema."""
+        return values.bare(self.bytes_as)
+
+
+DEFAULT = Reading()
+
+
+def read(value: object, key: object = None, reading: Reading = DEFAULT) -> Envelope:
     """What a message says.
 
     Args:
         value: Its decoded JSON; None for a tombstone.
         key: The decoded JSON of its key, where it has one.
+        reading: How the source's connector is set.
 
     Raises:
         NotAnEnvelope: It is none of Debezium's messages.
@@ -109,7 +116,7 @@ def read(value: object, key: object = None) -> Envelope:
         if "ddl" in value or "tableChanges" in value or value.keys() <= {"ts_ms", "ts_us", "ts_ns"}:
             return None
         raise NotAnEnvelope("it has no op (the message is unwrapped, or not Debezium's)")
-    return _row(value, schema, key)
+    return _row(value, schema, key, reading)
 
 
 def _transaction(value: Mapping[str, Any]) -> TransactionEnded | None:
@@ -124,7 +131,7 @@ def _transaction(value: Mapping[str, Any]) -> TransactionEnded | None:
     return TransactionEnded(id=str(value["id"]), counts=counts)
 
 
-def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | None:
+def _row(value: Mapping[str, Any], schema: object, key: object, reading: Reading) -> RowChanged | None:
     op, source = value["op"], value.get("source") or {}
     if op == "m":
         return None
@@ -136,11 +143,14 @@ def _row(value: Mapping[str, Any], schema: object, key: object) -> RowChanged | 
     is_postgres = source.get("connector") == "postgresql"
     if is_postgres and op in ("u", "d"):
         value = {**value, "before": _known(value.get("before"), schema, key)}
-    before, after = (_image(value.get(name), name, decoders.get(name, {})) for name in ("before", "after"))
+    every = reading.bare if schema is None else None
+    before, after = (
+        _image(value.get(name), name, decoders.get(name, {}), every, reading) for name in ("before", "after")
+    )
     if op in ("c", "r", "u") and after is None:
         raise NotAnEnvelope("after is missing")
     if op == "d" and before is None:
-        before = _key(key)
+        before = _key(key, reading)
         if before is None:
             raise NotAnEnvelope("a deleted row has neither a before-image nor a key")
     try:
@@ -195,27 +205,32 @@ def _known(before: object, schema: object, key: object) -> object:
     return {name: before[name] for name in key}
 
 
-def _key(key: object) -> Image | None:
+def _key(key: object, reading: Reading) -> Image | None:
     schema: object = None
     if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
         schema, key = key["schema"], key["payload"]
-    return _image(key, "key", _columns(schema)) if isinstance(key, dict) and key else None
+    every = reading.bare if schema is None else None
+    return _image(key, "key", values.columns(schema), every, reading) if isinstance(key, dict) and key else None
 
 
-def _image(value: object, name: str, decoders: Mapping[str, Callable[[Any], Any]]) -> Image | None:
+def _image(
+    value: object, name: str, decoders: Mapping[str, Decode], every: Decode | None, reading: Reading
+) -> Image | None:
+    """The columns of a row, decoded; `every` is for columns without a decoder."""
     if value is None:
         return None
     if not isinstance(value, dict):
         raise NotAnEnvelope(f"{name} is not an object")
     image = {}
     for column, one in value.items():
-        if isinstance(one, str | list | dict) and one in UNAVAILABLE_VALUES:
+        if isinstance(one, str | list | dict) and reading.unavailable.has(one):
             continue
-        decode = decoders.get(column)
+        decode = decoders.get(column, every)
         try:
             image[column] = one if decode is None or one is None else decode(one)
-        except (TypeError, ValueError, KeyError, OverflowError, binascii.Error) as error:
-            raise NotAnEnvelope(f"{name}.{column} is not what its schema says ({error})") from error
+        except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
+            # The row alone is at fault: it is refused, or set apart, when it is written.
+            image[column] = Undecoded(str(one), f"{column} is not what its schema says ({error})")
     return image
 
 
@@ -241,82 +256,6 @@ def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
 # ------------------------------------------------------------------------------------------------ values with a schema
 
 
-def _decoders(schema: object) -> Mapping[str, Mapping[str, Callable[[Any], Any]]]:
+def _decoders(schema: object) -> Mapping[str, Mapping[str, Decode]]:
     fields = schema.get("fields") if isinstance(schema, dict) else None
-    return {one["field"]: _columns(one) for one in fields or () if isinstance(one, dict) and "field" in one}
-
-
-def _columns(schema: object) -> Mapping[str, Callable[[Any], Any]]:
-    fields = schema.get("fields") if isinstance(schema, dict) else None
-    found = {}
-    for one in fields or ():
-        if isinstance(one, dict) and "field" in one:
-            decode = _decoder(one)
-            if decode is not None:
-                found[one["field"]] = decode
-    return found
-
-
-def _decoder(schema: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-    name = str(schema.get("name") or "")
-    if name == "org.apache.kafka.connect.data.Decimal":
-        scale = int((schema.get("parameters") or {}).get("scale", 0))
-        return lambda value: _decimal(value, scale)
-    if name == "io.debezium.data.VariableScaleDecimal":
-        return lambda value: _decimal(value["value"], int(value["scale"]))
-    if name == "io.debezium.data.Bits":
-        length = int((schema.get("parameters") or {}).get("length", 1))
-        return lambda value: f"{int.from_bytes(base64.b64decode(value), 'little'):0{length}b}"
-    if name in LOGICAL:
-        return LOGICAL[name]
-    if schema.get("type") == "bytes":
-        return lambda value: base64.b64decode(value, validate=True)
-    if schema.get("type") == "array":
-        of = schema.get("items")
-        decode = _decoder(of) if isinstance(of, dict) else None
-        if decode is not None:
-            return lambda values: [None if one is None else decode(one) for one in values]
-    return None
-
-
-def _decimal(value: str | float | Decimal, scale: int) -> Decimal:
-    if not isinstance(value, str):  # of a converter with decimal.format=NUMERIC
-        return Decimal(str(value))
-    number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-    return Decimal(f"{number}e{-scale}")  # as text it is exact, whatever the precision of this thread
-
-
-def _date(days: int) -> date:
-    return (EPOCH + timedelta(days=days)).date()
-
-
-def _moment(per_second: int) -> Callable[[int], datetime]:
-    # Without a zone: what the source keeps without one, Debezium counts as if it were UTC.
-    return lambda value: EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
-
-
-def _time(per_second: int) -> Callable[[int], str]:
-    return lambda value: _duration(value * 1_000_000 // per_second)
-
-
-def _duration(microseconds: int) -> str:
-    # MySQL's TIME is negative or beyond a day, too, and PostgreSQL has 24:00:00: what the target cannot hold, it refuses.
-    seconds, rest = divmod(abs(microseconds), 1_000_000)
-    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + (f".{rest:06}" if rest else "")
-    return f"-{text}" if microseconds < 0 else text
-
-
-LOGICAL: Mapping[str, Callable[[Any], Any]] = {
-    "io.debezium.time.Date": _date,
-    "org.apache.kafka.connect.data.Date": _date,
-    "io.debezium.time.Timestamp": _moment(1_000),
-    "org.apache.kafka.connect.data.Timestamp": _moment(1_000),
-    "io.debezium.time.MicroTimestamp": _moment(1_000_000),
-    "io.debezium.time.NanoTimestamp": _moment(1_000_000_000),
-    "io.debezium.time.ZonedTimestamp": lambda text: datetime.fromisoformat(text).astimezone(UTC),
-    "io.debezium.time.Time": _time(1_000),
-    "org.apache.kafka.connect.data.Time": _time(1_000),
-    "io.debezium.time.MicroTime": _time(1_000_000),
-    "io.debezium.time.NanoTime": _time(1_000_000_000),
-}
-"""A schema's name → its value, as Python has it."""
+    return {one["field"]: values.columns(one) for one in fields or () if isinstance(one, dict) and "field" in one}

@@ -8,6 +8,7 @@ not say it.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,10 +16,11 @@ from typing import Any, NamedTuple, overload
 
 from headgate.core.keys.change import Change, Image, ManyRows
 from headgate.core.keys.schema import TableSchema, refuse_columns
+from headgate.core.keys.values import BareNumber, BareText
 from headgate.errors import InvalidRequest
 
 Key = tuple[object, ...]
-PLAIN = frozenset({int, str})
+PLAIN = frozenset({int, str, BareNumber, BareText})
 """Types whose values are what they look like."""
 
 EMPTY: tuple[object, ...] = ("", 0)  # False is 0, too
@@ -332,10 +334,10 @@ def canonical(key: Key) -> Key:
 def _canonical(value: object) -> object:
     if isinstance(value, bool):
         return ("bool", value)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
-        return int(value)
+    if isinstance(value, float):
+        return Decimal(repr(value)) if math.isfinite(value) else ("float", repr(value))  # 1.1 is 1.10 of a decimal
+    if isinstance(value, Decimal) and not value.is_finite():
+        return ("float", str(float(value)))
     if isinstance(value, dict | list):
         return ("json", json.dumps(value, sort_keys=True, default=str))
     return value

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate.core.keys import numbers
+from headgate.core.keys import numbers, values
 from headgate.core.keys.change import Image
 from headgate.core.keys.fold import Key, Net, NetRow, canonical
 from headgate.core.keys.schema import TableSchema
@@ -79,10 +79,10 @@ def kept_image(row: NetRow, bytes_max: int | None) -> str:
 
 def kept_row(batch: int, n: int, table: str, key: str, image: str | None, seq: int, reason: str) -> KeptRow:
     """What the target's table of dead letters has of a row."""
-    values = None if image is None else {name: _value(value) for name, value in numbers.loads(image).items()}
-    more: Any = {} if values is None else values.pop(MARK, {})
+    row = None if image is None else {name: _value(value) for name, value in numbers.loads(image).items()}
+    more: Any = {} if row is None else row.pop(MARK, {})
     return KeptRow(
-        batch=batch, n=n, table=table, key=_key(numbers.loads(key)), image=values,
+        batch=batch, n=n, table=table, key=_key(numbers.loads(key)), image=row,
         origin=_key(more["origin"]) if "origin" in more else None, seq=seq, is_partial="partial" in more, reason=reason,
     )  # fmt: skip
 
@@ -177,20 +177,22 @@ def _row(letter: KeptRow) -> NetRow:
     return NetRow(0, letter.table, letter.key, letter.image, letter.origin, letter.seq, letter.is_partial)
 
 
-def _key(values: Sequence[object]) -> Key:
-    return tuple(_value(value) for value in values)
+def _key(parts: Sequence[object]) -> Key:
+    return tuple(_value(value) for value in parts)
 
 
 def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_value(one) for one in value]
     if isinstance(value, dict) and value.keys() == {BYTES}:
         return base64.b64decode(value[BYTES])
-    return value
+    return values.from_json(value)
 
 
 def kept_text(value: object) -> str:
-    """JSON that `kept_row` reads again: bytes are bytes."""
+    """JSON that `kept_row` reads again: bytes are bytes, and what JSON has no word for is marked."""
 
     def other(one: object) -> object:
         return {BYTES: base64.b64encode(one).decode()} if isinstance(one, bytes | bytearray) else str(one)
 
-    return json.dumps(value, default=other)
+    return json.dumps(values.to_json(value), default=other)

@@ -112,6 +112,8 @@ class TableSchema:
     """Whether a foreign key of any table leads here: its rows are never deleted for a while."""
     acting: tuple[ForeignKey, ...] = ()
     """The foreign keys of any table that lead here and have an action."""
+    sql_name: str = ""
+    """The table in the target's SQL, quoted, with its schema where it has one."""
 
     @property
     def stored(self) -> tuple[Column, ...]:

@@ -154,12 +154,19 @@ def _changes(
             topics=topics,
             servers=among[keys.SERVERS],
             transactions=transactions,
+            bytes_as=among.get(keys.SYNC_BYTES),
+            placeholder=among[keys.SYNC_PLACEHOLDER],
             options=among.get(keys.SYNC_OPTIONS) or {},
         )
     path = among[keys.SYNC_FILES]
     if among.get(keys.SYNC_FORMAT) == "debezium":
         beside = None if transactions is None else posixpath.join(reader.base_dir, transactions)
-        return EnvelopeFilesSource(path=path, transactions=beside)
+        return EnvelopeFilesSource(
+            path=path,
+            transactions=beside,
+            bytes_as=among.get(keys.SYNC_BYTES),
+            placeholder=among[keys.SYNC_PLACEHOLDER],
+        )
     return ChangeFilesSource(
         path=path,
         format=cast("Literal['json', 'parquet'] | None", among.get(keys.SYNC_FORMAT)),

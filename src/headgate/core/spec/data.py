@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headgate.core.keys.apply import Mode, OnViolation
+from headgate.core.keys.values import UNAVAILABLE, BytesAs
 from headgate.core.turns.order import AGING_MS, OrderRule
 
 Transform = Callable[[Any], Any]
@@ -194,6 +195,10 @@ class EnvelopeFilesSource:
     path: str
     transactions: str | None
     """The same for transaction metadata."""
+    bytes_as: BytesAs | None = None
+    """How bytes are written without a schema; None: not said."""
+    placeholder: str = UNAVAILABLE
+    """In place of a large value that did not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +209,10 @@ class EnvelopeTopicsSource:
     servers: str
     transactions: str | None
     """The topic of transaction metadata."""
+    bytes_as: BytesAs | None = None
+    """How bytes are written without a schema; None: not said."""
+    placeholder: str = UNAVAILABLE
+    """In place of a large value that did not change."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

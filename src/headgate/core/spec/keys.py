@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from headgate.core.keys.apply import Mode, OnViolation
+from headgate.core.keys.values import BytesAs
 from headgate.core.spec.data import (
     AppliesTo,
     ChangeFormat,
@@ -480,10 +481,29 @@ SYNC_TRANSACTION = Key(
     default="tx",
     example="commit_id",
 )
+SYNC_BYTES: Key[BytesAs] = Key(
+    name="bytes",
+    kind=Choice[BytesAs](words=("base64", "base64-url-safe", "hex")),
+    meaning="How Debezium writes bytes in envelopes without a schema: the connector's `binary.handling.mode`, whose default "
+    "is `base64`. Without this key a text for a binary column is refused, as it may be either.",
+    default_text="not said",
+    example="base64",
+)
+SYNC_PLACEHOLDER = Key(
+    name="placeholder",
+    kind=Text(expected="a text"),
+    meaning="What Debezium sends in place of a large value that did not change: the connector's "
+    "`unavailable.value.placeholder`; with `hex:` in front, its bytes.",
+    default="__debezium_unavailable_value",
+    example="__not_sent",
+)
 SYNC_FROM_SECTION = Section(
     title="from",
-    keys=(SYNC_FILES, SYNC_KAFKA, SERVERS, SYNC_FORMAT, SYNC_TRANSACTION, SYNC_TRANSACTIONS, SYNC_OPTIONS),
-)
+    keys=(
+        SYNC_FILES, SYNC_KAFKA, SERVERS, SYNC_FORMAT, SYNC_TRANSACTION, SYNC_TRANSACTIONS, SYNC_BYTES, SYNC_PLACEHOLDER,
+        SYNC_OPTIONS,
+    ),
+)  # fmt: skip
 
 # sync
 START_VERSION = Key(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -281,6 +282,11 @@ def _check_sync(sync: Fields, tables: Mapping[str, Fields], faults: Faults) -> N
             refuse(sync, (keys.SYNC_TABLE,), "envelopes say their table: name its target under `tables`")
         else:
             refuse(source, (keys.SYNC_TRANSACTIONS,), "only Debezium has transaction metadata apart")
+            refuse(source, (keys.SYNC_BYTES, keys.SYNC_PLACEHOLDER), "only Debezium's envelopes need it")
+        placeholder = source.get(keys.SYNC_PLACEHOLDER) or ""
+        if placeholder.startswith("hex:") and not re.fullmatch(r"hex:([0-9a-fA-F]{2})+", placeholder):
+            path = source.path_of(keys.SYNC_PLACEHOLDER)
+            faults.add(source.mark_of(keys.SYNC_PLACEHOLDER), path, "not hex", "pairs of hex digits behind `hex:`")
         _check_client(source, faults)
     if sync.has(keys.SYNC_TABLE) and sync.has(keys.SYNC_TABLES):
         faults.add(sync.mark_of(keys.SYNC_TABLE), sync.at, "table and tables together", "one of them")
