@@ -31,7 +31,7 @@ from headgate.delta.jvm import (
     unless_gone,
 )
 from headgate.delta.s3_errors import texts_of
-from headgate.errors import CommitInDoubt, Corrupt, InvalidRequest, TurnNotGranted, Unavailable
+from headgate.errors import CommitInDoubt, Corrupt, HeadgateError, InvalidRequest, TurnNotGranted, Unavailable
 
 JOB_CONF = "spark.headgate.job"
 WAIT_CONF = "spark.headgate.waitMs"
@@ -273,6 +273,15 @@ def raise_refusal(error: BaseException) -> None:
         raise Unavailable(
             _words(error, NOTE), advice="Look at that note; a table is written only if it can be read"
         ) from error
+
+
+def refused(error: BaseException) -> HeadgateError | None:
+    """The error that the gate's refusal of a commit means; None if this is another one."""
+    try:
+        raise_refusal(error)
+    except HeadgateError as meant:
+        return meant
+    return None
 
 
 def _untokened(words: str) -> InvalidRequest:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from headgate.coordinator.coordinator import Coordinator
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.turns.tokens import query_token
-from headgate.delta.gate import Gate
+from headgate.delta.gate import Gate, refused
 from headgate.delta.jvm import JVM_ERRORS, first_line
 from headgate.delta.s3_errors import refusal
 from headgate.errors import HeadgateError, InvalidRequest, LostTurn, TurnNotGranted, Unavailable
@@ -153,7 +153,7 @@ class RunningQuery:
                 self._on_batch(batch, batch_id)
             except BaseException as error:
                 if self.query.isActive or isinstance(error, LostTurn):
-                    self._error = self._error or source_trouble(error) or refusal(error) or error
+                    self._error = self._error or source_trouble(error) or refusal(error) or refused(error) or error
                 else:
                     self._is_stopped = True  # that it was stopped has ended the wait, or the work, of this batch
                 raise

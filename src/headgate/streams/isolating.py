@@ -39,7 +39,10 @@ def without_raising(batch: DataFrame, evaluated: Callable[[DataFrame], DataFrame
     """
     place = F.xxhash64(POSITION)
     good = batch.where(F.col(BAD).isNull())
-    places = sorted(row[0] for row in good.select(place).distinct().collect())
+    try:
+        places = sorted(row[0] for row in good.select(place).distinct().collect())
+    except JVM_ERRORS:
+        return None  # reading the source is what raises
     found: list[int] = []
 
     def raises(among: Sequence[int]) -> bool:

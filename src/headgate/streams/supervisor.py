@@ -25,7 +25,7 @@ from headgate.core.turns.moves import is_said
 from headgate.core.turns.protocol import CheckpointView
 from headgate.core.turns.record import Pause
 from headgate.core.turns.tokens import job_token, query_token, sweep_token, unpack
-from headgate.delta.gate import Gate
+from headgate.delta.gate import Gate, refused
 from headgate.delta.jvm import silence
 from headgate.delta.s3_errors import in_plain_words, refusal
 from headgate.errors import CheckpointMismatch, HeadgateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
@@ -403,7 +403,7 @@ class Supervisor:
             self.report.rows += rows
         except BaseException as error:
             # A turn that was lost stops the query; what our function then meets in the middle of its work is not the reason.
-            self._error = self._error or source_trouble(error) or refusal(error) or error
+            self._error = self._error or source_trouble(error) or refusal(error) or refused(error) or error
             raise
 
     # ------------------------------------------------------------------------------------------------ sweep, idle
