@@ -189,10 +189,10 @@ class StreamDesk:
     def _in_turn(self, what: str, work: Callable[[HeldTurn], R]) -> R:
         pipeline, context = self._pipeline, self._context
         token_id = job_token(f"{what}/{self._stream.name}")
+        opened = Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
+        site = replace(opened, log=context.log)  # what the turn has read, the stream need not read again
         with (
-            contextlib.closing(
-                Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
-            ) as site,
+            contextlib.closing(site),
             Gate(context.session).acting(self._stream.name, context.session),
             adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
         ):
