@@ -123,10 +123,10 @@ def test_a_request_that_a_row_refuses_is_set_aside_and_the_others_apply(session:
     columns = "id BIGINT, v BIGINT, low BIGINT, share BIGINT GENERATED ALWAYS AS (12 div v)"
     mut = mutate(match={"id": "id"}, set_={"v": "v"}, applies_to="arrived")
     streams = (stream("In", Append()), stream("Mut", mut, on_bad_record=KEPT))
-    b = lake(session, tmp_path, columns, {"ordered": "low < v", "small": "v < 100"}, *streams)
-    rows = [(1, 5, 0), (2, 5, 3), (3, 5, -9), (4, 5, 0), (4, 5, 8 - 4)]
+    b = lake(session, tmp_path, columns, {"ordered": "low < v", "small": "v < 100", "shared": "share > -5"}, *streams)
+    rows = [(1, 5, 0), (2, 5, 3), (3, 5, -9), (4, 5, 0), (4, 5, 4)]
     b.run("In", rows, "id bigint, v bigint, low bigint", 0)
-    asked = [(1, 100), (1, 6), (2, 4), (2, 3), (3, 0), (4, 3), (9, 1)]
+    asked = [(1, 100), (1, 6), (2, 4), (2, 3), (3, 0), (4, 3), (9, 1), (3, -2)]
     for crash in ("store", "apply", None):
         again = {} if crash is None else {"crash_after": frozenset({crash})}
         if crash is None:
@@ -144,6 +144,7 @@ def test_a_request_that_a_row_refuses_is_set_aside_and_the_others_apply(session:
         "file0#4": ("dead", "does not fit: the generated value of share cannot be computed"),
         "file0#5": ("dead", "violates the constraint ordered"),
         "file0#6": ("waiting", "no row has matched yet"),
+        "file0#7": ("dead", "violates the constraint shared"),
     }
     b.run("In", [(9, 5, 4)], "id bigint, v bigint, low bigint", 1)
     b.sweep("Mut", 0)

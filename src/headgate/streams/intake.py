@@ -108,7 +108,10 @@ class Intake:
     def _tested(self, requests: DataFrame) -> DataFrame:
         """Requests whose `_hg_bad` also says which rule of the table no row can meet that has the values they set."""
         kind = self._kind
-        if not isinstance(kind, Mutate) or not kind.set or not self._rules:
+        if not isinstance(kind, Mutate):
+            return requests
+        rules = [rule for rule in self._rules if rule.may_hang_on(kind.set)]
+        if not rules:
             return requests
         set_ = fields_of(requests.schema["set"].dataType, "_hg_request.set")
         assigned = {name.lower() for name in set_}
@@ -117,8 +120,8 @@ class Intake:
         nested = requests.select(F.struct("*").alias("_hg_request"))
         rows = nested.select("_hg_request", *[value.alias(name) for name, value in set_.items()], *stays)
         # What hangs on the key alone is for the rows that have it. A request without a key meets none.
-        of_key = told_by(nested.select(*stays), self._rules)
-        tests = [rule for rule in told_by(rows, self._rules) if all(rule is not one for one in of_key)]
+        of_key = told_by(nested.select(*stays), rules)
+        tests = [rule for rule in told_by(rows, rules) if all(rule is not one for one in of_key)]
         is_update = F.col("_hg_request.op") == "update"
         for value in key.values():
             is_update &= value.isNotNull()

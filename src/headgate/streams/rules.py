@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -50,6 +50,12 @@ class Rule:
     """What is said of a row that breaks it; names, and no values."""
     is_broken: Column
     """Over a row with all columns of the table; never NULL, and never raises."""
+    text: str
+    """With the names of the columns that it hangs on, and maybe others."""
+
+    def may_hang_on(self, names: Collection[str]) -> bool:
+        """Whether it may hang on one of these columns."""
+        return any(name.lower() in self.text for name in names)
 
 
 def attempted(value: Column) -> tuple[Column, Column]:
@@ -73,20 +79,23 @@ def rules_of(metadata: TableMetadata, given: Sequence[str] | None = None) -> lis
     unknown = {
         field.name for field in metadata.schema.fields if IDENTITY in field.metadata and not _is_in(field, names)
     }
-    found = [*_not_null(metadata.schema, names), *_lengths(metadata.schema), *_checks(metadata, unknown)]
+    found = [*_not_null(metadata.schema, names), *_lengths(metadata.schema)]
     for field in metadata.schema.fields:
         if GENERATED in field.metadata and _is_in(field, names):
             value, is_raised = attempted(F.expr(field.metadata[GENERATED]))
             is_other = is_raised | ~column(field.name).eqNullSafe(value.cast(field.dataType))
-            found.append(Rule(reason=f"does not fit: {field.name} is not its generated value", is_broken=is_other))
+            reason = f"does not fit: {field.name} is not its generated value"
+            found.append(Rule(reason=reason, is_broken=is_other, text=_text(field.name, field.metadata[GENERATED])))
         elif GENERATED in field.metadata:
             _, is_raised = attempted(F.expr(field.metadata[GENERATED]))
-            found.append(
-                Rule(
-                    reason=f"does not fit: the generated value of {field.name} cannot be computed", is_broken=is_raised
-                )
-            )
-    return found
+            reason = f"does not fit: the generated value of {field.name} cannot be computed"
+            found.append(Rule(reason=reason, is_broken=is_raised, text=_text(field.metadata[GENERATED])))
+    # Last: they may be of values that are generated.
+    return [*found, *_checks(metadata, unknown)]
+
+
+def _text(*words: str) -> str:
+    return " ".join(words).replace("``", "`").lower()
 
 
 def _is_in(field: StructField, names: set[str] | None) -> bool:
@@ -105,7 +114,9 @@ def _checks(metadata: TableMetadata, unknown: set[str]) -> Iterator[Rule]:
             continue  # its value is drawn when the row is written
         holds, _ = attempted(F.expr(sql).cast("boolean"))
         # As Delta: NULL does not pass.
-        yield Rule(reason=f"violates the constraint {name}", is_broken=~F.coalesce(holds, F.lit(False)))
+        yield Rule(
+            reason=f"violates the constraint {name}", is_broken=~F.coalesce(holds, F.lit(False)), text=_text(sql)
+        )
 
 
 def _not_null(schema: StructType, names: set[str] | None) -> Iterator[Rule]:
@@ -117,7 +128,7 @@ def _not_null(schema: StructType, names: set[str] | None) -> Iterator[Rule]:
 
 def _not_null_in(field: StructField, value: Column, path: str) -> Iterator[Rule]:
     if not field.nullable:
-        yield Rule(reason=f"does not fit: {path} is NULL", is_broken=value.isNull())
+        yield Rule(reason=f"does not fit: {path} is NULL", is_broken=value.isNull(), text=_text(path))
     if isinstance(field.dataType, StructType):
         for inner in field.dataType.fields:
             yield from _not_null_in(inner, value.getField(inner.name), f"{path}.{inner.name}")
@@ -131,7 +142,7 @@ def _lengths(schema: StructType) -> Iterator[Rule]:
         is_longer = _is_longer(column(field.name), DataType.fromDDL(str(said)))
         if is_longer is not None:
             reason = f"does not fit: {field.name} is not {said}"
-            yield Rule(reason=reason, is_broken=F.coalesce(is_longer, F.lit(False)))
+            yield Rule(reason=reason, is_broken=F.coalesce(is_longer, F.lit(False)), text=_text(field.name))
 
 
 def _is_longer(value: Column, kind: DataType) -> Column | None:

@@ -101,7 +101,7 @@ class Storing:
         """The rows of the request table that a batch comes to, and its records that do not fit."""
         location, log = self._requests.location, self._context.log
         target = self._context.target
-        rules = [] if schema is None or log.head(target) < 0 else rules_of(log.metadata(target))
+        rules = [] if schema is None else rules_of(log.metadata(target, log.seen(target)))
         intake = Intake(self._spec, schema, rules)
         prepared, bad = intake.prepared(records), None
         if self._spec.on_bad_record == "fail":

@@ -180,17 +180,23 @@ class TargetRows:
         log, target = self._context.log, self._context.target
         metadata = log.metadata(target, log.seen(target))
         found = rules_of(metadata, [name for name in metadata.schema.names if not self._is_generated(metadata, name)])
-        if not self._set or not found:
+        # A generated value follows the columns that it is made of, so its own rules hang on those.
+        changed = [*self._set, *self._generated(metadata)]
+        found = [rule for rule in found if rule.may_hang_on(changed)]
+        if not found:
             return [], []
         row = self.session.createDataFrame([], metadata.schema)
-        assigned = {name.lower() for name in self._set}
+        assigned = {name.lower() for name in changed}
         without = row.drop(*[name for name in row.columns if name.lower() in assigned])
-        # A generated value follows the columns that it is made of.
         own = {name.lower() for name in [*self._set, *self._match]}
         alone = row.select(*[column(name) for name in row.columns if name.lower() in own])
         hanging = [rule for rule in found if not told_by(without, [rule])]
         by_values = told_by(alone, hanging)
         return by_values, [rule for rule in hanging if all(rule is not one for one in by_values)]
+
+    def _generated(self, metadata: TableMetadata) -> list[str]:
+        """Columns that Delta computes anew where a request sets what they are made of; none where nothing is set."""
+        return [name for name in metadata.schema.names if self._set and self._is_generated(metadata, name)]
 
     def _is_generated(self, metadata: TableMetadata, name: str) -> bool:
         is_set = name.lower() in {one.lower() for one in self._set}
