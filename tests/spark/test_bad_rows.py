@@ -69,7 +69,7 @@ def test_each_rule_of_a_table_sets_one_record_aside(session: SparkSession, tmp_p
     b = lake(session, tmp_path, TABLE, checks, stream("In", kind, on_bad_record=KEPT))
     rows = [
         (record(1), None),
-        (record(2, text="-1"), "violates the constraint positive"),
+        (record(2, text="-1", low=-100), "violates the constraint positive"),
         (record(3, v=None, text="x"), "violates the constraint"),
         (record(None), "id is NULL"),
         (record(4, word="long"), "word is not varchar(3)"),
