@@ -175,6 +175,7 @@ class StreamLetters:
         if not found:
             return 0
         fixed = {row["id"]: self._corrected(row["raw"], corrections) for row in found}
+        turn.enter(self.location)
         self._add_columns()
         wanted = self._context.session.createDataFrame(list(fixed.items()), "id STRING, text STRING")
         values = {"retry_batch": f"{batch_id}L", "retry_raw": "s.text"}
