@@ -400,7 +400,7 @@ class DebeziumChanges:
             if pass_.is_one and "" in log.own:
                 self._adopt(pass_, log.own.pop(""))
         facts: dict[str, Any] = {**({} if at is None else {"at": at}), **({"known": known} if known else {})}
-        if known:
+        if known and pass_.is_one:
             before = was.get("known", {})
             facts["read"] = [
                 name for name, old in names.items() if old in was.get("read", ()) and known[name] == before.get(old)
@@ -426,7 +426,7 @@ class DebeziumChanges:
                     held.append(
                         Change(
                             seq=after, tx=_tx(row) if len(changes) > 1 else None, table=table, op=row.op,
-                            before=row.before, after=row.after, is_partial=row.is_partial,
+                            before=row.before, after=row.after, is_partial=row.is_partial, is_snapshot=row.is_snapshot,
                             place=text if len(held) + 1 == len(changes) else None,
                         )
                     )  # fmt: skip
@@ -440,7 +440,7 @@ class DebeziumChanges:
             return
         waits = places.waits(pass_.waits_for, was, int(self.clock() * 1000))
         more: dict[str, Any] = {"waits": waits} if waits else {}
-        if known:
+        if known and pass_.is_one:
             facts.pop("read", None)
             more["read"] = [] if waits else list(pass_.all)
         if not waits:  # what was skipped has served

@@ -32,6 +32,8 @@ from headgate.syncs.schema import fitted
 
 T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
+SNAPSHOT_MAX = 2_000_000
+"""So many rows of a snapshot are applied in one batch, if they come before the rows that they refer to."""
 NAMED_MAX = 5
 """So many rows are named in a message; the rest are counted."""
 
@@ -118,9 +120,62 @@ def carry(
 
     batches_ahead = ((batch, tried(batch)) for batch in pending_batches(source, progress, how))
     with contextlib.closing(ahead(batches_ahead)) as following:
-        for batch, ready in following:
+        read = _Following(following)
+        while (item := read.next()) is not None:
+            batch, ready = item
             number += 1
-            yield apply_one(batch, target, number, how, seen, ready)
+            if batch.is_snapshot:
+                yield _apply_snapshot(batch, read, target, number, how, seen, ready)
+            else:
+                yield apply_one(batch, target, number, how, seen, ready)
+
+
+class _Following:
+    """Batches in order, of which the next can be taken into the one before it."""
+
+    def __init__(self, batches: Iterator[tuple[Batch, Prepared | None]]) -> None:
+        self._batches = batches
+        self._next: tuple[Batch, Prepared | None] | None = None
+
+    def next(self) -> tuple[Batch, Prepared | None] | None:
+        """The next one; None: there is none now."""
+        found, self._next = self._next, None
+        return found or next(self._batches, None)
+
+    def joined(self, batch: Batch, count: int) -> Batch | None:
+        """The batch with up to `count` more, as far as they begin with rows of a snapshot; None: none follows."""
+        changes = list(batch.changes)
+        while count and len(changes) < SNAPSHOT_MAX and (found := self.next()) is not None:
+            if not found[0].changes[0].is_snapshot:
+                self._next = found
+                break
+            changes += found[0].changes
+            count -= 1
+        return Batch(changes=tuple(changes)) if len(changes) > len(batch.changes) else None
+
+
+def _apply_snapshot(
+    batch: Batch,
+    following: _Following,
+    target: TargetDatabase,
+    number: int,
+    how: SyncSettings,
+    seen: Seen,
+    ready: Prepared | None,
+) -> AppliedBatch:
+    """Applies rows of a snapshot, which may come before the rows that they refer to: then with more of it, in one batch."""
+    strict = replace(how, on_violation="stop")
+    while True:
+        try:
+            return apply_one(batch, target, number, strict, seen, ready)
+        except ConstraintViolated as error:
+            is_early = "foreign key" in str(error).lower()
+            larger = following.joined(batch, max(1, len(batch.changes) // how.changes_max)) if is_early else None
+            if larger is None:
+                if how.on_violation == "stop":
+                    raise
+                return apply_one(batch, target, number, how, seen, None)
+            batch, ready = larger, None
 
 
 def apply_one(

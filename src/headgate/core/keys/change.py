@@ -78,6 +78,8 @@ class Change:
     """The statement of a `ddl`."""
     many: ManyRows | None = None
     """The rows of a `many`, which is a transaction of its own."""
+    is_snapshot: bool = False
+    """A snapshot of the source read the row. Its rows are of one state, whatever order they come in."""
     place: str | None = None
     """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
 
@@ -112,6 +114,11 @@ class Batch:
     def is_load(self) -> bool:
         """Whether it is of the rows that a first load begins with."""
         return _is_load(self.changes)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether all of it was read by a snapshot: rows may come before those that they refer to."""
+        return all(change.is_snapshot for change in self.changes)
 
     @property
     def size(self) -> int:
