@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headgate.errors import CheckpointMismatch, Corrupt, Unavailable
 from headgate.sources.debezium import DebeziumChanges
@@ -146,3 +147,37 @@ def test_what_cannot_be_read_is_named(kafka_servers: str, tmp_path: Path) -> Non
         with pytest.raises(Unavailable, match=says):
             wrong.fingerprint()
         wrong.close()
+
+
+@pytest.mark.kafka
+def test_a_topic_that_was_made_again_or_a_trimmed_partition_is_told(kafka_servers: str) -> None:
+    """Its offsets mean other messages, though there are as many; of a partition that was added, what it lost was never read."""
+    prefix = f"p{uuid.uuid4().hex}"
+    topic = f"{prefix}.s.t"
+    admin = make(kafka_servers, topic)
+    row = {"op": "c", "source": {"table": "t", "schema": "s"}}
+    send(kafka_servers, topic, [{**row, "after": {"id": n}} for n in range(20)])
+    source = reader(kafka_servers, prefix, transactions=False)
+    last = list(source.transactions(-1))[-1][-1]
+    assert last.seq == 19
+    for made in admin.create_partitions([NewPartitions(topic, PARTITIONS + 1)]).values():
+        made.result(20)
+    producer = Producer({"bootstrap.servers": kafka_servers})
+    for n in (100, 101):
+        producer.produce(topic, value=json.dumps({**row, "after": {"id": n}}), partition=PARTITIONS)
+    assert producer.flush(30) == 0
+    assert len(list(source.transactions(last.seq, last.place))) == 2
+    for deleted in admin.delete_records([TopicPartition(topic, PARTITIONS, 1)]).values():
+        deleted.result(20)
+    with pytest.raises(
+        CheckpointMismatch, match=f"deleted before they were read.*partition={PARTITIONS} next=0 first=1"
+    ):
+        list(source.transactions(last.seq, last.place))
+    for gone in admin.delete_topics([topic]).values():
+        gone.result(20)
+    time.sleep(1)
+    make(kafka_servers, topic)
+    send(kafka_servers, topic, [{**row, "after": {"id": n}} for n in range(200, 240)])
+    with pytest.raises(CheckpointMismatch, match=f"deleted and made again.*topic={topic}"):
+        list(source.transactions(last.seq, last.place))
+    source.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest, MissingExtra, Unavailable
@@ -20,6 +20,8 @@ ANSWER_S = 20.0
 """So long a broker may take for an answer, and a message that is known to be there to come."""
 HELD_MAX = 20_000
 """So many messages of a partition wait for those of others; then no more are fetched of it."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""The same in bytes; and so much is asked for at once."""
 
 
 class EnvelopeTopics:
@@ -43,7 +45,7 @@ class EnvelopeTopics:
                 advice="pip install 'headgate[kafka]'",
             ) from error
         self._kafka: Any = confluent_kafka
-        self._topics, self.transactions = tuple(topics), transactions
+        self._topics, self.transactions, self._options = tuple(topics), transactions, options
         self._settings = {
             **options,
             "bootstrap.servers": servers,
@@ -54,6 +56,7 @@ class EnvelopeTopics:
             "auto.offset.reset": "error",
         }
         self._consumer: Consumer | None = None
+        self._admin: Any = None
 
     def fingerprint(self) -> object:
         return tuple((name, end) for name, (_, _, _, end) in self._partitions().items())
@@ -66,12 +69,27 @@ class EnvelopeTopics:
             raise self._silent(error) from error
         return cluster
 
+    def recognize(
+        self, known: Mapping[str, Any], starts: Mapping[str, int], read: Collection[str]
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        ids = self._ids()
+        for topic, id in ids.items():
+            if known.get(topic, id) != id:
+                raise CheckpointMismatch(
+                    "the topic was deleted and made again: its offsets mean other messages; nothing was written",
+                    advice=ANEW,
+                    topic=topic,
+                )
+        return ids, {name: name for name in starts}
+
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None
     ) -> Sequence[tuple[str, Iterator[Message]]]:
         wanted: dict[str, tuple[str, int, int, int]] = {}
         for name, (topic, partition, low, high) in self._partitions().items():
             start = starts.get(name, low)
+            if name not in starts and low > 0 and any(one.rpartition("/")[0] == topic for one in starts):
+                start = 0  # a partition that was added: what it lost was never read
             end = high if ends is None else ends.get(name, start)
             if start < low or start > high:
                 raise CheckpointMismatch(
@@ -137,6 +155,28 @@ class EnvelopeTopics:
             raise self._silent(error) from error
         return found
 
+    def _ids(self) -> dict[str, str]:
+        """Topic → what tells it from another of its name; empty where the broker does not say."""
+        from confluent_kafka.admin import AdminClient
+
+        names = [*self._topics, *([self.transactions] if self.transactions else [])]
+        kafka = self._kafka
+        try:
+            if self._admin is None:
+                own: dict[str, Any] = {**self._options, "bootstrap.servers": self._settings["bootstrap.servers"]}
+                own |= {"error_cb": lambda error: None, "log_level": 0}
+                self._admin = AdminClient(own)
+            asked = self._admin.describe_topics(
+                kafka.TopicCollection(list(dict.fromkeys(names))), request_timeout=ANSWER_S
+            )
+            found = {topic: one.result(ANSWER_S).topic_id for topic, one in asked.items()}
+        except (kafka.KafkaException, AttributeError, ValueError, TimeoutError):
+            return {}  # an old broker; that there is no such topic is told elsewhere
+        return {
+            topic: f"{id.get_most_significant_bits():x}.{id.get_least_significant_bits():x}"
+            for topic, id in found.items()
+        }
+
     def _silent(self, error: Any) -> Unavailable:
         return Unavailable(f"Kafka does not answer: {error.args[0].str()}", servers=self._settings["bootstrap.servers"])
 
@@ -150,6 +190,9 @@ class _Reading:
         self._starts = {name: start for name, (_, _, start, _) in wanted.items()}
         self._next = dict(self._starts)
         self._held: dict[str, deque[Message]] = {name: deque() for name in wanted}
+        self._held_bytes = dict.fromkeys(wanted, 0)
+        self._largest = HELD_BYTES_MAX // 100
+        """In bytes, of the messages that came; at first a guess."""
         self._paused: set[str] = set()
         self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
         open_ones = [one for one in wanted.values() if one[2] < one[3]]
@@ -166,7 +209,7 @@ class _Reading:
         while True:
             while held:
                 message = held.popleft()
-                last = message.offset
+                last, self._held_bytes[name] = message.offset, self._held_bytes[name] - _size(message)
                 yield message
             if self._next[name] >= self._ends[name]:
                 if last < self._ends[name] - 1:
@@ -180,7 +223,8 @@ class _Reading:
     def _fetch(self, name: str) -> None:
         deadline = time.monotonic() + ANSWER_S
         while not self._held[name] and self._next[name] < self._ends[name]:
-            found = self._consumer.consume(5_000, timeout=1.0)
+            found = self._consumer.consume(max(1, min(5_000, HELD_BYTES_MAX // self._largest)), timeout=1.0)
+            self._largest = max([1_000, *(len(message) for message in found)])
             for message in found:
                 self._take(message)
             if not found and time.monotonic() > deadline:
@@ -201,6 +245,12 @@ class _Reading:
         self._next[name] = message.offset() + 1
         if message.offset() < self._ends[name]:
             self._held[name].append(Message(message.offset(), message.value(), message.key()))
-            if len(self._held[name]) >= HELD_MAX and name not in self._paused:
+            self._held_bytes[name] += _size(self._held[name][-1])
+            is_full = len(self._held[name]) >= HELD_MAX or self._held_bytes[name] >= HELD_BYTES_MAX
+            if is_full and name not in self._paused:
                 self._paused.add(name)
                 self._consumer.pause([self._kafka.TopicPartition(*self._at[name])])
+
+
+def _size(message: Message) -> int:
+    return (len(message.value) if isinstance(message.value, bytes) else 0) + len(message.key or b"")
