@@ -12,6 +12,8 @@ import pytest
 from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
 from headgate.core.turns.order import After, rule_to_json
 from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
+from headgate.events import LeftOut
+from headgate.sinks.ledger import LedgerSink
 from headgate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import headgate
@@ -380,3 +382,38 @@ def test_check_in_json_is_kept_word_for_word(tmp_path: Path) -> None:
     }
     levels = [line["level"] for line in headgate("check", "--no-spark", "--spec", tmp_path, "--output", "jsonl").lines]
     assert levels == ["note", "note", "fault", "note"]
+
+
+def test_what_a_stream_has_not_read_is_named_by_status_and_verify(lake: Lake) -> None:
+    """Files by their reason, and what was left out by the ledger; a file that was rewritten is a violation."""
+    taken = lake.checkpoint / "sources" / "0" / "0"
+    taken.parent.mkdir(parents=True)
+    for name in ("read", "rewritten", "_hidden", "waiting"):
+        (lake.root / "in" / f"{name}.parquet").write_text(name)
+    entries = [
+        (name, (lake.root / "in" / name).stat().st_mtime_ns // 1_000_000)
+        for name in ("read.parquet", "rewritten.parquet")
+    ]
+    entries[1] = (entries[1][0], entries[1][1] - 1)
+    lines = [
+        json.dumps({"path": f"file://{lake.root}/in/{name}", "timestamp": at, "batchId": 0}) for name, at in entries
+    ]
+    taken.write_text("\n".join(["v1", *lines]))
+    LedgerSink(lake.storage).emit(LeftOut(lock=LOCK, job="In", text="records have a field: city", at_ms=1_000_000))
+    text = headgate("status", "--spec", lake.root)
+    assert text.code == 0, text.err
+    (source,) = headgate("status", "--spec", lake.root, "--output", "json").json["sources"]
+    assert [(one["reason"], one["count"]) for one in source["not_read"]] == [
+        ("rewritten", 1),
+        ("waiting", 1),
+        ("hidden", 1),
+    ]
+    assert source["left_out"] == [{"text": "records have a field: city", "at_ms": 1_000_000}]
+    verified = headgate("verify", "--spec", lake.root)
+    assert verified.code == 4
+    for said in (text.out, verified.out):
+        assert re.search(r"In: 1 file of the source: rewritten after .*/in/rewritten\.parquet", said), said
+        assert re.search(r"In: 1 file of the source: hidden .*/in/_hidden\.parquet", said), said
+        assert re.search(r"In: 1 file of the source: not read yet: .*/in/waiting\.parquet", said), said
+        assert "In: records have a field: city" in said
+    assert "violated: In: 1 file of the source: rewritten" in verified.out

@@ -143,10 +143,13 @@ def spark_path(path: str) -> str:
         return path
     whole = plain(path)
     escaped = MAGIC.sub(lambda found: "\\" + found[0], whole)
-    if escaped == whole and os.path.isfile(whole):
-        folder, name = os.path.split(whole)
-        return f"{folder.rstrip('/')}/[{name[0]}]{name[1:]}"
-    return escaped
+    return as_glob(whole) if escaped == whole and os.path.isfile(whole) else escaped
+
+
+def as_glob(path: str) -> str:
+    """A glob that the path of one file alone matches."""
+    folder, name = os.path.split(path)
+    return f"{folder.rstrip('/')}/[{name[0]}]{name[1:]}"
 
 
 def globbed(pattern: str) -> list[str]:

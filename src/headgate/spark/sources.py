@@ -21,12 +21,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, StructType
 
 from headgate.core.spec import FilesSource, KafkaSource, Source
+from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.s3_errors import texts_of
 from headgate.errors import Corrupt, Fault, HeadgateError, InvalidRequest, LostTurn, Unavailable
 from headgate.spark.source_files import (
     FileState,
     Listing,
     Taken,
+    as_glob,
     base_of,
     is_glob,
     is_local,
@@ -379,7 +381,7 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     if source.format == "json" and not is_text:
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
         read = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-    frame = reader.schema(read).load(spark_path(source.path))
+    frame = reader.schema(read).load(_path_for(spark, source.path))
     if is_text:  # lines without a record are none, and a mark of the byte order is no part of one
         frame = frame.select(F.expr("ltrim('\ufeff', value)").alias(_TEXT), "_metadata").where(
             F.col(_TEXT).rlike(r"\S")
@@ -411,6 +413,20 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
             bad = F.coalesce(bad, misfit)
         payload.append(own.alias(one.name))
     return frame.select(*payload, order.alias(ORDER), place.alias(POSITION), bad.alias(BAD), raw.alias(RAW))
+
+
+def _path_for(spark: SparkSession, path: str) -> str:
+    """The path as Spark's file source has to be given it; see `spark_path`."""
+    if is_local(path) or is_glob(path):
+        return spark_path(path)
+    jvm: Any = spark._jvm
+    jsession: Any = spark._jsparkSession
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        status = place.getFileSystem(jsession.sessionState().newHadoopConf()).getFileStatus(place)
+    except JVM_ERRORS:  # it is not there, or may not be read: Spark says so
+        return path
+    return as_glob(path) if status.isFile() else path
 
 
 def _has_folders(spark: SparkSession, source: FilesSource) -> bool:
