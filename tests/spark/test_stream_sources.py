@@ -225,6 +225,10 @@ def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify
             lambda lake: (lake.put("in/bad.parquet", id=[1]), lake.put("in/c.parquet", id=["c"])),
             ["two types in one column", "column=id", "bad.parquet"],
         ),
+        (
+            lambda lake: lake.put("in/bad.parquet", id=[1]),
+            ["two types in one column", "column=id", "file=", "bad.parquet"],
+        ),
         (lambda lake: _tear(lake.put("in/bad.parquet", id=["b" * 1000])), ["damaged", "bad.parquet"]),
         (lambda lake: lake.put("stated/bad.parquet", id=[7]), ["another type", "stated/bad.parquet", "column=id"]),
         (
@@ -232,7 +236,7 @@ def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify
             ["damaged", "bad.json.gz"],
         ),
     ],
-    ids=["damaged", "nanoseconds", "two_types", "torn", "stated", "gzip"],
+    ids=["damaged", "nanoseconds", "two_types", "other_type", "torn", "stated", "gzip"],
 )
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     lake: Lake, spoil: Callable[[Lake], object], said: list[str]

@@ -100,31 +100,39 @@ class Footers:
                 found.setdefault(name, path)
         return found
 
-    def merged(self, spark: SparkSession, wins: Collection[str] = ()) -> StructType:
-        """The columns of all files together.
+    def merged(self, spark: SparkSession, waiting: Collection[str] = ()) -> StructType:
+        """The columns of all files together, each with a type that reads them all.
 
         Args:
             spark: Reads one file of each kind of schema.
-            wins: Paths of files whose types are taken where others say another; among them they must agree.
+            waiting: Paths of files that will be read. Of others only the columns are wanted if none is.
 
         Raises:
             Corrupt: two files cannot be read with one schema, or Spark cannot read a column's type.
         """
         first_of: dict[str, str] = {}
-        for path in wins:
+        for path in waiting:
             if (known := self._known.get(path)) is not None and known[2]:
                 first_of.setdefault(known[2], path)
-        others = {kind: path for kind, path in self.one_of_each().items() if kind not in first_of}
         merged: StructType | None = None
         for kind, path in first_of.items():
             schema = self._schema(spark, kind, path)
             merged = schema if merged is None else _both(merged, schema, path, next(iter(first_of.values())))
-        for kind, path in others.items():
+        for kind, path in self.one_of_each().items():
+            if kind in first_of:
+                continue
             try:
                 schema = self._schema(spark, kind, path)
-            except Corrupt:  # it was rewritten after it was read
+            except Corrupt:  # it was read when it was another
                 continue
-            merged = schema if merged is None else _added(merged, schema)
+            if merged is None:
+                merged = schema
+            elif not first_of:
+                merged = _added(merged, schema)
+            else:
+                for new_kind, new_path in first_of.items():
+                    _both(schema, self._schema(spark, new_kind, new_path), new_path, path)
+                merged = _both(merged, schema, path, next(iter(first_of.values())))
         return StructType([]) if merged is None else merged
 
     def _schema(self, spark: SparkSession, kind: str, path: str) -> StructType:
@@ -216,7 +224,8 @@ def _both(one: StructType, other: StructType, path: str, first: str) -> StructTy
     except _Different as different:
         raise Corrupt(
             "the files of the source have two types in one column, and cannot be read together; nothing was read",
-            advice="Write one of the files again with the other's type, or move it out of the source",
+            advice="Write the file again with the other's type; or, if the new type is meant, move the older files out of the "
+            "source",
             column=different.name,
             file=printable(path),
             type=different.other.simpleString(),

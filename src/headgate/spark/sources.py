@@ -122,8 +122,8 @@ def looked_at(source: FilesSource, known: Known) -> None:
         # Of those that were taken the newest: a column that only they have may be named by the stream, and the last ones are
         # read again if their batch was not done.
         newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
-        files = known.there.files
-        older = {path: files[path] for path in newest if path in files}
+        files, taken = known.there.files, {} if known.taken is None else known.taken.files
+        older = {path: files[path] for path in newest if path in files and files[path].modified_ms == taken[path]}
         known.footers.read({path: files[path] for path in known.waiting()}, older)
     known.folders = folder_columns(known.there.files, base_of(source.path))
 
