@@ -16,6 +16,7 @@ from headgate.delta.requests import RequestTable
 from headgate.errors import InvalidRequest
 from headgate.online import Keeper
 from headgate.operate import RequestDesk, adhoc_turn, last_batch, stream_context
+from headgate.redaction import without_values
 from headgate.site import Site
 from headgate.streams.letters import Letter, Sent, SentAgain, StreamLetters
 from headgate.streams.operations import STUCK, resend_requests
@@ -87,7 +88,7 @@ class SyncDesk:
                 kind="row",
                 id=one.id,
                 at_ms=None,
-                reason=one.reason,
+                reason=one.reason if has_values else without_values(one.reason),
                 position=f"{one.table}@{one.seq}",
                 values=kept_text({"key": list(one.key), "row": one.image}) if has_values else None,
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self, TypedDict, Unpack, assert_never
 
 from headgate.core.keys import places
-from headgate.core.keys.apply import DeadLetter, Progress
+from headgate.core.keys.apply import Progress
 from headgate.core.keys.change import Batch, Image
 from headgate.core.keys.difference import Difference
 from headgate.core.keys.envelope import Reading
@@ -579,14 +579,6 @@ class Keeper:
             waits_for=waits_for,
             waits_since_ms=since_ms,
         )
-
-    def dead_letters(self, rows_max: int) -> tuple[DeadLetter, ...]:
-        """Rows that are set apart, the latest first.
-
-        Raises:
-            Unavailable: The target does not answer.
-        """
-        return self._target.dead_letters(self.stream, rows_max=rows_max)
 
     def kept_rows(self) -> tuple[KeptRow, ...]:
         """Rows that are set apart, the oldest first, with their values.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
-from headgate.core.keys.apply import DeadLetter, DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.apply import DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change, Image
 from headgate.core.keys.fold import Key, Net
 from headgate.core.keys.letters import KeptRow
@@ -276,10 +276,6 @@ class TargetView(Protocol):
 
     def dead_count(self, stream: str) -> int:
         """How many rows of the stream are set apart."""
-        ...
-
-    def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
-        """Rows of the stream that are set apart, the latest first."""
         ...
 
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:

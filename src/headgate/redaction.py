@@ -88,6 +88,17 @@ def message(text: str) -> str:
     return printable(_SECRET_IN_MESSAGE.sub(rf"\g<1>{HIDDEN}", text))
 
 
+_VALUES = re.compile(
+    r"=\(.*?\)(?= |,|;|\.|$)|(?<=contains )\(.*\)|(?<=: )\"[^\"]*\"(?=$|\s)"
+    r"|(?<!key )(?<!column )(?<!constraint )(?<!table )(?<!index )(?<!name )'[^']*'"
+)
+
+
+def without_values(text: str) -> str:
+    """What a database says of a row that it refuses, without the row's values; names of keys and columns stay."""
+    return _VALUES.sub("…", text)
+
+
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What moves the cursor, changes colours, or turns the direction of writing; not the tabulator and the end of a line."""
 

@@ -74,6 +74,11 @@ def sync(root: Path, *arguments: str) -> Ran:
     return headgate("sync", *arguments, "--spec", root)
 
 
+def letters(root: Path, *arguments: str) -> Ran:
+    """`headgate dead-letters list crm ARGUMENTS` on the file."""
+    return headgate("dead-letters", "list", "crm", *arguments, "--spec", root)
+
+
 # ---------------------------------------------------------------------------------------------------- what it does
 
 
@@ -163,16 +168,15 @@ def test_a_violation_stops_and_the_target_is_as_it_was(tmp_path: Path) -> None:
 def test_a_row_that_is_set_apart_is_listed_with_its_reason(tmp_path: Path) -> None:
     """The rest of its batch is applied, and that is no error."""
     pipeline(tmp_path, settings="on_violation: quarantine")
-    assert sync(tmp_path, "dead-letters", "crm").out == "crm: no row is set apart\n"
+    assert letters(tmp_path).out == "crm has nothing set aside\n"
     bring(tmp_path, "1", [*SWAP, *CLASH])
     ran = sync(tmp_path, "run", "--once")
     assert (ran.code, ran.out) == (0, "crm: 1 batch, 4 changes, 3 rows applied, 1 set apart\n")
     assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c"), (5, "e")]
-    listed = sync(tmp_path, "dead-letters", "crm", "--output", "json").json
-    (row,) = listed["rows"]
-    assert (listed["sync"], row["table"], row["key"], row["position"], row["batch"]) == ("crm", "people", "[4]", 2, 1)
+    (row,) = letters(tmp_path, "--output", "json").json["dead_letters"]
+    assert (row["name"], row["kind"], row["position"]) == ("crm", "row", "people@2")
     assert "belongs to the row 3" in row["reason"]
-    assert "belongs to the row 3" in sync(tmp_path, "dead-letters", "crm").out
+    assert "belongs to the row 3" in letters(tmp_path).out
     assert sync(tmp_path, "status", "--output", "json").json["syncs"][0]["dead_rows"] == 1
 
 
@@ -288,7 +292,7 @@ def test_on_postgres_the_command_swaps_and_a_plan_leaves_nothing(tmp_path: Path,
     assert len(state()[1]) == 12
     before = state()
     assert sync(tmp_path, "plan").out == "crm: nothing to apply\n"
-    assert len(sync(tmp_path, "dead-letters", "crm", "--output", "jsonl").lines) == 1
+    assert len(letters(tmp_path, "--output", "jsonl").lines) == 1
     (row,) = sync(tmp_path, "status", "--output", "json").json["syncs"]
     assert (row["position"], row["last_batch"], row["dead_rows"]) == (17, 1, 1)
     assert state() == before
@@ -337,7 +341,7 @@ def test_a_bad_file_is_named_and_nothing_of_it_applied(tmp_path: Path, name: str
     assert people(tmp_path) == [(1, "a"), (2, "b"), (3, "c")]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("status",), ("dead-letters", "crm")])
+@pytest.mark.parametrize("command", [*COMMANDS, ("status",)])
 @pytest.mark.parametrize(
     ("dsn", "code"),
     [
@@ -386,13 +390,13 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
         refused(tmp_path, command, 6, "there is no file of changes")
     assert state_of(tmp_path) == before
     refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
-    refused(tmp_path, ("dead-letters", "cmr"), 2, "there is no sync 'cmr'")
+    assert headgate("dead-letters", "list", "cmr", "--spec", tmp_path).code == 2
     refused(tmp_path, ("run", "--once", "--until-idle"), 2, "two different things")
     ran = headgate("run", "--spec", tmp_path)
     assert (ran.code, "the file has no stream" in ran.err) == (2, True)
     text = "name: p\ntables: {t: {path: ./t}}\nstreams: {m: {table: t, maintain: {optimize: true}}}\n"
     (tmp_path / "headgate.yml").write_text(text)
-    for command in (("plan",), ("run", "--once"), ("status",), ("dead-letters", "crm")):
+    for command in (("plan",), ("run", "--once"), ("status",)):
         refused(tmp_path, command, 2, "the file keeps no database in step")
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.errors import Unavailable
-from headgate.redaction import HIDDEN, message, printable, setting
+from headgate.redaction import HIDDEN, message, printable, setting, without_values
 
 SECRET = "hunter2"
 SECRETS = {
@@ -102,3 +102,23 @@ def test_printable_text_stays_as_it_is(text: str) -> None:
     assert printable(once) == once
     assert printable("Zoë\t北京\n") == "Zoë\t北京\n"
     assert message(message(text)) == message(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("duplicate key value violates unique constraint \"u_mail\" Key (mail, n)=(ada@x.org, (1)) already exists.",
+         "duplicate key value violates unique constraint \"u_mail\" Key (mail, n)… already exists."),
+        ("null value in column \"n\" of relation \"p\" Failing row contains (4, ada, null).",
+         "null value in column \"n\" of relation \"p\" Failing row contains …."),
+        ("invalid input syntax for type integer: \"ada\"", "invalid input syntax for type integer: …"),
+        ("Duplicate entry 'ada-1' for key 'u_mail'", "Duplicate entry … for key 'u_mail'"),
+        ("Data too long for column 'name' at row 1", "Data too long for column 'name' at row 1"),
+        ("Incorrect integer value: 'ada' for column `x`.`p`.`n` at row 1",
+         "Incorrect integer value: … for column `x`.`p`.`n` at row 1"),
+        ("UNIQUE constraint failed: p.mail", "UNIQUE constraint failed: p.mail"),
+    ],
+)  # fmt: skip
+def test_what_a_database_says_of_a_row_is_shown_without_its_values(said: str, shown: str) -> None:
+    """Of PostgreSQL, MariaDB and SQLite."""
+    assert without_values(said) == shown

@@ -180,29 +180,6 @@ def _state(row: dict[str, Any]) -> str:
     return "loading" if row["last_batch"] else "new"
 
 
-@sync.command("dead-letters")
-def dead_letters_command(
-    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file."),
-    limit: int = typer.Option(100, "--limit", min=1, help="How many, the latest first."),
-    spec: str | None = SPEC,
-    output: Output = OUTPUT,
-) -> None:
-    """Show rows that were set apart, latest first, with the reason. Their images are in the target's table headgate_dead."""
-    (keeper,) = keepers_of(spec, name)
-    with keeper:
-        letters = keeper.dead_letters(limit)
-    if output is not Output.TEXT:
-        document(output, "rows", [dataclasses.asdict(one) for one in letters], sync=name)
-    elif not letters:
-        say(f"{name}: no row is set apart")
-    else:
-        cells = [
-            (str(one.batch), one.table, one.key, "delete" if one.is_gone else "write", str(one.position), one.reason)
-            for one in letters
-        ]
-        table(("batch", "table", "key", "was to", "position", "reason"), cells)
-
-
 def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
     from headgate.online import Keeper, syncs_of
 

@@ -113,7 +113,7 @@ def _show(name: str, found: Verified) -> None:
         for note in compared.notes:
             say(f"{compared.table}: {note}")
     if found.set_apart:
-        say(f"{words.counted(found.set_apart, 'row')} set apart: see headgate sync dead-letters {name}")
+        say(f"{words.counted(found.set_apart, 'row')} set apart: see headgate dead-letters list {name}")
     for compared in found.tables:
         for one in compared.listed:
             where = f": {', '.join(one.columns)}" if one.columns else ""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headgate.core.keys.apply import DeadLetter, DeadRow, Progress
+from headgate.core.keys.apply import DeadRow, Progress
 from headgate.core.keys.fold import Net
 from headgate.core.keys.letters import KeptRow, kept_image, kept_row, kept_text
 from headgate.errors import CommitInDoubt, Fenced
@@ -173,19 +173,6 @@ class Control:
         """How many rows are set apart."""
         self._execute(cursor, "SELECT count(*) FROM headgate_dead WHERE stream = {m}", stream)
         return int(cursor.fetchone()[0])
-
-    def dead_letters(self, cursor: Any, stream: str, rows_max: int) -> tuple[DeadLetter, ...]:
-        """Rows that are set apart, the latest first."""
-        self._execute(
-            cursor,
-            "SELECT batch, table_name, row_key, seq, image IS NULL, reason FROM headgate_dead WHERE stream = {m} "
-            "ORDER BY batch DESC, n DESC LIMIT {m}",
-            stream, rows_max,
-        )  # fmt: skip
-        return tuple(
-            DeadLetter(batch=int(batch), table=table, key=key, position=int(seq), is_gone=bool(gone), reason=reason)
-            for batch, table, key, seq, gone, reason in cursor.fetchall()
-        )
 
     def _execute(self, cursor: Any, sql: str, *values: object) -> None:
         cursor.execute(sql.format(m=self._dialect.mark), values)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from headgate.core.keys.apply import ALL, Applied, DeadLetter, DeadRow, Outcome, Progress, Refusal
+from headgate.core.keys.apply import ALL, Applied, DeadRow, Outcome, Progress, Refusal
 from headgate.core.keys.change import Change, Image, ManyRows
 from headgate.core.keys.definition import refuse_reserved
 from headgate.core.keys.fold import Key, Net, NetRow, null_key
@@ -351,12 +351,6 @@ class SqlTarget:
         if not self._has_table("headgate_dead"):
             return 0
         return self._transaction(lambda cursor: self._control.count_dead(cursor, stream), fenced=False)
-
-    def dead_letters(self, stream: str, *, rows_max: int) -> tuple[DeadLetter, ...]:
-        if not self._has_table("headgate_dead"):
-            return ()
-
-        return self._transaction(lambda cursor: self._control.dead_letters(cursor, stream, rows_max), fenced=False)
 
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
         # One thread, so one connection: the temporary tables are there whenever they are asked for.

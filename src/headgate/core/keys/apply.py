@@ -139,21 +139,6 @@ class DeadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """A row that was set apart, as the target keeps it; without its values."""
-
-    batch: int
-    table: str
-    key: str
-    """As JSON."""
-    position: int
-    """The place of its last change in the source."""
-    is_gone: bool
-    """Whether the change was to delete it."""
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The batch breaks a constraint and the policy is `stop`: the position stays at the last complete batch."""
 
