@@ -473,7 +473,7 @@ def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
     """They start in a moment, on machines that have no Java."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
-    for command in ("plan", "run --once", "status", "dead-letters crm"):
+    for command in ("plan", "run --once", "status"):
         program = (
             "import sys, atexit\n"
             "atexit.register(lambda: print('pyspark' in sys.modules, file=sys.stderr))\n"
