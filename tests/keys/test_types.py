@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ import pytest
 from headgate.core.keys import envelope, numbers, values
 from headgate.core.keys.envelope import Reading, RowChanged
 from headgate.core.keys.fold import canonical
+from headgate.core.keys.letters import kept_row, kept_text
 from headgate.core.keys.schema import Column
-from headgate.core.keys.values import Bits, Misfit, Placeholders
+from headgate.core.keys.values import Bits, Duration, Misfit, Placeholders
 from headgate.errors import ConstraintViolated, InvalidRequest
 from headgate.sources.debezium import DebeziumChanges
 from headgate.sources.debezium_files import EnvelopeFiles
@@ -129,6 +130,19 @@ def test_a_value_that_cannot_be_decoded_is_its_rows_fault(tmp_path: Path) -> Non
     assert done.complete is not None
     assert [one.row.key for one in done.complete.dead] == [(1,), (2,)]
     assert database.query("SELECT * FROM t") == [(3, "2024-10-04")]
+
+
+def test_a_row_that_was_set_apart_keeps_what_its_values_are() -> None:
+    """Sent again, a text that may stand for bytes is refused again, and a value that was not decoded is no text."""
+    at, amount = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), Decimal("12345678901234567.80")
+    sent = [
+        Bits("001"), Duration(5), values.BareText("AA=="), values.BareNumber(5), values.Undecoded("x", "why"), at,
+        at.date(), amount, b"\x00", "text", 5, 1.5, None, True, {"a": [1, None]}, [Bits("1"), b"\xff", [at.date()]],
+    ]  # fmt: skip
+    image = {f"c{n}": value for n, value in enumerate(sent)}
+    row = kept_row(1, 2, "t", "[1]", kept_text(image), 3, "why")
+    assert row.image == image
+    assert [type(one) for one in row.image.values()] == [type(one) for one in sent]
 
 
 def test_a_bit_string_never_has_more_digits_than_it_needs() -> None:
