@@ -139,6 +139,14 @@ class StoreUnavailable(Unavailable):
     """the store of turns does not answer; nothing was written"""
 
 
+class JvmEnded(Unavailable):
+    """the driver's JVM ended; what was not written comes again"""
+
+    default_advice = (
+        "If the machine ran out of memory, give the JVM less (spark.driver.memory) or the machine more, and start again"
+    )
+
+
 class StagedRowsLost(Unavailable):
     """the target lost rows of a batch that were staged, as a server that crashes does; its position stays at the last batch"""
 

@@ -183,7 +183,7 @@ class PipelineRun:
                 case "paced":
                     supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
         except BaseException as error:
-            self._errors[spec.name] = refusal(error) or error
+            self._errors[spec.name] = self.site.jvm_ended(error) or refusal(error) or error
             self.stop()
         finally:
             supervisor.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from headgate import settings
 from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports
+from headgate.coordinator.driver import Ports, Process
 from headgate.coordinator.machine import MachineClock, Uuids, this_process
 from headgate.core.ids import TableLocation
 from headgate.core.spec import Pipeline as PipelineSpec
@@ -24,7 +25,7 @@ from headgate.core.turns.protocol import Order
 from headgate.delta.gate import Gate
 from headgate.delta.jvm import check_jvm
 from headgate.delta.log import DeltaTableLog
-from headgate.errors import HeadgateError, InvalidRequest, Unavailable
+from headgate.errors import HeadgateError, InvalidRequest, JvmEnded, Unavailable
 from headgate.events import Noticed
 from headgate.ports import EventSink, TurnStore
 from headgate.private_files import make_folder
@@ -158,6 +159,10 @@ def make_private(storage: str) -> None:
         raise Unavailable(f"the storage cannot be written: {error.strerror}", path=storage) from error
 
 
+JVM_GONE_S = 2.0
+"""How long an error is held back to see whether the JVM is about to be gone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """Where the jobs of one pipeline meet: the store of turns, the storage, the tables' logs, and who watches."""
@@ -167,6 +172,8 @@ class Site:
     store: TurnStore
     log: DeltaTableLog
     events: EventSink
+    process: Process
+    """This driver: its Python process and its JVM."""
 
     @classmethod
     def open(cls, spark: SparkSession, *, url: str, storage: str, watchers: Sequence[EventSink] = ()) -> Self:
@@ -179,7 +186,15 @@ class Site:
         """
         check_jvm(spark)
         events = Tee([LedgerSink(storage), LogSink(), *watchers])
-        return cls(spark=spark, storage=storage, store=open_store(url), log=DeltaTableLog(spark), events=events)
+        jvm: Any = spark._jvm
+        return cls(
+            spark=spark,
+            storage=storage,
+            store=open_store(url),
+            log=DeltaTableLog(spark),
+            events=events,
+            process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
+        )
 
     def coordinator(
         self,
@@ -192,7 +207,6 @@ class Site:
         known_epoch: int = 0,
     ) -> Coordinator:
         """One run's side of a lock."""
-        jvm: Any = self.spark._jvm
         ports = Ports(
             store=self.store,
             log=self.log,
@@ -206,11 +220,26 @@ class Site:
             lock=lock,
             job=job,
             order=order,
-            process=this_process(int(jvm.java.lang.ProcessHandle.current().pid())),
+            process=self.process,
             lock_timeout_s=lock_timeout_s,
             on_lost=on_lost,
             known_epoch=known_epoch,
         )
+
+    def jvm_ended(self, error: BaseException) -> JvmEnded | None:
+        """The error in its place if the JVM of this driver has ended, as by the out-of-memory killer; None if it has not."""
+        pid, start = self.process.jvm_pid, self.process.jvm_start
+        if pid is None or start is None or isinstance(error, KeyboardInterrupt):
+            return None
+        # Connections break a moment before the process is gone.
+        deadline_s = time.monotonic() + (0.0 if isinstance(error, HeadgateError) else JVM_GONE_S)
+        while self.process.is_running(pid, start):
+            if time.monotonic() >= deadline_s:
+                return None
+            time.sleep(0.05)
+        ended = JvmEnded(pid=pid)
+        ended.__cause__ = error
+        return ended
 
     def close(self) -> None:
         """Gives up the store's connections."""

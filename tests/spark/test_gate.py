@@ -511,6 +511,64 @@ def test_a_note_that_cannot_be_read_for_once_is_heeded_on(
     gate.unreserve(table, "one")
 
 
+RESERVING = """
+import os, sys
+import headgate
+from headgate.delta.gate import Gate
+
+spark = headgate.session("reserving", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+assert Gate(spark).reserve(sys.argv[1], "dead", 86_000_000)
+print(spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
+    session: SparkSession, gate: Gate, table: TableLocation
+) -> None:
+    """On its machine its process is looked for; while it lives, others wait."""
+    with subprocess.Popen(
+        [sys.executable, "-c", RESERVING, table], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        jvm = int(other.stdout.readline())
+        words = note_of(table).read_text().split(" ")
+        assert (words[0], words[2].split("/")[3]) == ("dead", str(jvm))
+        time.sleep(0.5)
+        assert not gate.reserve(table, "one", HELD_MS), "it lives"
+        for pid in (other.pid, jvm):
+            os.kill(pid, signal.SIGKILL)
+    began_s = time.monotonic()
+    append(session, table, 20)
+    wait_until(lambda: gate.reserve(table, "one", HELD_MS))
+    assert time.monotonic() - began_s < 30
+    gate.unreserve(table, "one")
+    assert 20 in ids(session, table)
+
+
+def test_a_driver_of_another_machine_that_is_silent_holds_up_nobody_for_long(
+    session: SparkSession, table: TableLocation
+) -> None:
+    """It writes its note again while it lives; also one that was silent for long before it was seen is not waited for."""
+    owner = "its-jvm/{}/another-machine/1/1"
+    gates = []
+    for quiet_ms in ("2000", "86400000"):
+        patient = session.newSession()
+        patient.conf.set("spark.headgate.quietMs", quiet_ms)
+        gates.append(Gate(patient))
+    for number in range(4):  # it lives for longer than that
+        tell(table, f"other 86000000 {owner.format(number)}")
+        time.sleep(0.7)
+        assert not gates[0].reserve(table, "one", HELD_MS)
+    wait_until(lambda: gates[0].reserve(table, "one", HELD_MS))
+    gates[0].unreserve(table, "one")
+    tell(table, f"other 86000000 {owner.format(9)}")
+    long_ago = time.time() - 1200
+    os.utime(note_of(table), (long_ago, long_ago))
+    wait_until(lambda: gates[1].reserve(table, "one", HELD_MS))
+    gates[1].unreserve(table, "one")
+
+
 def test_in_its_turn_a_job_asks_no_other_driver(session: SparkSession, gate: Gate, table: TableLocation) -> None:
     """Nobody else commits then; what a dead driver has left does not hold up its successor, and no note is written."""
     tell(table, f"dead {HELD_MS} 1")

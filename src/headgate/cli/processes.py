@@ -18,6 +18,8 @@ RESTARTS_MAX = 5
 """How often a stream that was killed is started again; its batch is written once all the same."""
 
 
+JVM_ENDED = "JvmEnded"
+"""The event of a process whose JVM was ended: it is started again as one that was killed itself."""
 SYNC_REPORT = "SyncReport"
 """The event of what a sync did, as a stream has its RunReport."""
 
@@ -30,6 +32,7 @@ class _Child:
     command: list[str]
     process: subprocess.Popen[str] | None = None
     restarts: int = 0
+    has_lost_jvm: bool = False
     reports: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -37,7 +40,12 @@ class Processes:
     """A process for each stream. Each ends by itself, and after its turn when this one stops it or dies."""
 
     def __init__(
-        self, commands: dict[str, list[str]], *, show: Callable[[dict[str, Any]], None], errors: TextIO | None = None
+        self,
+        commands: dict[str, list[str]],
+        *,
+        show: Callable[[dict[str, Any]], None],
+        errors: TextIO | None = None,
+        ended: str | None = None,
     ) -> None:
         """See the class.
 
@@ -45,11 +53,14 @@ class Processes:
             commands: Stream → arguments of `headgate` that run it and print its events as JSON lines.
             show: Told of every event.
             errors: A file for what they write on standard error; this process's own by default.
+            ended: Why another process was ended, whose place these take: they are started again once less.
         """
         self._children = [
             _Child(name, [sys.executable, "-m", "headgate", *arguments]) for name, arguments in commands.items()
         ]
         self._show, self._errors = show, errors
+        for child in self._children if ended is not None else ():
+            self._start_again(child, str(ended))
         self._is_stopping = False
         self._signals: list[int] = []
         self._codes: dict[str, int] = {}
@@ -76,18 +87,29 @@ class Processes:
     def _watch(self, child: _Child) -> None:
         while True:
             code = self._run_once(child)
-            is_killed = code < 0 and not self._is_stopping
+            is_killed = (code < 0 or child.has_lost_jvm) and not self._is_stopping
             if not is_killed or child.restarts >= RESTARTS_MAX:
                 break
-            child.restarts += 1
-            name = signal.Signals(-code).name
-            text = f"its process was ended by {name}; started again ({child.restarts} of {RESTARTS_MAX})"
-            self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
-        self._codes[child.name] = code if code >= 0 else (130 if -code == signal.SIGINT else 1)
+            ended = "its JVM ended" if code >= 0 else f"its process was ended by {signal.Signals(-code).name}"
+            self._start_again(child, ended)
+        self._codes[child.name] = self._meaning(code)
         if code != 0 and not self._is_stopping:
             text = f"ended with exit status {self._codes[child.name]}; the others end after their turn"
             self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
             self.stop()
+
+    def _start_again(self, child: _Child, ended: str) -> None:
+        child.restarts += 1
+        text = f"{ended}; started again ({child.restarts} of {RESTARTS_MAX})"
+        self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
+
+    def _meaning(self, code: int) -> int:
+        """The exit status that a process counts with. What ends one that was told to stop is no reason of its own."""
+        if code >= 0:
+            return code
+        if -code == signal.SIGINT:
+            return 130
+        return 0 if self._is_stopping else 1
 
     def _run_once(self, child: _Child) -> int:
         # A group of its own: a Ctrl-C in the terminal reaches this process, which then stops the children in order. Its
@@ -100,7 +122,7 @@ class Processes:
             text=True,
             start_new_session=True,
         ) as process:
-            child.process = process
+            child.process, child.has_lost_jvm = process, False
             if self._is_stopping:
                 process.terminate()
             assert process.stdout is not None
@@ -116,6 +138,8 @@ class Processes:
             return
         if data.get("event") in ("RunReport", SYNC_REPORT):
             child.reports.append(data)
+        elif data.get("event") == JVM_ENDED:
+            child.has_lost_jvm = True
         elif "event" in data:
             self._show(data)
 

@@ -19,10 +19,10 @@ from headgate import settings
 from headgate.cli.app import Output, app
 from headgate.cli.jars import fetch_progress
 from headgate.cli.output import say
-from headgate.cli.processes import SYNC_REPORT, Processes
+from headgate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
 from headgate.cli.progress import FORMAT, Printer
 from headgate.core.spec import KafkaSource, Pipeline
-from headgate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, combined_exit_code
+from headgate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
 from headgate.logs import JsonFormatter
 
 
@@ -76,10 +76,25 @@ def run_command(
     elif not names:
         codes, reports = [], []
     else:
-        codes, reports = (
-            [],
-            _here(pipeline, names, pace, among or names, idle_run, new_checkpoint or [], printer, is_child=is_child),
-        )
+        arguments = _arguments(names, pace, spec)
+        for name in among or ():
+            arguments += ["--among", name]
+        arguments += ["--idle-run", idle_run] if idle_run else []
+        for name in new_checkpoint or ():
+            arguments += ["--new-checkpoint", name]
+        try:
+            codes, reports = (
+                [],
+                _here(
+                    pipeline, names, pace, among or names, idle_run, new_checkpoint or [], printer, is_child=is_child
+                ),
+            )
+        except JvmEnded as ended:
+            if is_child:
+                printer.show({"format": FORMAT, "event": JVM_ENDED, "job": ", ".join(names)})
+                raise typer.Exit(ended.exit_code) from ended  # who started it tells of it
+            # This process has no JVM any more, and starts a driver that has one.
+            codes, reports = _run_processes({", ".join(names): arguments}, printer, ended=str(ended.summary))
     if syncs and not beside and not combined_exit_code(codes):
         more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), printer)
         codes, reports = codes + more, reports + reports_more
@@ -95,7 +110,14 @@ def _log_as_json() -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     # Logs each exception of a user's function with its text, which may repeat values; the run itself ends with it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _arguments(names: list[str], pace: str, spec: str | None) -> list[str]:
+    """What runs these streams as a process of this one."""
+    file = str(settings.find_spec(spec))
+    paced = [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
+    together = ["--together"] if len(names) > 1 else []
+    return ["run", *names, *together, "--spec", file, "--output", "jsonl", "--child", *paced]
 
 
 def _sync_commands(names: list[str], pace: str, spec: str | None) -> dict[str, list[str]]:
@@ -114,19 +136,20 @@ def _as_processes(
     printer: Printer,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     _fetch_jars(pipeline)  # once, with its progress, and not by every process
-    file = str(settings.find_spec(spec))
     commands, idle_run = {}, str(uuid.uuid4())
     for name in names:
-        arguments = ["run", name, "--spec", file, "--output", "jsonl", "--child"]
-        arguments += [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
+        arguments = _arguments([name], pace, spec)
         arguments += [*(part for other in names for part in ("--among", other)), "--idle-run", idle_run]
         arguments += ["--new-checkpoint", name] if name in new else []
         commands[name] = arguments
     return _run_processes({**commands, **_sync_commands(syncs, pace, spec)}, printer)
 
 
-def _run_processes(commands: dict[str, list[str]], printer: Printer) -> tuple[list[int], list[dict[str, Any]]]:
-    processes = Processes(commands, show=printer.show)
+def _run_processes(
+    commands: dict[str, list[str]], printer: Printer, *, ended: str | None = None
+) -> tuple[list[int], list[dict[str, Any]]]:
+    """Runs them as processes; `ended`: why the one before was ended, whose place they take."""
+    processes = Processes(commands, show=printer.show, ended=ended)
     result = processes.run()
     if signal.SIGINT in processes.signals:
         raise KeyboardInterrupt
@@ -158,6 +181,7 @@ def _here(
     from headgate.pipelines import Pace, PipelineRun
 
     _fetch_jars(pipeline)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it meets, the run ends with
     run = PipelineRun(pipeline, names, among=among, idle_run=idle_run, new_checkpoints=new, watchers=[printer])
     signals: list[int] = []
 
@@ -173,7 +197,12 @@ def _here(
     if is_child:
         threading.Thread(target=_stop_at_end_of_input, args=(run.stop,), daemon=True).start()
     paces: dict[str, Pace] = {"once": "once", "until_idle": "until_idle", "paced": "paced"}
-    reports = run.run(paces[pace])
+    try:
+        reports = run.run(paces[pace])
+    except JvmEnded as ended:
+        if signals:  # it ends as it was told to
+            raise typer.Exit(INTERRUPTED_EXIT_CODE if signal.SIGINT in signals else ended.exit_code) from ended
+        raise
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     return [{"format": FORMAT, "event": "RunReport", **dataclasses.asdict(report)} for report in reports.values()]

@@ -1,4 +1,4 @@
-"""What S3 and DynamoDB refuse, in plain words and with what to do: their errors come wrapped in Hadoop's, Delta's and Spark's."""
+"""What S3, DynamoDB and the machine refuse, in plain words and with what to do: the errors come wrapped in Hadoop's and Spark's."""
 
 from __future__ import annotations
 
@@ -62,6 +62,19 @@ REASONS: Final = (
 )
 """What a server's error says → in plain words, and what to do; the first that fits."""
 
+LINE_MAX: Final = 500
+"""So much of an error's line is shown."""
+OF_THE_MACHINE: Final = (
+    (
+        "No space left on device|Disk quota exceeded|database or disk is full",
+        "a disk is full",
+        "Make room for the table, the storage, the checkpoint and Spark's temporary files (spark.local.dir), and start again",
+    ),
+    ("Read-only file system", "a file system can only be read", "Make it writable, and start again"),
+    ("Too many open files", "no more files can be opened", "Raise the limit (ulimit -n), and start again"),
+)
+"""The same for what the machine itself refuses, whatever was to be written."""
+
 DENIED: Final = re.compile(r"AccessDenied|Access Denied|Forbidden|Status Code: 403")
 OPERATION: Final = re.compile(r": ([\w#() -]{1,60}?)(?: \S{1,500} at \d+)? on [^\n]{1,500}?: software\.amazon")
 """How S3A names what it was about: `PATH: Writing Object on PATH: software.amazon…`."""
@@ -101,11 +114,26 @@ def told(text: str) -> str:
     return line if found is None else f"{found.words} ({line})"
 
 
+def refused_by_machine(texts: list[str]) -> Unavailable | None:
+    """The error in our words if the machine has refused to write: its disk is full, read-only, or it may open nothing more."""
+    for text in reversed(texts):
+        for pattern, words, advice in OF_THE_MACHINE:
+            line = next((line for line in text.splitlines() if re.search(pattern, line)), None)
+            if line is not None:
+                said = re.sub(r"^(?:[\w$]+\.)+[\w$]+: ", "", line.strip())[:LINE_MAX]
+                return Unavailable(f"{words}, and the batch or statement was not written: {said}", advice=advice)
+    return None
+
+
 def refusal(error: BaseException) -> Unavailable | None:
-    """The error in our words if S3 or DynamoDB has refused a request; None if it is another, or in our words already."""
+    """The error in our words if S3, DynamoDB or this machine has refused a request; None if it is another, or in ours already."""
     if isinstance(error, HeadgateError):
         return None
-    fitting = [text for text in texts_of(error) if OF_AWS.search(text) and reason(text) is not None]
+    texts = texts_of(error)
+    if (machine := refused_by_machine(texts)) is not None:
+        machine.__cause__ = error
+        return machine
+    fitting = [text for text in texts if OF_AWS.search(text) and reason(text) is not None]
     if not fitting:
         return None
     # The innermost that names the operation: what is around it tells the same at length, what is in it does not name it.

@@ -2,7 +2,12 @@ package io.github.headgate;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.time.Instant;
 import java.util.UUID;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
@@ -10,7 +15,8 @@ import org.apache.hadoop.fs.Path;
 
 /**
  * That a statement has a table to itself for a while. Other drivers are told by a note beside the table, which each of them heeds
- * for as long as the note says, by its own clock, from when it first sees it: a driver that died holds nobody up for longer.
+ * for as long as the note says, by its own clock, from when it first sees it. The note names its process, and is written again every
+ * few seconds while the statement runs: a driver that died holds nobody up on its own machine, and on others for a minute.
  *
  * <p>Nothing is wrong where somebody does not see it, or does not heed it: the statement loses again, and is executed again.
  */
@@ -22,11 +28,24 @@ final class Reservation {
     }
   }
 
+  /** Of the session: after so long without a word from it a driver counts as gone. */
+  static final String QUIET = "spark.headgate.quietMs";
+
   private static final long LOOK_NANOS = 100_000_000; // between two looks at the note: each may be a request
   private static final long YIELD_NANOS = 2 * LOOK_NANOS; // so that a driver that looks finds no note for once
   private static final long HOLD_MAX_MS = 86_400_000;
   private static final long CLOCKS_MS = 600_000; // machines' clocks may be so far apart
+  private static final long RENEW_MS = 15_000;
+  private static final long QUIET_MS = 60_000; // a note that renews itself, and has not for so long, is of a driver that died
   private static final String JVM = UUID.randomUUID().toString();
+  private static final String MACHINE = machine();
+  private static final ScheduledExecutorService RENEWING =
+      Executors.newSingleThreadScheduledExecutor(
+          run -> {
+            Thread thread = new Thread(run, "headgate-reservations");
+            thread.setDaemon(true);
+            return thread;
+          });
 
   private final Path note;
   private final AtomicReference<Held> here = new AtomicReference<>();
@@ -34,6 +53,7 @@ final class Reservation {
   // Guarded by this.
   private String seen; // the note as another driver wrote it
   private Held elsewhere;
+  private long seenNanos; // when the note was first seen as it is
   private long lookedNanos = System.nanoTime() - LOOK_NANOS;
   private long yieldedNanos = System.nanoTime() - YIELD_NANOS;
 
@@ -57,13 +77,35 @@ final class Reservation {
         end(token);
         return false;
       }
-      try (var out = note.getFileSystem(conf).create(note, true)) {
-        out.write((token + " " + held + " " + JVM + "/" + System.nanoTime()).getBytes(StandardCharsets.UTF_8));
+      try {
+        tell(token, held, conf);
+        RENEWING.schedule(() -> renew(taken, conf), RENEW_MS, TimeUnit.MILLISECONDS);
       } catch (IOException | RuntimeException notWritten) {
         return true; // other drivers are not told
       }
       return true;
     }
+  }
+
+  private void tell(String token, long heldMs, Configuration conf) throws IOException {
+    ProcessHandle self = ProcessHandle.current();
+    String owner = String.join("/", JVM, "" + System.nanoTime(), MACHINE, "" + self.pid(), "" + startOf(self));
+    try (var out = note.getFileSystem(conf).create(note, true)) {
+      out.write((token + " " + heldMs + " " + owner).getBytes(StandardCharsets.UTF_8));
+    }
+  }
+
+  /** Says with what is left of the time that the statement still runs. */
+  private synchronized void renew(Held held, Configuration conf) {
+    if (here.get() != held || !held.isRunning()) return;
+    try {
+      String text = read(conf);
+      if (text == null || !isOurs(text) || !text.startsWith(held.token + " ")) return;
+      tell(held.token, (held.untilNanos - System.nanoTime()) / 1_000_000, conf);
+    } catch (IOException | RuntimeException notWritten) {
+      // The next time; if it fails on, others count this driver as gone.
+    }
+    RENEWING.schedule(() -> renew(held, conf), RENEW_MS, TimeUnit.MILLISECONDS);
   }
 
   /** Ends it for this JVM's commits. */
@@ -110,11 +152,13 @@ final class Reservation {
         FileSystem files = note.getFileSystem(conf);
         long ageMs = System.currentTimeMillis() - files.getFileStatus(note).getModificationTime();
         // One that is long past is of a driver that died, and nobody has waited since for as long as it says.
-        long leftMs = ageMs > heldMs + CLOCKS_MS ? 0 : heldMs;
-        elsewhere = new Held(words[0], System.nanoTime() + leftMs * 1_000_000);
+        long ageMaxMs = isRenewed(words[2]) ? Math.min(heldMs, QUIET_MS) : heldMs;
+        long leftMs = ageMs > ageMaxMs + CLOCKS_MS ? 0 : heldMs;
+        seenNanos = System.nanoTime();
+        elsewhere = new Held(words[0], seenNanos + leftMs * 1_000_000);
         seen = text;
       }
-      if (elsewhere != null && !elsewhere.isRunning()) {
+      if (elsewhere != null && (!elsewhere.isRunning() || isDead(words[2], conf))) {
         // Whoever wrote it is gone, or slower than it thought. Nobody else need wait for it.
         elsewhere = null;
         if (text.equals(read(conf))) note.getFileSystem(conf).delete(note, false);
@@ -123,6 +167,35 @@ final class Reservation {
       // What was seen before stands.
     } finally {
       lookedNanos = System.nanoTime();
+    }
+  }
+
+  /** Whether the driver is seen to have ended: by its silence, and on this machine by its process. */
+  private boolean isDead(String owner, Configuration conf) {
+    if (!isRenewed(owner)) return false;
+    if (System.nanoTime() - seenNanos > conf.getLong(QUIET, QUIET_MS) * 1_000_000) return true;
+    String[] parts = owner.split("/");
+    if (!parts[2].equals(MACHINE)) return false;
+    var process = ProcessHandle.of(Long.parseLong(parts[3]));
+    return process.isEmpty() || !process.get().isAlive() || startOf(process.get()) != Long.parseLong(parts[4]);
+  }
+
+  /** Whether a note says which process wrote it: then it is written again and again, too. */
+  private static boolean isRenewed(String owner) {
+    return owner.matches("[^/]+/[^/]+/[^/]+/\\d{1,18}/\\d{1,18}");
+  }
+
+  private static long startOf(ProcessHandle process) {
+    return process.info().startInstant().map(Instant::toEpochMilli).orElse(0L);
+  }
+
+  /** This machine since it was started: in containers, whose processes do not see one another, each for itself. */
+  private static String machine() {
+    try {
+      String boot = Files.readString(java.nio.file.Path.of("/proc/sys/kernel/random/boot_id")).strip();
+      return boot + "@" + Files.readString(java.nio.file.Path.of("/proc/sys/kernel/hostname")).strip();
+    } catch (IOException | RuntimeException unknown) {
+      return JVM; // of no other process
     }
   }
 
