@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from headgate.errors import Corrupt, InvalidRequest, Unavailable
@@ -64,33 +64,12 @@ def from_line(line: str | bytes) -> TurnEnded:
         InvalidRequest: of a newer format.
         ValueError: not a row of the ledger.
     """
-    data = parsed(line)
-    try:
-        if format_of(data) > FORMAT:
-            raise _newer(format_of(data))
-        row = TurnEnded(
-            lock=data["lock"],
-            job=data["job"],
-            epoch=data["epoch"],
-            query_id=data["query_id"],
-            run=data["run"],
-            batches=None if data["batches"] is None else listed(data["batches"]),
-            predecessor=data["predecessor"],
-            asked_at_ms=data["asked_at_ms"],
-            granted_at_ms=data["granted_at_ms"],
-            first_write_at_ms=data["first_write_at_ms"],
-            commit_log_at_ms=data["commit_log_at_ms"],
-            released_at_ms=data["released_at_ms"],
-            versions={table: listed(versions) for table, versions in data["versions"].items()},
-            outcome=data["outcome"],
-            reason=data["reason"],
-            boot_id=data.get("boot_id"),
-            granted_up_ms=data.get("granted_up_ms"),
-            released_up_ms=data.get("released_up_ms"),
-        )
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Damaged(f"not a row of the ledger: {type(error).__name__} {error}") from error
-    return checked(row)
+    known = _fields(TurnEnded, line)
+    versions = known.get("versions", {})
+    if not isinstance(versions, dict):
+        raise Damaged("the value of versions cannot be one")
+    known["versions"] = {table: listed(numbers) for table, numbers in versions.items()}
+    return _made(TurnEnded, {**known, "batches": known.get("batches") and listed(known["batches"])})
 
 
 def action_line(act: PersonActed) -> str:
@@ -105,21 +84,26 @@ def action_from(line: str | bytes) -> PersonActed:
         InvalidRequest: of a newer format.
         ValueError: not such a line.
     """
+    known = _fields(PersonActed, line)
+    return _made(PersonActed, {**known, "token_ids": listed(known.get("token_ids"))})
+
+
+def _fields(kind: type, line: str | bytes) -> dict[str, Any]:
+    """What a line says of the fields of `kind`; keys of later versions are left out."""
     data = parsed(line)
+    if format_of(data) > FORMAT:
+        raise InvalidRequest(
+            f"the ledger is of format {format_of(data)}, this version reads up to {FORMAT}",
+            advice="Install a newer headgate",
+        )
+    return {one.name: data[one.name] for one in dataclasses.fields(kind) if one.name in data}
+
+
+def _made(kind: type[Row], known: dict[str, Any]) -> Row:
     try:
-        if format_of(data) > FORMAT:
-            raise _newer(format_of(data))
-        known = {one.name: data[one.name] for one in dataclasses.fields(PersonActed)}
-        act = PersonActed(**{**known, "token_ids": listed(known["token_ids"])})
-    except (KeyError, TypeError) as error:
-        raise Damaged(f"not a person's action: {type(error).__name__} {error}") from error
-    return checked(act)
-
-
-def _newer(format: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"the ledger is of format {format}, this version reads up to {FORMAT}", advice="Install a newer headgate"
-    )
+        return checked(kind(**known))
+    except TypeError as error:  # one is missing
+        raise Damaged(f"not a row of the ledger: {error}") from error
 
 
 class LedgerSink:
@@ -244,14 +228,7 @@ def left_out_from(line: str | bytes) -> LeftOut:
         InvalidRequest: of a newer format.
         ValueError: not such a line.
     """
-    data = parsed(line)
-    try:
-        if format_of(data) > FORMAT:
-            raise _newer(format_of(data))
-        row = LeftOut(**{one.name: data[one.name] for one in dataclasses.fields(LeftOut)})
-    except (KeyError, TypeError) as error:
-        raise Damaged(f"not what was left out: {type(error).__name__} {error}") from error
-    return checked(row)
+    return _made(LeftOut, _fields(LeftOut, line))
 
 
 def _rows(
