@@ -343,7 +343,7 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
     path = lake.root / "in/a.json"
     path.parent.mkdir()
     path.write_text("\ufeff" + "\n".join(lines))
-    schema = "id STRING, n STRUCT<x: INT>, tags MAP<STRING, INT>, list ARRAY<STRUCT<k: INT>>"
+    schema = "id VARCHAR(9), n STRUCT<x: INT>, tags MAP<STRING, INT>, list ARRAY<STRUCT<k: INT>>"
     source = hg.files_json(f"{lake.root}/in", schema=schema)
     (report,) = lake.run({"name": "In", "source": source, "on_bad_record": "dead_letter"}).values()
     assert lake.rows("t", "id", "n.x") == [("a", 1), ("f", 2), (None, None)]

@@ -18,7 +18,18 @@ from urllib.parse import quote
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, IntegralType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    DateType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
 
 from headgate.core.spec import FilesSource, KafkaSource, Source
 from headgate.delta.jvm import JVM_ERRORS
@@ -531,7 +542,8 @@ def _with_json(
     """The rows with the record of JSON that `_hg_text` is, in `_hg_value`, and why it is bad, NULL if it is not, in `_hg_bad`."""
     if known.records is None or known.records.schema != schema:
         known.records = JsonRecords(spark, schema)
-    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    fields = [StructField(one.name, _as_text(one.dataType)) for one in schema.fields]
+    with_corrupt = StructType([*fields, StructField(_CORRUPT, StringType())])
     how = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     frame = frame.withColumns(
         {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(F.col(_TEXT))}
@@ -542,6 +554,20 @@ def _with_json(
     )
     bad = F.coalesce(bad, "_hg_refused")
     return frame.withColumn(BAD, bad)
+
+
+def _as_text(kind: DataType) -> DataType:
+    """The type with STRING in place of CHAR and VARCHAR, which `from_json` refuses; the table's column bounds their length."""
+    match kind:
+        case CharType() | VarcharType():
+            return StringType()
+        case StructType():
+            return StructType([StructField(one.name, _as_text(one.dataType)) for one in kind.fields])
+        case ArrayType():
+            return ArrayType(_as_text(kind.elementType))
+        case MapType():
+            return MapType(_as_text(kind.keyType), _as_text(kind.valueType))
+    return kind
 
 
 class JsonRecords:
