@@ -23,7 +23,7 @@ from headgate.core.spec import (
     Unmatched,
 )
 from headgate.core.turns.order import NoRule
-from headgate.core.turns.tokens import Applied, NotApplied, Token, read_token
+from headgate.core.turns.tokens import Applied, NotApplied, Token, read_token, unpack
 from headgate.delta.log import DeltaTableLog
 from headgate.events import Event
 from headgate.ports import StatementConflict, WriteToken
@@ -102,6 +102,20 @@ class HandTurn:
                 raise Crash(name)
             return True
         raise AssertionError("conflicts did not end")
+
+    def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
+        if name in self.crash_before:
+            raise Crash(name)
+        token_id = TokenId(f"headgate/{self.job}" + ("/sweep" if self.is_sweep else ""))
+        stored = self.log.read_tokens(table).tokens.get(token_id)
+        before = Token(epoch=Epoch(self.epoch), batch=-1) if stored is None else unpack(stored)
+        token = Token(epoch=Epoch(self.epoch), batch=before.batch, step=before.step + 1)
+        metadata = {"headgate": 1, "job": self.job, "epoch": self.epoch, "batch": before.batch, "step": name}
+        statement(WriteToken(token_id=token_id, number=token.pack(), user_metadata=json.dumps(metadata)))
+        self.written.append(name)
+        self.log.read_tokens(table)
+        if name in self.crash_after:
+            raise Crash(name)
 
 
 @dataclass

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from headgate.delta.log import DeltaTableLog
     from headgate.online import Keeper
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
@@ -430,6 +431,8 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
             spark, log, table, location, coordinator_id, coordinator_place(pipeline.coordinator.url), places
         )
         found += said
+        if known[name].exists:
+            found += _standing(pipeline, spark, log, table, location, places)
     appended: dict[str, StructType] = {}
     streams = sorted(pipeline.streams, key=lambda stream: not isinstance(stream.kind, Append))
     for stream in streams:
@@ -440,6 +443,47 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
         if schema is not None:
             appended.setdefault(stream.table, schema)
         found += [one for one in said if one.where not in broken]
+    return found
+
+
+def _standing(
+    pipeline: Pipeline,
+    spark: SparkSession,
+    log: DeltaTableLog,
+    table: TableSpec,
+    at: TableLocation,
+    places: check.Places,
+) -> list[Finding]:
+    """Requests that stand for the table, and are gone, belong to no stream, or have lost their columns."""
+    from headgate.coordinator.machine import MachineClock
+    from headgate.sinks.tee import Tee
+    from headgate.streams.standing import RequestTables, recorded
+    from headgate.streams.steps import StreamContext
+
+    neighbours = tuple(one for one in pipeline.streams if one.table == table.name)
+    found: list[Finding] = []
+    try:
+        context = StreamContext(
+            session=spark,
+            log=log,
+            storage=pipeline.storage,
+            target=at,
+            neighbours=neighbours,
+            clock=MachineClock(),
+            events=Tee([]),
+            recorded=recorded(read_ledger(pipeline.storage)),
+        )
+        for trouble in RequestTables(context).troubles():
+            key = (
+                f"streams.{trouble.stream}"
+                if trouble.stream in {one.name for one in neighbours}
+                else f"tables.{table.name}"
+            )
+            found.append(
+                Finding(level="fault", where=places.of(key), what=trouble.what, advice=trouble.advice, exit_code=2)
+            )
+    except HeadgateError as error:
+        found += of_error(error, places.of(f"tables.{table.name}"))
     return found
 
 

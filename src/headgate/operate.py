@@ -25,6 +25,7 @@ from headgate.site import Site, locate, open_session, open_store
 from headgate.spark.log_stores import log_store_of
 from headgate.streams import operations
 from headgate.streams.operations import StoredRequest
+from headgate.streams.standing import RequestTables
 from headgate.streams.steps import StreamContext
 from headgate.tables.explain import Explanation
 from headgate.tables.sql import explain_sql
@@ -171,6 +172,38 @@ def adhoc_turn(
         turn.complete()
     finally:
         coordinator.close()
+
+
+def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
+    """Has the streams of a table go on although requests that stood for it are gone; the table.
+
+    Args:
+        pipeline: The file.
+        name: The stream whose requests they are; it may not be in the file any more.
+        reason: Why; it stays in the note beside the table.
+
+    Raises:
+        InvalidRequest: No requests of that stream stand for a table of the file; nothing was changed.
+    """
+    spark = session_of(pipeline)
+    log = DeltaTableLog(spark)
+    for table in pipeline.tables.values():
+        location = locate(spark, table)
+        context = StreamContext(
+            session=spark.newSession(),
+            log=log,
+            storage=pipeline.storage,
+            target=location,
+            neighbours=tuple(one for one in pipeline.streams if one.table == table.name),
+            clock=MachineClock(),
+            events=Tee([]),
+        )
+        if log.head(location) >= 0 and RequestTables(context).accept_loss(name, reason=reason):
+            return location
+    raise InvalidRequest(
+        f"no requests of a stream {name!r} stand for a table of the file; nothing was changed",
+        advice="See what is missing with: headgate check",
+    )
 
 
 class RequestDesk:

@@ -28,6 +28,7 @@ from headgate.sinks.ledger import read_ledger, trim_ledger
 from headgate.site import Site, locate, make_private, session_for
 from headgate.spark import jars
 from headgate.streams.identity import checkpoint_check
+from headgate.streams.standing import recorded
 from headgate.streams.steps import StreamContext
 from headgate.streams.stream import StreamWork
 from headgate.streams.supervisor import RunReport, Supervisor
@@ -115,6 +116,7 @@ class PipelineRun:
             neighbours=tuple(one for one in pipeline.streams if one.table == spec.table),
             clock=MachineClock(),
             events=site.events,
+            recorded=recorded(rows),
         )
         work = StreamWork(
             spec,

@@ -102,6 +102,8 @@ def test_what_comes_back_from_a_cast_fits_and_nothing_else_does(session: SparkSe
     """Every pair of types that can meet: numbers, texts, times in a zone with summer time, bytes, lengths, nested values."""
     own = session.newSession()
     own.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    own.conf.set("spark.sql.codegen.wholeStage", "false")
+    own.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     wrong = []
     for is_right, cases in ((True, FITS), (False, MISFITS)):
         for kind, values in cases.items():
@@ -152,3 +154,44 @@ def letters_of(b: Bench, name: str) -> set[tuple[Any, ...]]:
     """Text and reason of the stream's dead letters."""
     rows = b.session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/{name}")
     return {tuple(row) for row in rows.select("raw", "reason").collect()}
+
+
+def test_keys_that_the_table_takes_for_one_are_one(session: SparkSession, tmp_path: Path) -> None:
+    """Zero with and without a sign, NaN, texts of a CHAR with and without blanks: the last of two requests decides."""
+    kinds = {"In": Append(), "Mut": mutate(match={"d": "d", "c": "c"}, set_={"v": "v"})}
+    b = Bench(
+        session,
+        str(tmp_path),
+        tuple(stream(*one) for one in kinds.items()),
+        table("d DOUBLE, c CHAR(4), v MAP<STRING, INT>"),
+    )
+    record = "d double, c string, v map<string, int>"
+    nan = float("nan")
+    b.run("In", [(0.0, "a", {"x": 1}), (-0.0, "a ", None), (nan, "b", None)], record, 0)
+    b.run(
+        "Mut", [(-0.0, "a", {"x": 2}), (0.0, "a   ", {"x": 3}), (nan, "b ", {"x": 4}), (-nan, "b", {"x": 5})], record, 0
+    )
+    assert sorted(b.states("Mut").values()) == ["applied", "applied", "superseded", "superseded"]
+    assert [row[0] for row in b.rows("v")] == [{"x": 3}, {"x": 3}, {"x": 5}]
+    b.run("In", [(-0.0, "a", None), (nan, "b", None)], record, 1)
+    assert [row[0] for row in b.rows("v")] == [{"x": 3}, {"x": 3}, {"x": 3}, {"x": 5}, {"x": 5}]
+
+
+def test_a_row_is_known_by_all_its_values_whatever_their_types(session: SparkSession, tmp_path: Path) -> None:
+    """A mutation that waits moves its row, on a table with a MAP within another type, a VARIANT, and names that need quotes."""
+    kinds = {
+        "In": Append(columns={"j": "parse_json(j)"}),
+        "Mut": mutate(match={"the id": "`the id`"}, set_={"the id": "nid"}, applies_to="arrived"),
+    }
+    columns = "`the id` STRING, m ARRAY<MAP<STRING, INT>>, j VARIANT"
+    properties = {"delta.columnMapping.mode": "name"}
+    b = Bench(
+        session, str(tmp_path), tuple(stream(*one) for one in kinds.items()), table(columns, properties=properties)
+    )
+    record = "`the id` string, m array<map<string, int>>, j string"
+    b.run("In", [("z", None, "[1]")], record, 0)
+    b.run("Mut", [("a", "b")], "`the id` string, nid string", 0)
+    b.run("In", [("a", [{"x": 1}], "[2]"), ("a", None, None)], record, 1)
+    b.sweep("Mut", 0)
+    assert b.rows("`the id`") == [("b",), ("b",), ("z",)]
+    assert b.states("Mut") == {"file0#0": "applied"}

@@ -80,6 +80,23 @@ def drop_command(
     _say(stream, "dropped", changed, output)
 
 
+@requests.command("accept-loss")
+def accept_loss_command(
+    stream: str = STREAM,
+    reason: str = typer.Option(..., "--reason", help="Why; it stays in the note beside the table."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Go on without requests that stood for a table and are gone: their table was lost, or their stream was taken out."""
+    from headgate.operate import accept_loss
+
+    table_path = accept_loss(settings.load_pipeline(spec), stream, reason)
+    if output is Output.TEXT:
+        typer.echo(f"{stream}: what is gone of its requests for {table_path} is not asked for any more")
+    else:
+        typer.echo(json.dumps({"format": FORMAT, "stream": stream, "table": table_path}))
+
+
 def _say(stream: str, verb: str, changed: int, output: Output) -> None:
     if output is Output.TEXT:
         say(f"{stream}: {changed} request{'s' if changed != 1 else ''} {verb}")

@@ -18,7 +18,7 @@ from headgate.core.turns import protocol
 from headgate.core.turns.effects import Execute, StepMark
 from headgate.core.turns.protocol import Granted, Turn
 from headgate.core.turns.record import Mark
-from headgate.core.turns.tokens import Behind, FencedBy, NotApplied, Token
+from headgate.core.turns.tokens import Behind, FencedBy, NotApplied, Token, unpack
 from headgate.errors import CheckpointMismatch, Fenced, HeadgateError, LostTurn, Unavailable
 from headgate.events import Noticed, Outcome, StepRepeated, StepWritten, TurnEnded
 from headgate.ports import StatementConflict, WriteToken
@@ -262,6 +262,26 @@ class HeldTurn:
     def seen(self, table: TableLocation) -> Version:
         """The version of a table at which this turn has last read its tokens."""
         return self._driver.seen[table].version
+
+    def amend(self, table: TableLocation, *, name: str, statement: Statement) -> None:
+        """Runs `statement`, which changes how a table keeps what is in it, under a number above the steps that the table has.
+
+        Raises:
+            Fenced: a later turn has begun.
+            StatementConflict: a writer that takes no turns came first; nothing was written.
+        """
+        self.check()
+        stored = self._driver.ports.log.read_tokens(table).tokens.get(self._turn.token_id)
+        before = Token(epoch=self._turn.epoch, batch=-1) if stored is None else unpack(stored)
+        if before.epoch > self.epoch:
+            raise Fenced(table=table, epoch=self.epoch, later_epoch=before.epoch)
+        token = Token(epoch=self._turn.epoch, batch=before.batch, step=before.step + 1)
+        said = user_metadata(self._turn.lock, self._turn.job, self.epoch, before.batch, name, None)
+        statement(WriteToken(token_id=self._turn.token_id, number=token.pack(), user_metadata=said))
+        fence = self._driver.run(protocol.check_fence(table, self._turn.token_id, self._turn.epoch))
+        if fence is not None:
+            raise self._refusal(table, name, fence)
+        self._note_written(table, token, name)
 
     def token(self, step: int, name: str) -> WriteToken:
         """What a statement of this step puts into its commit."""

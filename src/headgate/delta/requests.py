@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.requests.columns import column_name, stored_name
 from headgate.core.rows.actions import Body
 from headgate.delta.log import NOTHING_COMES, DeltaTableLog, LogGone
 
@@ -38,6 +39,12 @@ PROPERTIES = {
 }
 
 
+COLUMNS = "headgate.columns"
+"""Property: the physical names of the target's columns that `key` and `set` hold values of, as JSON, in their order."""
+TAKEN_FROM = "headgate.taken_from"
+"""Property: the id of the request table whose rows this one was made with, as its stream has a new name."""
+
+
 def layout(match: StructType, set_: StructType | None, sequence: DataType | None) -> StructType:
     """The columns of a request table.
 
@@ -46,7 +53,7 @@ def layout(match: StructType, set_: StructType | None, sequence: DataType | None
         set_: The columns that requests set; None where they only delete or erase.
         sequence: Type of `sequence_by`; None without it.
     """
-    values = NOTHING if set_ is None else set_
+    match, values = _stored(match), NOTHING if set_ is None else _stored(set_)
     return StructType(
         [
             StructField("key_hash", StringType()),
@@ -76,6 +83,28 @@ def layout(match: StructType, set_: StructType | None, sequence: DataType | None
             ),
         ]
     )
+
+
+def _stored(columns: StructType) -> StructType:
+    return StructType([StructField(stored_name(field.name), field.dataType) for field in columns.fields])
+
+
+def with_column_names(rows: DataFrame) -> DataFrame:
+    """Rows of a request table whose `key`, `set` and `effect` have the names of columns, where those had to be stored as others."""
+    wanted = {name: _shown(rows.schema[name].dataType) for name in ("key", "set", "effect") if name in rows.columns}
+    other = {name: kind for name, kind in wanted.items() if kind != rows.schema[name].dataType}
+    if not other:
+        return rows
+    return rows.select(*[F.col(name).cast(other[name]).alias(name) if name in other else name for name in rows.columns])
+
+
+def _shown(kind: DataType) -> DataType:
+    assert isinstance(kind, StructType)
+    if "ends_at" in kind.names:  # an effect
+        return StructType(
+            [StructField("op", StringType()), StructField("set", _shown(kind["set"].dataType)), kind["ends_at"]]
+        )
+    return StructType([StructField(column_name(field.name), field.dataType) for field in kind.fields])
 
 
 def ddl(layout: StructType) -> str:
@@ -115,10 +144,14 @@ class RequestTable:
         version = self.head()
         if version < 0:
             return None
-        frame = self._log.read_at(self._session, self.location, version)
+        frame = self.raw()
         if coming:
             frame = frame.union(self._log.read_at(self._session, self.location, version, (), coming))
-        return frame.where(F.col("state").isin(list(states)))
+        return with_column_names(frame.where(F.col("state").isin(list(states))))
+
+    def raw(self) -> DataFrame:
+        """All rows as they are stored; there is such a table."""
+        return self._log.read_at(self._session, self.location, self.head())
 
     def may_gain(self, states: Sequence[str], since: Version, head: Version) -> bool:
         """Whether requests may have come into these states after `since` and up to `head`, as the log tells; no Spark job."""
@@ -168,7 +201,7 @@ class RequestTable:
                 paths |= {file.path for file in commit.added}
         except LogGone:
             return None
-        rows = self._log.read_at(self._session, self.location, head, paths, coming)
+        rows = with_column_names(self._log.read_at(self._session, self.location, head, paths, coming))
         return rows.where(F.col("key_hash").isNotNull()).select("key.*").distinct()
 
     def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:

@@ -166,7 +166,7 @@ def create_table(
     if cluster_by:
         clauses.append(f"CLUSTER BY ({', '.join(map(_quoted, cluster_by))})")
     if properties:
-        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in properties.items())
+        listed = ", ".join(f"{quoted_literal(key)} = {quoted_literal(value)}" for key, value in properties.items())
         clauses.append(f"TBLPROPERTIES ({listed})")
     statement = " ".join(clauses)
     jvm = Jvm(session)
@@ -261,5 +261,6 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _literal(text: str) -> str:
+def quoted_literal(text: str) -> str:
+    """A text as an SQL literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
@@ -37,6 +37,7 @@ from headgate.streams.records import (
     write_dead_letters,
 )
 from headgate.streams.rules import attempted, marked, rules_of
+from headgate.streams.standing import ColumnMoved, RequestTables
 from headgate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
 from headgate.streams.unsettled import later_rules
 from headgate.tables.running import announce, finish, put, stage_append, withdraw
@@ -104,6 +105,7 @@ class AppendStream:
         self._keeping = threading.Lock()
         """While a batch is made to follow what others have committed."""
         self._deciding = Deciding(context, _deciding_on(context))
+        self._standing = RequestTables(context, spec.name)
 
     def tables(self) -> tuple[TableLocation, ...]:
         """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
@@ -138,7 +140,7 @@ class AppendStream:
         """
         self._drop_ahead()
         log, target = self._context.log, self._context.target
-        if log.head(target) < 0:
+        if log.head(target) < 0 or self._standing.is_pending():
             return
         read = self._read(self._records(batch), log.metadata(target), is_kept=True)
         look, computed = self._deciding.now(), None
@@ -191,7 +193,10 @@ class AppendStream:
     def _computed(self, read: _Read, look: Look) -> _Computed | None:
         session, target = self._context.session, self._context.target
         version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
-        rows, refused = self._met(read, look)
+        try:
+            rows, refused = self._met(read, look)
+        except ColumnMoved:
+            return None
         # What was stored and stands is read as it is now, and must be of the same moment as what was settled.
         if look.unsettled and not self._deciding.is_read(look):
             return None
@@ -222,6 +227,7 @@ class AppendStream:
                 self._table.properties,
             )
         enter_all(turn, self.tables(), self._context.session, self._spec.name)
+        self._standing.enter(turn)
         metadata, look = log.metadata(target, log.seen(target)), self._deciding.now()
         insert: Staged | None = None
         refused: DataFrame | None = None
@@ -290,18 +296,18 @@ class AppendStream:
 
     def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
         """The rows that a batch adds, after what stands for them; and records that the table refuses then, where they are kept."""
-        rows, refused = read.rows, None
+        rows, refused, metadata = read.rows, None, read.metadata
         sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
-        if sets and rules_of(read.metadata):
+        if sets and rules_of(metadata):
             # What stands sets values of its own, so a good record may become a row that the table refuses.
-            rows = self._without_erased(self._with_standing(remembered(rows), look), look)
-            rows = with_text(marked(rows, read.metadata))
+            rows = self._without_erased(self._with_standing(remembered(rows), look, metadata), look, metadata)
+            rows = with_text(marked(rows, metadata))
             if self._spec.on_bad_record == "fail":
                 rows = refuse_bad(rows)
             else:
                 refused, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
         else:
-            rows = self._without_erased(self._with_standing(rows, look), look)
+            rows = self._without_erased(self._with_standing(rows, look, metadata), look, metadata)
         if self._append.on_duplicate == "keep_first":
             rows = self._first_of_key(rows, read.cached)
         return rows.drop(*SOURCE_COLUMNS), refused
@@ -451,7 +457,7 @@ class AppendStream:
     def _request_tables(self) -> list[TableLocation]:
         return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
-    def _with_standing(self, rows: DataFrame, look: Look) -> DataFrame:
+    def _with_standing(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
         """The rows after the standing mutations of the table, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding.streams:
@@ -461,24 +467,25 @@ class AppendStream:
                 moves_rows=stream.kind.moves_rows, stand_for_ms=stream.kind.stand_for_ms, now_ms=now_ms
             )
             if standing is not None:
-                rows = meet(rows, standing, stream.kind)
+                rows = meet(rows, standing, stream.kind, metadata)
             if stream.name in look.unsettled and (later := later_rules(self._context, stream)) is not None:
-                rows = meet(rows, later, stream.kind)
+                rows = meet(rows, later, stream.kind, metadata)
         return rows
 
-    def _without_erased(self, rows: DataFrame, look: Look) -> DataFrame:
+    def _without_erased(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Erase):
                 continue
             erased = self._deciding.requests(stream, look).erased(is_unsettled=stream.name in look.unsettled)
             if erased is None:
                 continue
-            names = {name.lower(): name for name in rows.columns}
-            if any(name.lower() not in names for name in erased.columns):
+            known = _with_match(rows, erased.columns, metadata)
+            if known is None:
                 continue  # no row of this batch can be of an erased person
+            names = {name.lower(): name for name in known.columns}
             renamed = erased.toDF(*[f"_hg_e{i}" for i in range(len(erased.columns))])
             same = [column(names[name.lower()]) == F.col(f"_hg_e{i}") for i, name in enumerate(erased.columns)]
-            rows = rows.join(renamed, same, "left_anti")
+            rows = known.join(renamed, same, "left_anti").select(*[column(name) for name in rows.columns])
         return rows
 
     # ---------------------------------------------------------------------------------------------------- duplicates
@@ -508,31 +515,56 @@ def _deciding_on(context: StreamContext) -> list[StreamSpec]:
     return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
 
 
-def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate) -> DataFrame:
+def _with_match(rows: DataFrame, match: Sequence[str], metadata: TableMetadata) -> DataFrame | None:
+    """Rows with the columns that requests match, those too that Delta fills in when it writes; None if one is NULL in all rows.
+
+    Raises:
+        ColumnMoved: The table has no such column: the requests have to follow it first.
+    """
+    known, given = (
+        {field.name.lower(): field for field in metadata.schema.fields},
+        {name.lower() for name in rows.columns},
+    )
+    for name in match:
+        field = known.get(name.lower())
+        if name.lower() in given:
+            continue
+        if field is None:
+            raise ColumnMoved
+        filled = field.metadata.get("delta.generationExpression") or field.metadata.get("CURRENT_DEFAULT")
+        if filled is None:
+            return None
+        rows = rows.withColumn(field.name, F.expr(filled).cast(field.dataType))
+    return rows
+
+
+def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate, metadata: TableMetadata) -> DataFrame:
     """The rows after the standing requests of one stream: deleted, changed, or as they were.
 
     Args:
         rows: Rows on their way into the table.
         standing: `key`, `op`, `set`; at most one a key.
         mutate: The stream's keys.
+        metadata: Of the table.
     """
-    names = {name.lower(): name for name in rows.columns}
     match = list(fields_of(standing.schema["key"].dataType, "key"))
-    if any(name.lower() not in names for name in match):
-        return rows  # a match column that the rows do not have is NULL in all of them, and NULL matches nothing
+    known = _with_match(rows, match, metadata)
+    if known is None:
+        return rows
+    names = {name.lower(): name for name in known.columns}
     rules = standing.select(F.struct("key", "op", "set").alias("_hg_rule"))
     same = [column(names[name.lower()]) == F.col(f"_hg_rule.key.{quoted(name)}") for name in match]
-    met = rows.join(rules, same, "left").where(F.expr("_hg_rule IS NULL OR _hg_rule.op <> 'delete'"))
+    met = known.join(rules, same, "left").where(F.expr("_hg_rule IS NULL OR _hg_rule.op <> 'delete'"))
     is_met = F.col("_hg_rule").isNotNull()
-    columns = [column(name) for name in rows.columns]
+    values = [column(name) for name in rows.columns]
     for name in mutate.set:
         value = F.col(f"_hg_rule.set.{quoted(name)}")
         held = names.get(name.lower())
-        if held is None:
-            columns.append(F.when(is_met, value).alias(name))
+        if held not in rows.columns:
+            values.append(F.when(is_met, value).alias(name))
         else:
-            columns[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
-    return met.select(*columns)
+            values[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
+    return met.select(*values)
 
 
 def _union(one: DataFrame, other: DataFrame) -> DataFrame:

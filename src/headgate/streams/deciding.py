@@ -145,7 +145,7 @@ def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> St
     found = []
     for token_id, number in stored.items():
         first, last = unpack(number), unpack(applied.get(token_id, 0))
-        if first.batch >= 0 and first.step == STORE:
+        if first.batch >= 0 and first.step in (STORE, STORE + 1):  # one more: then its columns were brought up to date
             found.append(StoredBatch(first.batch, (last.step, last.batch) == (APPLY, first.batch)))
     # Of several, as after a checkpoint was lost, one that stands is what matters.
     return max(found, key=lambda batch: (batch.stands, batch.number), default=None)

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.ids import TableLocation, Version
+from headgate.core.requests.columns import stored_name
 from headgate.core.requests.fold import Admitted
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
@@ -118,11 +119,13 @@ class EraseStream(RequestStream):
     def _requests_of(self, persons: DataFrame) -> Iterator[_Kept]:
         for location in self._others():
             table = RequestTable(self._context.session, self._context.log, location)
-            found = table.rows(FORGOTTEN_STATES) if self._may_keep(table) else None
-            if found is not None:
+            if self._may_keep(table):
+                found = table.raw().where(F.col("state").isin(*FORGOTTEN_STATES))
                 states = ", ".join(f"'{state}'" for state in FORGOTTEN_STATES)
                 said = [
-                    " AND ".join(f"t.{part}.{quoted(name)} = s.key.{quoted(name)}" for name in self._columns)
+                    " AND ".join(
+                        f"t.{part}.{quoted(stored_name(name))} = s.key.{quoted(name)}" for name in self._columns
+                    )
                     for part in ("key", "set")
                     if self._is_named_in(found, part)
                 ]
@@ -153,4 +156,4 @@ class EraseStream(RequestStream):
 
     def _is_named_in(self, requests: DataFrame, part: str) -> bool:
         names = fields_of(requests.schema[part].dataType, part)
-        return {name.lower() for name in self._columns} <= {name.lower() for name in names}
+        return {stored_name(name).lower() for name in self._columns} <= {name.lower() for name in names}

@@ -81,7 +81,7 @@ class Erasures:
             else:
                 keys = None
             if keys is not None:
-                self._erased.append(_Erased(keys, tuple(stream.kind.match)))
+                self._erased.append(_Erased(keys, tuple(keys.columns)))
 
     @property
     def is_empty(self) -> bool:

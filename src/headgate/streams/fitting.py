@@ -36,7 +36,10 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
+
+from headgate.streams.records import quoted
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 """Where Spark keeps that a STRING column is a CHAR(n) or a VARCHAR(n)."""
@@ -67,6 +70,38 @@ def fitted(value: Column, given: DataType, wanted: StructField) -> tuple[Column,
         return cast.alias(name), F.lit(None).cast("string")
     is_misfit = value.isNotNull() & F.coalesce(is_changed, F.lit(True))
     return F.when(~is_misfit, cast).alias(name), F.when(is_misfit, reason)
+
+
+def comparable(sql: str, kind: DataType, depth: int = 0) -> str:
+    """SQL of a value that `=` compares as the value itself; a MAP or a VARIANT, which `=` refuses, by all that is in it.
+
+    Args:
+        sql: The value.
+        kind: Its type.
+        depth: How many functions it is in.
+    """
+    name = f"_hg_x{depth}"
+    match kind:
+        case VariantType():
+            return f"to_json({sql})"
+        case MapType(valueType=inner):
+            pair = f"struct({name}, {comparable(f'{sql}[{name}]', inner, depth + 1)})"
+            return f"transform(array_sort(map_keys({sql})), {name} -> {pair})"
+        case ArrayType(elementType=inner) if not _is_comparable(inner):
+            return f"transform({sql}, {name} -> {comparable(name, inner, depth + 1)})"
+        case StructType(fields=fields) if not _is_comparable(kind):
+            parts = ", ".join(comparable(f"{sql}.{quoted(one.name)}", one.dataType, depth) for one in fields)
+            return f"CASE WHEN {sql} IS NOT NULL THEN struct({parts}) END"
+    return sql
+
+
+def _is_comparable(kind: DataType) -> bool:
+    match kind:
+        case ArrayType(elementType=inner):
+            return _is_comparable(inner)
+        case StructType(fields=fields):
+            return all(_is_comparable(one.dataType) for one in fields)
+    return not isinstance(kind, MapType | VariantType)
 
 
 def _cast(value: Column, given: DataType, wanted: DataType) -> tuple[Column, Column | None]:

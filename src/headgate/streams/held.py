@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, Timesta
 
 from headgate.core.requests.fold import Admitted, Meaning, Orderable, Path, Request, admit, compose
 from headgate.core.spec import Erase, Mutate
-from headgate.delta.requests import RequestTable
+from headgate.delta.requests import RequestTable, with_column_names
 from headgate.streams.beside import beside
 from headgate.streams.erasures import Erasures
 from headgate.streams.intake import fields_of, moved_key
@@ -175,6 +175,7 @@ class RequestReader:
         """Requests in order, on the driver."""
         if rows is None:
             return NOBODY
+        rows = with_column_names(rows)
         if erasures is not None:
             rows = erasures.with_doom(rows)
         else:

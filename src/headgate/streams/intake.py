@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import NOTHING
@@ -27,7 +27,10 @@ _JSON = {
 
 
 def digest(values: Mapping[str, Column]) -> Column:
-    """SHA-256 of the values of a key, hex; null where one of them is null."""
+    """SHA-256 of the values of a key, hex; null where one of them is null.
+
+    Values that are equal in the table have one digest, whatever they look like: see `fields_of`.
+    """
     is_whole = F.lit(True)
     for value in values.values():
         is_whole &= value.isNotNull()
@@ -36,9 +39,30 @@ def digest(values: Mapping[str, Column]) -> Column:
 
 
 def fields_of(struct: DataType, prefix: str) -> dict[str, Column]:
-    """The fields of a struct column, by name."""
+    """The fields of a struct column, by name; zero without a sign, which `=` does not see."""
     assert isinstance(struct, StructType)
-    return {name: F.col(f"{prefix}.{quoted(name)}") for name in struct.names}
+    return {one.name: _unsigned(F.col(f"{prefix}.{quoted(one.name)}"), one.dataType) for one in struct.fields}
+
+
+def _unsigned(value: Column, kind: DataType) -> Column:
+    match kind:
+        case FloatType() | DoubleType():
+            return F.when(value == 0, F.lit(0.0).cast(kind)).otherwise(value)
+        case ArrayType(elementType=inner) if _has_sign(inner):
+            return F.transform(value, lambda item: _unsigned(item, inner))
+        case StructType() if _has_sign(kind):
+            parts = [_unsigned(value.getField(one.name), one.dataType).alias(one.name) for one in kind.fields]
+            return F.when(value.isNotNull(), F.struct(*parts))
+    return value
+
+
+def _has_sign(kind: DataType) -> bool:
+    match kind:
+        case ArrayType(elementType=inner):
+            return _has_sign(inner)
+        case StructType(fields=fields):
+            return any(_has_sign(field.dataType) for field in fields)
+    return isinstance(kind, FloatType | DoubleType)
 
 
 def moved_key(key: Mapping[str, Column], set_: Mapping[str, Column]) -> Column:

@@ -27,6 +27,7 @@ from headgate.delta.statements import NUMBER_CONF, single_write
 from headgate.errors import InvalidRequest, Unavailable
 from headgate.ports import StatementConflict, WriteToken
 from headgate.spark.checkpoint import location_of
+from headgate.streams.standing import refuse_lost
 from headgate.streams.turn_jobs import TurnJobs
 from headgate.tables.running import TurnWrite, collected, finish, follow, in_turn, known, plain
 
@@ -186,6 +187,7 @@ class Job:
         self._on_batch: OnBatch | None = None
         self._function: Coordinated | None = None
         self._computed: _Computed | None = None
+        self._is_looked_at = False
         self._keeping = threading.Lock()
         """Number of the batch that was computed before its turn, and its statement, if it has one."""
 
@@ -287,6 +289,10 @@ class Job:
         self._coordinator.close()
 
     def _enter(self, held: HeldTurn, *, is_replay: bool = False) -> None:
+        if not self._is_looked_at:
+            for table in self._tables:
+                refuse_lost(self._spark, self._log, table)
+            self._is_looked_at = True
         for table in self._tables:
             if not held.enter(table, is_replay=is_replay):
                 raise InvalidRequest(

@@ -350,3 +350,7 @@ class SentAgain:
         return self._turn.write(
             table, step=step, name=name, statement=lambda token: statement(noted(token, stream=self._stream))
         )
+
+    def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
+        """As the turn."""
+        self._turn.amend(table, name=name, statement=statement)

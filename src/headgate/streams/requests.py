@@ -33,6 +33,7 @@ from headgate.streams.held import Decided, Held, Kept, RequestReader, Standing, 
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_stored, transformed
 from headgate.streams.settle import Outcome, Settling
+from headgate.streams.standing import RequestTables
 from headgate.streams.steps import APPLY, BatchResult, BatchTurn, StreamContext, as_job, enter_all
 from headgate.streams.storing import Storing, Taken
 from headgate.streams.sweep import Sweeps
@@ -108,6 +109,7 @@ class RequestStream:
         context.session.conf.set(SOURCE_CONF, "none")
         self._deciding = Deciding(context, erasures_of(context, kind) if isinstance(kind, Mutate) else ())
         self._settling = Settling(context, self._requests)
+        self._standing = RequestTables(context, spec.name)
         self._sweeps = Sweeps(
             context,
             spec,
@@ -147,7 +149,7 @@ class RequestStream:
         self._ahead = _Ahead(batch_id=batch_id, records=records)
         try:
             schema = target_schema(self._context)
-            if schema is not None and self._requests.head() >= 0:
+            if schema is not None and self._requests.head() >= 0 and not self._standing.is_pending():
                 self._storing.check_columns(schema)
                 # What is put in the turn is not compared there any more.
                 self._storing.refuse_other_columns(records, schema)
@@ -310,8 +312,10 @@ class RequestStream:
             None if ahead is None or ahead.computed is None or ahead.computed.schema != schema else ahead.computed
         )
         records = transformed(self._spec, batch) if ahead is None else ahead.records
-        if computed is None:
-            self._storing.make_table(records, schema)
+        if self._standing.enter(turn):
+            computed = None
+        if computed is None and self._storing.make_table(records, schema):
+            self._standing.write_notes()
         with beside(self._context.session) as begin:
             if computed is not None:
                 # What others have changed since the last look is followed while the batch is stored.
@@ -398,6 +402,7 @@ class RequestStream:
         """See `Sweeps.run`."""
         for table in self.tables():
             turn.enter(table)
+        self._standing.enter(turn)
         return self._sweeps.run(turn, batch_id)
 
     def _erasures(self, look: Look | None = None) -> Erasures | None:

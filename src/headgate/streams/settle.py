@@ -100,9 +100,7 @@ class Settling:
         turn.write(location, step=SETTLE, name="settle", statement=statement)
 
     def _stored(self) -> DataFrame:
-        stored = self._requests.rows(["stored"])
-        assert stored is not None
-        return stored
+        return self._requests.raw().where(F.col("state") == "stored")
 
     def _states(self, held: Held, outcome: Outcome) -> list[str]:
         """That these requests can be in now: the rest of the table is not looked at."""
@@ -159,7 +157,8 @@ class Settling:
         rows = rows.append_column("request_id", pa.array(list(effects), pa.string()))
         rows = rows.append_column("ends_at", pa.array(ends, pa.string()))
         frame = self._context.session.createDataFrame(rows)
-        return frame.select("request_id", F.struct("op", "set", "ends_at").alias("effect"))
+        stored = self._requests.raw().schema["effect"].dataType
+        return frame.select("request_id", F.struct("op", "set", "ends_at").cast(stored).alias("effect"))
 
 
 def _values(outcome: Outcome) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -48,6 +48,14 @@ class BatchTurn(Protocol):
         """
         ...
 
+    def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
+        """Runs `statement`, which changes how a table keeps what is in it and not what is, under a token of its own.
+
+        It is no step of the batch: whoever calls looks whether it is needed, and it may be called again after a crash. Its number
+        lies above those of all steps that the table has, and below the next batch's. `table` need not exist.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamContext:
@@ -64,6 +72,8 @@ class StreamContext:
     """Every stream of the pipeline on this table, this one included, in the order written."""
     clock: Clock
     events: EventSink
+    recorded: Mapping[TableLocation, tuple[Version, int]] = field(default_factory=dict)
+    """Table → its highest version in the ledger, and when that turn ended (ms)."""
 
     def requests_of(self, stream: StreamSpec) -> TableLocation:
         """Where the request table of a `mutate` or `erase` stream is."""

@@ -13,7 +13,7 @@ from headgate.core.requests.fold import Meaning
 from headgate.core.rows.statement import Operation
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.publish import Staged
-from headgate.delta.requests import PROPERTIES, RequestTable, ddl, layout
+from headgate.delta.requests import COLUMNS, PROPERTIES, RequestTable, ddl, layout
 from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.ports import WriteToken
@@ -21,6 +21,7 @@ from headgate.spark.sources import BAD
 from headgate.streams.intake import Intake
 from headgate.streams.records import refusals, refuse_bad, write_dead_letters
 from headgate.streams.rules import rules_of
+from headgate.streams.standing import columns_property
 from headgate.streams.steps import STORE, BatchTurn, StreamContext
 from headgate.streams.target import lacking
 from headgate.tables.running import announce, finish, put, stage_append, withdraw
@@ -65,13 +66,19 @@ class Storing:
         if faults:
             raise InvalidRequest(faults=faults, advice="Name a column of the table")
 
-    def make_table(self, records: DataFrame, schema: StructType | None) -> None:
-        """Makes the table of requests where there is none, else compares it."""
+    def make_table(self, records: DataFrame, schema: StructType | None) -> bool:
+        """Makes the table of requests where there is none, else compares it; whether it is new."""
         if self._requests.head() >= 0:
             self.refuse_other_columns(records, schema)
-            return
-        columns = ddl(self._layout_of(records, schema))
-        create_table(self._context.session, self._requests.location, columns, ["state"], properties=PROPERTIES)
+            return False
+        columns, properties = ddl(self._layout_of(records, schema)), PROPERTIES
+        if schema is not None:
+            by_name = {field.name.lower(): field for field in schema.fields}
+            parts = {"key": self._match, "set": self._set}
+            fields = {part: [by_name[name.lower()] for name in names] for part, names in parts.items()}
+            properties = {**PROPERTIES, COLUMNS: columns_property(fields)}
+        create_table(self._context.session, self._requests.location, columns, ["state"], properties=properties)
+        return True
 
     def refuse_other_columns(self, records: DataFrame, schema: StructType | None) -> None:
         """Requests are stored and read by the places of their columns, so other ones would be taken for these."""
@@ -84,7 +91,7 @@ class Storing:
             raise InvalidRequest(
                 f"the requests of {self._spec.name} were stored for other columns or types than they have now "
                 f"({', '.join(changed)}); nothing was written",
-                advice="Take the old `match`, `set` and `sequence_by` back, or give the stream a new name",
+                advice="Take the old `match`, `set` and `sequence_by` back, and give what is new a stream of its own beside it",
                 table=location,
             )
 
@@ -153,7 +160,7 @@ class Storing:
 
 def _same_type(one: DataType, other: DataType) -> bool:
     if isinstance(one, StructType) and isinstance(other, StructType):
-        return [(f.name.lower(), f.dataType) for f in one.fields] == [
-            (f.name.lower(), f.dataType) for f in other.fields
+        return [(f.name.lower(), f.dataType.simpleString()) for f in one.fields] == [
+            (f.name.lower(), f.dataType.simpleString()) for f in other.fields
         ]
-    return one == other
+    return one.simpleString() == other.simpleString()

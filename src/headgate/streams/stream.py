@@ -28,6 +28,7 @@ from headgate.streams.erase import EraseStream
 from headgate.streams.isolating import may_be_of_a_row, without_raising
 from headgate.streams.maintain import MaintainStream
 from headgate.streams.mutate import MutateStream
+from headgate.streams.standing import RequestTables
 from headgate.streams.steps import StreamContext, StreamKind
 
 
@@ -47,7 +48,7 @@ class StreamWork:
         self._spec, self._table, self._context = spec, table, context
         self._coordinator_id, self._coordinator = coordinator_id, coordinator
         self._kind = kind_of(spec, table, context)
-        self._is_governed = False
+        self._is_governed = self._is_looked_at = False
         self._source = _known(spec)
         self._topics = Topics(context.session, spec.source) if isinstance(spec.source, KafkaSource) else None
         self._told: set[tuple[str, str]] = set()
@@ -68,10 +69,14 @@ class StreamWork:
             InvalidRequest: the table belongs to another lock, takes its turns at another coordinator, or is written with
                 another store of commits.
             UnsupportedTable: Delta is told to forget tokens on it.
+            InvalidRequest: standing requests of the table are missing, or belong to no stream: see `standing.RequestTables`.
         """
-        if self._is_governed:
+        if self._is_governed and self._is_looked_at:
             return
         target, log = self._context.target, self._context.log
+        if not self._is_looked_at:
+            RequestTables(self._context).refuse()
+            self._is_looked_at = True
         reading = log.read_tokens(target)
         if reading.version < 0:
             path = local_path(target)

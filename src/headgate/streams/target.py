@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType, StructType
+from pyspark.sql.types import DataType, StructType
 
 from headgate.core.ids import TableLocation, Version
 from headgate.core.rows.actions import Body
@@ -24,6 +24,7 @@ from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
 from headgate.spark.sources import BAD
 from headgate.streams.erasures import Erasures
+from headgate.streams.fitting import comparable
 from headgate.streams.records import column, quoted
 from headgate.streams.rules import GENERATED, Rule, marked, rules_of, told_by
 from headgate.streams.steps import StreamContext
@@ -143,14 +144,17 @@ class TargetRows:
         MERGE cannot be told files, so a row is known by all its values.
         """
         rows = self.at(version, paths)
-        plain = [field.name for field in rows.schema.fields if not isinstance(field.dataType, MapType)]
-        source = rows.select(*[column(name) for name in plain]).distinct()
+        kinds = {field.name: field.dataType for field in rows.schema.fields}
+        values = [F.expr(comparable(quoted(name), kind)).alias(name) for name, kind in kinds.items()]
+        source = rows.select(*values).distinct()
         rule = self._frame(rules).select(F.struct("key", "op", "set").alias("_hg_rule"))
         source = source.join(F.broadcast(rule), self._same("_hg_rule.key"))
         source = source.select(
-            F.struct(*[column(name) for name in plain]).alias("_hg_row"), "_hg_rule.op", "_hg_rule.set"
+            F.struct(*[column(name) for name in kinds]).alias("_hg_row"), "_hg_rule.op", "_hg_rule.set"
         )
-        condition = " AND ".join(f"t.{quoted(name)} <=> s._hg_row.{quoted(name)}" for name in plain)
+        condition = " AND ".join(
+            f"{comparable(f't.{quoted(name)}', kind)} <=> s._hg_row.{quoted(name)}" for name, kind in kinds.items()
+        )
         self._commit(source, condition, noted(token, tested=version))
 
     def out_of_line(self, standing: DataFrame, version: Version, paths: Collection[str] | None) -> pa.Table:
@@ -165,10 +169,8 @@ class TargetRows:
         rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._set, *self._others])])
         differs = F.lit(True)
         if self._set:
-            held = F.lit(True)
-            for name in self._set:
-                held &= column(name).eqNullSafe(F.col(f"_hg_rule.set.{quoted(name)}"))
-            differs = (F.col("_hg_rule.op") != "update") | ~held
+            held = _holds(standing.schema["set"].dataType, self._set, "", "_hg_rule.set.")
+            differs = (F.col("_hg_rule.op") != "update") | ~F.expr(held)
         rules = standing.select(F.struct("key_hash", "key", "op", "set").alias("_hg_rule"))
         met = rows.join(rules, self._same("_hg_rule.key")).where((F.col("_hg_rule.op") != "lift") & differs)
         hashes = met.select(F.col("_hg_rule.key_hash").alias("key_hash")).distinct()
@@ -247,7 +249,7 @@ class TargetRows:
         merge: Any = table.alias("t").merge(source.alias("s"), condition)
         merge = merge.whenMatchedDelete("s.op IN ('delete', 'erase')")
         if self._set:
-            holds = " AND ".join(f"t.{quoted(name)} <=> s.set.{quoted(name)}" for name in self._set)
+            holds = _holds(source.schema["set"].dataType, self._set, "t.", "s.set.")
             values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
             merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
         merge.execute()
@@ -260,6 +262,15 @@ class TargetRows:
 
     def _frame(self, rows: pa.Table) -> DataFrame:
         return self._context.session.createDataFrame(rows)
+
+
+def _holds(assigned: DataType, names: Sequence[str], row: str, request: str) -> str:
+    """SQL of whether a row has the values already that a request sets."""
+    assert isinstance(assigned, StructType)
+    return " AND ".join(
+        f"{comparable(f'{row}{quoted(name)}', kind)} <=> {comparable(f'{request}{quoted(name)}', kind)}"
+        for name, kind in ((name, assigned[place].dataType) for place, name in enumerate(names))
+    )
 
 
 def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
