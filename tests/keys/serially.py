@@ -45,12 +45,12 @@ def check_serially(
     kind: str, request: pytest.FixtureRequest, ddl: Sequence[str], steps: Sequence[Step],
     keys: Mapping[str, Sequence[str]],
 ) -> dict[str, list[str]]:  # fmt: skip
-    """Applies the steps in batches of one and of all, and compares whole tables with the oracle's, which are returned."""
+    """Applies the steps in batches of one (SQLite) and of all; compares whole tables with the oracle's, and returns them."""
     oracle = fresh(kind, request)
     oracle.execute(*ddl)
     serially(oracle, steps, keys)
     wanted = {table: table_text(oracle.rows(table)) for table in keys}
-    for mode, parallelism, changes_max in WAYS:
+    for mode, parallelism, changes_max in WAYS if kind == "sqlite" else WAYS[1:]:
         database = fresh(kind, request)
         database.execute(*ddl)
         sync(database, changes_of(*steps), mode=mode, parallelism=parallelism, changes_max=changes_max)

@@ -92,6 +92,10 @@ class SqlTarget:
 
     def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         found = dict(self.tables(names))
+        if any("." in name for name in names):
+            # Read at once, so that foreign keys call each table as the changes do, with its schema or without.
+            links = {name: table.acting for name, table in self._catalogue(list(names)).items()}
+            found = {name: replace(table, acting=links.get(name, table.acting)) for name, table in found.items()}
         spelled = {name.lower(): name for name in names} if self._dialect.ignores_case else {}
         waiting = list(found)
         while waiting:
