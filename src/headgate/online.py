@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headgate.targets.dialect import Dialect
+    from headgate.targets.sequences import MovedSequence
     from headgate.targets.source_rows import SourceRows
     from headgate.targets.target import SqlTarget
 
@@ -469,6 +470,24 @@ class Keeper:
         time.sleep(SECOND_LOOK_S)  # what was on its way between the two is there by then
         both = in_both(first, look(max(listed_max, SECOND_LOOK_MAX)))
         return replace(both, tables=tuple(replace(one, listed=one.listed[:listed_max]) for one in both.tables))
+
+    def cutover(self) -> tuple[MovedSequence, ...]:
+        """Moves the sequences of the target past the rows that the sync has written, so that others can insert.
+
+        Raises:
+            InvalidRequest: The source has more that the target does not have, or nothing was applied yet.
+            Unavailable: The target does not answer.
+        """
+        progress = self._target.progress(self.stream)
+        if progress is None or progress.last_batch == 0 or progress.pending is not None or self._has_more(progress):
+            raise InvalidRequest(
+                "the target does not have everything that the source has; nothing was moved",
+                advice="Let nobody write to the source any more, then: headgate sync run --until-idle",
+                sync=self.name,
+            )
+        source = self._spec.source
+        tables = [self._spec.table or source.table] if isinstance(source, TableSource) else list(self._source_tables())
+        return self._target.move_sequences(tables)
 
     def repair(self, *, source_dsn: str | None = None) -> tuple[int, Verified]:
         """Writes what `verify` finds, as batches of this sync at its position: how many rows, and what differs after that.

@@ -83,6 +83,28 @@ def repair_command(
         raise typer.Exit(Corrupt.exit_code)
 
 
+@sync.command("cutover")
+def cutover_command(
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Move sequences and identities of the target past the rows that the sync has written, so that others can insert.
+
+    Before it nobody writes to the source any more, and `sync run --until-idle` has applied everything.
+    """
+    (keeper,) = keepers_of(spec, name)
+    with keeper:
+        moved = keeper.cutover()
+    if output is not Output.TEXT:
+        document(output, "sequences", [dataclasses.asdict(one) for one in moved], sync=name)
+    elif not moved:
+        say(f"{name}: no sequence of the target has to be moved")
+    else:
+        cells = [(one.table, one.column, one.sequence, str(one.was), str(one.now)) for one in moved]
+        table(("table", "column", "sequence", "next was", "next is"), cells)
+
+
 def _show(name: str, found: Verified) -> None:
     number = words.counted(found.differences, "difference") if found.differences else "no difference"
     styled(f"{name}: {number} as of position {found.position} (batch {found.last_batch})", "bold")

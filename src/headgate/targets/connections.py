@@ -13,6 +13,7 @@ from headgate.core.keys.apply import Violated
 from headgate.errors import ConstraintViolated, Unavailable, UnsupportedTable
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.faults import Fault, Told
+from headgate.targets.silence import Silence
 
 R = TypeVar("R")
 TRIES_MAX = 8
@@ -40,6 +41,7 @@ class Connections:
         self._dialect = dialect
         self._free: list[Connection] = []
         self._lock = threading.Lock()
+        self.silence = Silence(dialect)
 
     def close(self) -> None:
         """Gives up those that nobody uses."""
@@ -59,6 +61,8 @@ class Connections:
                 connection = self._dialect.connect()
             except self._dialect.errors as error:
                 raise _unavailable(error, self._dialect.fault(error), "nothing was written") from error
+        lent = connection
+        self.silence.begin(lent)
         try:
             yield connection
         except BaseException as error:
@@ -74,6 +78,7 @@ class Connections:
                     self.close()  # those that nobody uses now lead to the same server
             raise
         finally:
+            self.silence.end(lent)
             if connection is not None:
                 with self._lock:
                     self._free.append(connection)

@@ -10,6 +10,7 @@ from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.errors import InvalidRequest
 from headgate.targets.faults import Told
+from headgate.targets.sequences import MovedSequence
 
 ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
 """In an expression: it may have a value though what it reads is NULL."""
@@ -72,8 +73,15 @@ class Dialect(Protocol):
     checks_rows_one_by_one: bool
     """Whether foreign keys are checked at each row of a statement, and not at its end."""
 
+    has_network: bool
+    """Whether the database is at the other end of a network."""
+
     def connect(self) -> Connection:
         """A new connection. Raises one of `errors`."""
+        ...
+
+    def cut(self, connection: Connection) -> None:
+        """Ends a connection that another thread waits for: it gets an error."""
         ...
 
     def name(self, text: str) -> str:
@@ -197,6 +205,10 @@ class Dialect(Protocol):
 
     def violated(self, error: BaseException) -> Violated:
         """What an error of kind VIOLATION says."""
+        ...
+
+    def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
+        """Moves the sequences behind a table's columns past its rows; those that move by themselves are left out."""
         ...
 
     def is_repeated(self, error: BaseException) -> bool:

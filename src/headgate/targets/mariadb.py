@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -18,6 +20,7 @@ from headgate.targets.dialect import Connection, Named
 from headgate.targets.encode import encoded, rows_of
 from headgate.targets.faults import Told
 from headgate.targets.mariadb_catalogue import read_tables
+from headgate.targets.sequences import MovedSequence, move_mariadb
 
 try:
     import pymysql
@@ -26,6 +29,15 @@ try:
 except ImportError as error:
     raise MissingExtra("the MySQL driver is not installed", advice="pip install 'headgate[mysql]'") from error
 
+CONNECT_S = 10
+MODES = ("disabled", "required", "verify_ca", "verify_identity")
+"""Of `ssl-mode`: without TLS; with it; with a certificate that is checked; and whose name is, too."""
+OPTIONS = frozenset(
+    {"unix_socket", "connect_timeout", "read_timeout", "write_timeout", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key"}
+)
+"""Of an address."""
+KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
+"""After about a minute without a word from the other host a connection counts as lost."""
 LOCK_WAIT_S = 10
 """So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
 SLOT_ROWS_MAX = 2_000
@@ -69,10 +81,10 @@ SESSION = (
 
 
 def arguments(dsn: str) -> dict[str, Any]:
-    """Of `pymysql.connect`, from `mysql://user:password@host:port/database?unix_socket=…`.
+    """Of `pymysql.connect`, from `mysql://user:password@host:port/database?ssl-mode=…`.
 
     Raises:
-        InvalidRequest: It is not such an address.
+        InvalidRequest: It is not such an address, or has an option that is not known.
     """
     parts = urlsplit(dsn)
     if parts.scheme not in ("mysql", "mariadb"):
@@ -84,24 +96,73 @@ def arguments(dsn: str) -> dict[str, Any]:
             "the address of the target cannot be read; nothing was done",
             advice="mysql://user:password@host:3306/database, what is special in it percent-encoded",
         ) from None
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",
         "port": port,
         "user": unquote(parts.username or "") or None,
         "password": unquote(parts.password or ""),
-        "database": parts.path.lstrip("/") or None,
+        "database": unquote(parts.path.lstrip("/")) or None,
         "charset": "utf8mb4",
+        "connect_timeout": CONNECT_S,
     }
-    if "unix_socket" in query:
-        found["unix_socket"] = query["unix_socket"]
-    return found
+    said: dict[str, str] = {}
+    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+        option = name.replace("-", "_").lower()
+        option = {"socket": "unix_socket", "sslmode": "ssl_mode"}.get(option, option)
+        if option not in OPTIONS:
+            raise _refused(name, "it is not known")
+        said[option] = values[-1]
+    if "unix_socket" in said:
+        found["unix_socket"] = said["unix_socket"]
+    for option in ("connect_timeout", "read_timeout", "write_timeout"):
+        if option in said:
+            if not said[option].isdigit() or not int(said[option]):
+                raise _refused(option, "it is a whole number of seconds")
+            found[option] = int(said[option])
+    context = _tls({name: value for name, value in said.items() if name.startswith("ssl")})
+    return found if context is None else {**found, "ssl": context}
+
+
+def _tls(said: Mapping[str, str]) -> ssl.SSLContext | None:
+    """How a connection is encrypted; None: it is not."""
+    usual = "disabled" if not said else "verify_ca" if "ssl_ca" in said else "required"
+    mode = said.get("ssl_mode", usual).lower()
+    if mode not in MODES:
+        raise _refused("ssl-mode", f"it is one of {', '.join(MODES)}")
+    if mode == "disabled":
+        if set(said) - {"ssl_mode"}:
+            raise _refused("ssl-mode", "with `disabled` there are no other options of TLS")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=said.get("ssl_ca"))
+        if "ssl_cert" in said:
+            context.load_cert_chain(said["ssl_cert"], said.get("ssl_key"))
+    except (OSError, ssl.SSLError) as error:
+        raise _refused("ssl-ca, ssl-cert or ssl-key", f"a file cannot be read: {error}") from error
+    context.check_hostname = mode == "verify_identity"
+    if mode == "required":
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _refused(option: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"an option of the target's address cannot be used: {why}; nothing was done",
+        advice=f"Known are: {', '.join(sorted(one.replace('_', '-') for one in OPTIONS))}",
+        option=option,
+    )
 
 
 class _Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the driver has no types
-    """One that knows how long a statement may be."""
+    """One that knows how long a statement may be, and is not encrypted less than the address says."""
 
     packet_bytes_max = 1 << 30
+
+    def _request_authentication(self) -> None:
+        # The driver would go on without TLS, and send the login, if the server, or someone in between, says it has none.
+        if self.ssl and not self.server_capabilities & CLIENT.SSL:
+            raise pymysql.OperationalError(2026, "the server does not offer TLS, which the address asks for")
+        super()._request_authentication()
 
 
 class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
@@ -136,16 +197,27 @@ class MariadbDialect:
     writers_max: int | None = None
     ignores_case = False
     checks_rows_one_by_one = True
+    has_network = True
     insert_words = ""
 
     def __init__(self, dsn: str, *, lock_wait_s: int = LOCK_WAIT_S) -> None:
-        self._arguments, self._lock_wait_s = arguments(dsn), lock_wait_s
+        arguments(dsn)  # a mistake is found at once; made again for each connection, as another process may make it
+        self._dsn, self._lock_wait_s = dsn, lock_wait_s
 
     def connect(self) -> Connection:
         # Rows are counted as found, not as changed: one that is as it should be is no row that was passed over.
+        said = arguments(self._dsn)
+        # While it begins, the server has to answer within the time for that; later a statement may take long.
+        read_s = said.pop("read_timeout", None)
         connection = _Connection(
-            **self._arguments, autocommit=False, connect_timeout=10, client_flag=CLIENT.FOUND_ROWS, cursorclass=_Cursor
-        )
+            **said, autocommit=False, client_flag=CLIENT.FOUND_ROWS, cursorclass=_Cursor,
+            read_timeout=said["connect_timeout"],
+        )  # fmt: skip
+        if "unix_socket" not in said:
+            connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in KEEPALIVE.items():
+                if hasattr(socket, name):
+                    connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         with connection.cursor() as cursor:
             for statement in SESSION:
                 cursor.execute(statement)
@@ -155,7 +227,11 @@ class MariadbDialect:
             cursor.execute("SELECT @@max_allowed_packet")
             connection.packet_bytes_max = int(cursor.fetchone()[0])
         connection.commit()
+        connection._read_timeout = read_s
         return connection
+
+    def cut(self, connection: Any) -> None:
+        connection._sock.shutdown(socket.SHUT_RDWR)
 
     def name(self, text: str) -> str:
         # The driver has no composition of identifiers; this is the server's own rule.
@@ -268,6 +344,9 @@ class MariadbDialect:
         words = str(error.args[1]) if len(error.args) > 1 and isinstance(error, pymysql.Error) else str(error)
         constraint = words.rpartition("for key ")[2].strip("'") if "for key " in words else None
         return Violated(reason=words, constraint=constraint)
+
+    def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
+        return move_mariadb(cursor, table, self.name)
 
     def is_repeated(self, error: BaseException) -> bool:
         return bool(error.args) and error.args[0] in REPEATED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -17,6 +19,7 @@ from headgate.targets.dialect import Connection, Named
 from headgate.targets.encode import encoded, rows_of, text_of
 from headgate.targets.faults import Told
 from headgate.targets.postgres_catalogue import read_tables
+from headgate.targets.sequences import MovedSequence, move_postgres
 
 try:
     import psycopg
@@ -73,6 +76,7 @@ class PostgresDialect:
     writers_max: int | None = None
     ignores_case = False
     checks_rows_one_by_one = False
+    has_network = True
     insert_words = "OVERRIDING SYSTEM VALUE"
 
     def __init__(self, dsn: str, *, lock_wait_ms: int = LOCK_WAIT_MS) -> None:
@@ -98,6 +102,10 @@ class PostgresDialect:
             cursor.execute("SET row_security = off")
         connection.commit()
         return connection
+
+    def cut(self, connection: Any) -> None:
+        with socket.socket(fileno=os.dup(connection.fileno())) as mine:
+            mine.shutdown(socket.SHUT_RDWR)
 
     def name(self, text: str) -> str:
         return sql.Identifier(text).as_string(None)
@@ -224,6 +232,9 @@ class PostgresDialect:
         return Violated(
             reason=" ".join(" ".join(words).split()), constraint=facts.constraint_name, table=facts.table_name
         )
+
+    def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
+        return move_postgres(cursor, table, self.name)
 
     def is_repeated(self, error: BaseException) -> bool:
         return False  # a definition and the position are one transaction here

@@ -12,12 +12,13 @@ from urllib.parse import quote, urlsplit
 from headgate.core.keys.apply import Violated
 from headgate.core.keys.schema import Column, TableSchema
 from headgate.core.keys.values import Misfit
-from headgate.errors import Unavailable
+from headgate.errors import InvalidRequest, Unavailable
 from headgate.targets import faults
 from headgate.targets import sqlite_values as values
 from headgate.targets.dialect import Connection, Named
 from headgate.targets.encode import encoded, rows_of
 from headgate.targets.faults import Told
+from headgate.targets.sequences import MovedSequence
 from headgate.targets.sqlite_catalogue import has_conflict_clause, quoted, read_tables
 
 BUSY_S = 10.0
@@ -45,7 +46,17 @@ CONTROL = (
 
 
 def path_of(dsn: str) -> str:
-    """The file of `sqlite:PATH` or `sqlite:///PATH`."""
+    """The file of `sqlite:PATH` or `sqlite:///PATH`.
+
+    Raises:
+        InvalidRequest: It has options, of which there are none.
+    """
+    if dsn.startswith("sqlite://") and urlsplit(dsn).query:
+        raise InvalidRequest(
+            "the address of a SQLite database has no options; nothing was done",
+            advice="sqlite:PATH or sqlite:///PATH",
+            option=urlsplit(dsn).query.partition("=")[0],
+        )
     path = urlsplit(dsn).path if dsn.startswith("sqlite://") else dsn.removeprefix("sqlite:")
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
@@ -62,6 +73,7 @@ class SqliteDialect:
     writers_max: int | None = 1
     ignores_case = True
     checks_rows_one_by_one = False
+    has_network = False
     insert_words = ""
 
     def __init__(self, dsn: str, *, busy_s: float = BUSY_S) -> None:
@@ -80,6 +92,9 @@ class SqliteDialect:
             raise Unavailable(f"the target database does not answer: {error}", file=self._path) from error
         connection.execute("PRAGMA foreign_keys = ON")
         return connection
+
+    def cut(self, connection: Any) -> None:
+        connection.interrupt()
 
     def name(self, text: str) -> str:
         return quoted(text)
@@ -197,6 +212,9 @@ class SqliteDialect:
         words = str(error)
         constraint = words.partition("constraint failed: ")[2] or None
         return Violated(reason=words, constraint=constraint)
+
+    def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
+        return ()  # they follow what is inserted
 
     def is_repeated(self, error: BaseException) -> bool:
         return False  # a definition and the position are one transaction here

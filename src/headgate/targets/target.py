@@ -24,6 +24,7 @@ from headgate.targets.connections import Connections, ViolatedError
 from headgate.targets.control import CONTROL_TABLES, LATER_COLUMNS, Control, Stream
 from headgate.targets.dialect import Connection, Dialect
 from headgate.targets.many import Part
+from headgate.targets.sequences import MovedSequence
 from headgate.targets.staged import Questions, StagedTable, add_duplicates, sort_holders
 from headgate.targets.writing import Writing
 
@@ -296,6 +297,15 @@ class SqlTarget:
             sql = f"ALTER TABLE {schema.sql_name} ADD COLUMN {self._dialect.name(name)} {kind}"
             self._execute(sql, is_exclusive=True)
         self.forget_tables()
+
+    def move_sequences(self, tables: Sequence[str]) -> tuple[MovedSequence, ...]:
+        """Moves the sequences behind the columns of tables that are there past their rows; none goes back."""
+        there = list(self.tables(tables))
+
+        def move(cursor: Any) -> tuple[MovedSequence, ...]:
+            return tuple(moved for name in there for moved in self._dialect.move_sequences(cursor, name))
+
+        return self._transaction(move, fenced=False)
 
     def has_rows(self, table: str) -> bool:
         """Whether a table has any."""
