@@ -566,17 +566,19 @@ class Keeper:
         return any(batch.size for batch in pending_batches(self._source, progress, self._settings))
 
     def _source_tables(self) -> dict[str, str]:
-        """Target table → the source's: those that the sync names, and those of its records."""
-        named = {target: source for source, target in self._spec.tables.items()}
-        if self._spec.table is not None:
-            named.setdefault(self._spec.table, self._spec.table)
+        """Target table → the source's: those that the sync names, and those of its records; empty where several meet in one."""
+        sources: dict[str, dict[str, None]] = {}
         progress = self._target.progress(self.stream)
         reader = self._reader()
         if progress is not None and reader is not None:
             with reader(progress) as records:
-                for name in records.tables:
-                    named.setdefault(name, name)
-        return named
+                sources.update({name: dict(met) for name, met in records.tables.items()})
+        for source, target in self._spec.tables.items():
+            if not source.startswith("*.") and not any(one.endswith(source) for one in sources.get(target, ())):
+                sources.setdefault(target, {})[source] = None
+        if self._spec.table is not None:
+            sources.setdefault(self._spec.table, {self._spec.table: None})
+        return {target: next(iter(met)) if len(met) == 1 else "" for target, met in sources.items()}
 
     def standing(self) -> Standing:
         """How far the target is. Nothing is written.

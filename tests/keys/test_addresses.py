@@ -30,6 +30,7 @@ def test_tls_of_mariadb_is_as_the_address_says(
     """Not at all, encrypted, with a certificate that is checked, and with its name."""
     mariadb = pytest.importorskip("headgate.targets.mariadb")
     context = mariadb.arguments(f"mysql://u:p@h/d{options}").get("ssl")
+    assert mariadb.arguments(f"mysql://u:p@h/d{options}").get("ssl_disabled", False) == ("disabled" in options)
     assert (context and context.verify_mode, context and context.check_hostname) == (verify, has_name)
 
 

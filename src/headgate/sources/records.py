@@ -171,7 +171,9 @@ def add_envelopes(
         ):
             continue  # sent again
         collection, bare = _collection(source), str(source.get("table") or "")
-        name, types = tables.get(collection) or tables.get(bare) or bare, _types(schema)
+        full = f"{source.get('db')}.{collection}"
+        name = next((tables[one] for one in (full, collection, bare, f"*.{bare}") if one in tables), bare)
+        types = _types(schema)
         record = Record(
             table=name, op="c" if payload["op"] == "r" else str(payload["op"]), tx=tx,
             before=_image(payload.get("before"), types.get("before", {}), name, records),

@@ -394,7 +394,9 @@ def verify_database(
         compared = []
         for name in names:
             why = "it has no key" if name in target.tables([name]) else "the target has no such table"
-            if name in known:
+            if name in known and tables.get(name) == "":
+                why = "several tables of the source meet in it"
+            elif name in known:
                 why = database.meet(tables.get(name, name), known[name]) or ""
             if why:
                 compared.append(ComparedTable(table=name, at_source=0, in_target=0, not_compared=why))

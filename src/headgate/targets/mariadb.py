@@ -119,14 +119,16 @@ def arguments(dsn: str) -> dict[str, Any]:
             if not said[option].isdigit() or not int(said[option]):
                 raise _refused(option, "it is a whole number of seconds")
             found[option] = int(said[option])
-    context = _tls({name: value for name, value in said.items() if name.startswith("ssl")})
-    return found if context is None else {**found, "ssl": context}
+    tls = {name: value for name, value in said.items() if name.startswith("ssl")}
+    if not tls:
+        return found  # encrypted if the server offers it
+    context = _tls(tls)
+    return {**found, "ssl_disabled": True} if context is None else {**found, "ssl": context}
 
 
 def _tls(said: Mapping[str, str]) -> ssl.SSLContext | None:
     """How a connection is encrypted; None: it is not."""
-    usual = "disabled" if not said else "verify_ca" if "ssl_ca" in said else "required"
-    mode = said.get("ssl_mode", usual).lower()
+    mode = said.get("ssl_mode", "verify_ca" if "ssl_ca" in said else "required").lower()
     if mode not in MODES:
         raise _refused("ssl-mode", f"it is one of {', '.join(MODES)}")
     if mode == "disabled":
@@ -157,10 +159,11 @@ class _Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the 
     """One that knows how long a statement may be, and is not encrypted less than the address says."""
 
     packet_bytes_max = 1 << 30
+    must_be_encrypted = False
 
     def _request_authentication(self) -> None:
         # The driver would go on without TLS, and send the login, if the server, or someone in between, says it has none.
-        if self.ssl and not self.server_capabilities & CLIENT.SSL:
+        if self.must_be_encrypted and not self.server_capabilities & CLIENT.SSL:
             raise pymysql.OperationalError(2026, "the server does not offer TLS, which the address asks for")
         super()._request_authentication()
 
@@ -211,8 +214,10 @@ class MariadbDialect:
         read_s = said.pop("read_timeout", None)
         connection = _Connection(
             **said, autocommit=False, client_flag=CLIENT.FOUND_ROWS, cursorclass=_Cursor,
-            read_timeout=said["connect_timeout"],
+            read_timeout=said["connect_timeout"], defer_connect=True,
         )  # fmt: skip
+        connection.must_be_encrypted = "ssl" in said
+        connection.connect()
         if "unix_socket" not in said:
             connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in KEEPALIVE.items():
