@@ -106,12 +106,12 @@ def arguments(dsn: str) -> dict[str, Any]:
         "connect_timeout": CONNECT_S,
     }
     said: dict[str, str] = {}
-    for name, values in parse_qs(parts.query, keep_blank_values=True).items():
+    for name, texts in parse_qs(parts.query, keep_blank_values=True).items():
         option = name.replace("-", "_").lower()
         option = {"socket": "unix_socket", "sslmode": "ssl_mode"}.get(option, option)
         if option not in OPTIONS:
             raise _refused(name, "it is not known")
-        said[option] = values[-1]
+        said[option] = texts[-1]
     if "unix_socket" in said:
         found["unix_socket"] = said["unix_socket"]
     for option in ("connect_timeout", "read_timeout", "write_timeout"):
