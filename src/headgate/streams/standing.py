@@ -232,7 +232,8 @@ class RequestTables:
                 )
             ]
         kept = RequestTable(context.session, context.log, note.location).rows(KEPT)
-        if kept is None or kept.where(F.col("op") != "lift").isEmpty():
+        is_done = (F.col("state") == "applied") & (F.col("applies_to") == "arrived")
+        if kept is None or kept.where((F.col("op") != "lift") & ~is_done).isEmpty():
             return []
         return [
             Trouble(
