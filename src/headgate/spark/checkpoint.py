@@ -100,12 +100,19 @@ class Checkpoint:
                     path=self.location,
                 )
 
-    def kafka_offsets(self) -> dict[str, dict[int, int]] | None:
-        """Topic → partition → the next offset to read, as of the newest batch that was planned; None before the first."""
-        planned = max(self._batches("offsets"), default=None)
-        data = None if planned is None else self._read(f"offsets/{planned}")
+    def has_begun(self) -> bool:
+        """Whether a batch was planned."""
+        return bool(self._batches("offsets"))
+
+    def kafka_offsets(self) -> dict[str, dict[int, int]]:
+        """Topic → partition → the next offset to read, as of the last batch in the commit log: one that is open is read again.
+
+        Empty before the first commit.
+        """
+        committed = max(self._batches("commits"), default=None)
+        data = None if committed is None else self._read(f"offsets/{committed}")
         if data is None:
-            return None
+            return {}
         said = parsed(data.splitlines()[2])  # `refuse_damage` has looked at it
         return {
             topic: {int(number): int(at) for number, at in partitions.items()} for topic, partitions in said.items()

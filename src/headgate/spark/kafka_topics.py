@@ -45,7 +45,6 @@ class Topics:
                 client.close()
 
     def _look(self, checkpoint: Checkpoint) -> list[str]:
-        planned = checkpoint.kafka_offsets()
         for topic, topic_id in self._ids().items():
             name = f"headgate/topics/{quote(topic, safe='')}"
             known = checkpoint.note(name)
@@ -60,12 +59,12 @@ class Topics:
                 )
         options = {name.lower(): value for name, value in self._source.options.items()}
         said = []
-        if planned is None:
+        if not checkpoint.has_begun():
             start = next((options[name] for name in STARTS if name in options), "earliest")
             if start != "earliest":
                 said.append(f"the stream begins at {start}, and does not read the records before it")
         elif options.get("failondataloss", "true").lower() == "false":
-            for topic, partitions in planned.items():
+            for topic, partitions in checkpoint.kafka_offsets().items():
                 for partition, first in self._firsts(topic, partitions).items():
                     if (gone := first - partitions[partition]) > 0:
                         said.append(
