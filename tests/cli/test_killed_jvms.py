@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -15,9 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import py4j.java_gateway
 import pytest
 
 from headgate.cli.processes import JVM_ENDED, RESTARTS_MAX, Processes
+from headgate.cli.run import _is_not_of_py4j
 from headgate.errors import combined_exit_code
 
 FILE = """\
@@ -140,7 +143,23 @@ def test_a_stream_whose_jvm_was_killed_is_started_again(spark: Any, tmp_path: Pa
     told = [text for text in run.texts() if "started again" in text]
     assert len(told) == 1, run.texts()
     assert re.search(r"JVM ended.*started again \(1 of 5\)", told[0])
-    assert "Traceback" not in run.errors()
+    assert "Exception while sending command" not in run.errors()
+
+
+def test_what_py4j_logs_of_a_connection_that_broke_is_left_out() -> None:
+    """It logs its stack under no name; what others log so is shown."""
+    shown: list[str] = []
+    root, handler = logging.getLogger(), logging.Handler()
+    handler.emit = lambda record: shown.append(record.getMessage())  # type: ignore[method-assign]
+    root.addHandler(handler)
+    root.addFilter(_is_not_of_py4j)
+    try:
+        for place, text in ((py4j.java_gateway.__file__, "broken"), (__file__, "mine")):
+            exec(compile(f"import logging; logging.error({text!r})", place, "exec"), {})
+    finally:
+        root.removeFilter(_is_not_of_py4j)
+        root.removeHandler(handler)
+    assert shown == ["mine"]
 
 
 def ends(*scripts: str) -> tuple[list[int], list[str]]:

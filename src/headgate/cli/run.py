@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import uuid
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -181,7 +182,9 @@ def _here(
     from headgate.pipelines import Pace, PipelineRun
 
     _fetch_jars(pipeline)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it meets, the run ends with
+    # What py4j meets, the run ends with, and tells; some of it is logged under its name, some under none.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_of_py4j)
     run = PipelineRun(pipeline, names, among=among, idle_run=idle_run, new_checkpoints=new, watchers=[printer])
     signals: list[int] = []
 
@@ -206,6 +209,10 @@ def _here(
     if signal.SIGINT in signals:
         raise KeyboardInterrupt
     return [{"format": FORMAT, "event": "RunReport", **dataclasses.asdict(report)} for report in reports.values()]
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 def _stop_at_end_of_input(stop: Any) -> None:
