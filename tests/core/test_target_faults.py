@@ -66,6 +66,7 @@ def test_a_number_that_a_trigger_gives_is_a_rows_fault() -> None:
     for code in (-15536, 30001, 1213, 1064, 2006):
         assert of_mariadb(code, "45000").fault is Fault.VIOLATION
         assert of_mariadb(code, "99ABC").fault is Fault.VIOLATION
+    assert of_mariadb(30001, None).fault is of_mariadb(-15536, None).fault is Fault.VIOLATION
     assert of_mariadb(30001, "22003").fault is Fault.VIOLATION
     assert of_mariadb(30001, "40001").fault is Fault.AGAIN
 

@@ -103,6 +103,8 @@ def of_mariadb(code: int, sqlstate: str | None) -> Told:
     """What an error number of MariaDB or MySQL means, with the SQLSTATE if the driver says it."""
     if sqlstate is not None and sqlstate[:2] not in MARIADB_OWN:
         return VIOLATION  # whatever number a trigger has given it
+    if sqlstate is None and not 0 <= code < 10_000:
+        return VIOLATION  # a number that no server has, and an older driver, which does not say the state
     return MARIADB.get(code) or _MARIADB_CLASSES.get((sqlstate or "")[:2], OTHER)
 
 
