@@ -157,7 +157,7 @@ class _Log:
         while self.ahead or self._fill():
             row = self.ahead[0][1]
             if isinstance(row, RowChanged):
-                if not self._drops(row, self.ahead[0][0]):
+                if not self.drops(row, self.ahead[0][0]):
                     return row
             self.ahead.popleft()
         return None
@@ -190,18 +190,20 @@ class _Log:
             own.digests = [*own.digests[1 - OWN_MAX :], row.at.digest]
         if row.at.origin in self.again:
             self.again[row.at.origin].in_gtid = 0
+            self.again[row.at.origin].met.clear()
 
     def moved(self, offset: int) -> None:
         """The message there is delivered, and what lies before it."""
-        self.offset, self.text = offset + 1, ""
+        # What lies before it and waits is met again after a restart, and this with it.
+        self.offset, self.text = min([offset + 1, *(one for one, _ in list(self.ahead)[:1])]), ""
         self.is_behind = any(one.digests for one in self.again.values())
 
     def finds(self, tx: str) -> str | None:
         """Whether a change of the transaction is further on, `old` or `new`; None: as far as is known there is none."""
         n = 0
-        while n < AHEAD_MAX and (n < len(self.ahead) or self._fill()):
+        while n < AHEAD_MAX and self.reads(n):
             offset, row = self.ahead[n]
-            if isinstance(row, RowChanged) and self._drops(row, offset):
+            if isinstance(row, RowChanged) and self.drops(row, offset):
                 del self.ahead[n]
                 if row.tx == tx:
                     return "old"
@@ -213,8 +215,13 @@ class _Log:
 
     def moved_on(self) -> None:
         """All that was read is delivered, or was before."""
-        if self.next > self.offset and not self.ahead:
+        is_settled = all(one.is_over for one in self.again.values())  # else it is not known how far they were met
+        if self.next > self.offset and not self.ahead and is_settled:
             self.offset, self.text, self.is_behind = self.next, "", False
+
+    def reads(self, n: int) -> bool:
+        """Whether there are more than `n` changes that are not delivered."""
+        return n < len(self.ahead) or self._fill()
 
     def _fill(self) -> bool:
         """Reads on to the next message that says something."""
@@ -228,7 +235,7 @@ class _Log:
                 self.offset, self.text = message.offset + 1, ""
         return False
 
-    def _drops(self, row: RowChanged, offset: int) -> bool:
+    def drops(self, row: RowChanged, offset: int) -> bool:
         """Whether it was delivered before, and is skipped; it is met again if nothing is delivered behind it."""
         (seen, own), pass_, at = self.seen(row), self.pass_, row.at
         again = self.again.get(at.origin)
@@ -582,9 +589,8 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         if end.id in pass_.done:  # it was sent again
             last.pop()
             continue
-        before = [(log.offset, log.is_behind) for log in logs]
-        rows, is_all_known = _of_transaction(logs, end.id)
-        found = {row.total_order or 0: row.collection for _, row in rows if row.tx is not None}
+        rows = _of_transaction(logs, end.id)
+        found = {row.total_order or 0: row.collection for _, _, row in rows if row.tx is not None}
         for log in logs:
             found.update(log.old.get(end.id, {}))
         counts = dict.fromkeys([*end.counts, *found.values()], 0)
@@ -595,7 +601,7 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         missing = {name: n for name, n in missing.items() if n}
         if missing and not rows and any(log.finds(end.id) == "old" for log in logs):
             missing = {}  # all of it was delivered, and sent again behind a part of a later one
-        if any(n < 0 for n in missing.values()) or (missing and is_all_known):
+        if any(n < 0 for n in missing.values()) or (missing and _has_ended(logs, rows)):
             raise Corrupt(
                 "a transaction does not have as many changes as its end says; nothing of it was written",
                 advice=f"The topics of its tables must be named PREFIX.SCHEMA.TABLE, and hold all its changes. {ANEW}",
@@ -603,21 +609,20 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
                 found=len(found), tables=", ".join(missing), **pass_.logs.where(last.name, last.ahead[0][0]),
             )  # fmt: skip
         if missing:
-            for log, (offset, is_behind) in zip(logs, before, strict=True):
-                log.offset, log.is_behind, log.text = offset, is_behind, ""  # its rows are not delivered
             lacks = ", ".join(f"{n} of {name}" for name, n in missing.items())
             pass_.waits_for = f"changes of transaction {end.id}: {lacks}"
             return
         # Not before all are found: in pieces of one log, what comes later in a piece may lie before what was taken.
-        for log, row in sorted(rows, key=lambda one: (one[1].order or (), one[1].total_order or 0)):
+        for log, _, row in sorted(rows, key=lambda one: (one[2].order or (), one[2].total_order or 0)):
             log.take(row)
-            log.text = ""
+        for log, offset, _ in rows:
+            log.moved(offset)
         last.pop()
         pass_.finish(end.id, left_out)
         for log in logs:
             log.old.pop(end.id, None)  # what was met again on the way to it has served
         if rows:
-            yield _in_order([row for _, row in rows])
+            yield _in_order([row for _, _, row in rows])
 
 
 def _alone(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
@@ -641,23 +646,36 @@ def _alone(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
         yield (row,)
 
 
-def _of_transaction(logs: Sequence[_Log], id: str) -> tuple[list[tuple[_Log, RowChanged]], bool]:
-    """Its changes at the heads of the logs, taken off; and whether each log has others behind them."""
-    rows: list[tuple[_Log, RowChanged]] = []
+def _of_transaction(logs: Sequence[_Log], id: str) -> list[tuple[_Log, int, RowChanged]]:
+    """Its changes with their offsets, taken off the logs, as far as they are known."""
+    rows: list[tuple[_Log, int, RowChanged]] = []
     seen: set[int] = set()
-    is_all_known = True
+    origins: set[str] = set()
     for log in logs:
-        while (row := log.row()) is not None and row.tx in (id, None):
-            offset, _ = log.ahead.popleft()
-            if row.total_order is not None and row.total_order in seen:
-                log.is_behind = True
-                continue
-            log.moved(offset)
-            rows.append((log, row))
-            if row.total_order is not None:
-                seen.add(row.total_order)
-        is_all_known &= row is not None
-    return rows, is_all_known
+        n = 0
+        while n < AHEAD_MAX and log.reads(n):
+            offset, row = log.ahead[n]
+            if not isinstance(row, RowChanged) or log.drops(row, offset):
+                del log.ahead[n]
+            elif row.tx == id or (row.tx is None and n == 0):
+                del log.ahead[n]
+                log.is_behind = True  # until it is delivered
+                if row.total_order is None or row.total_order not in seen:
+                    rows.append((log, offset, row))
+                if row.total_order is not None:
+                    seen.add(row.total_order)
+                    origins.add(row.at.origin)
+            elif row.at.origin in origins:
+                break  # a source sends one transaction after another; those of others lie between
+            else:
+                n += 1
+    return rows
+
+
+def _has_ended(logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]]) -> bool:
+    """Whether no log can have more changes of a transaction: each has later ones of its source."""
+    origins = {row.at.origin for _, _, row in rows}
+    return all(any(isinstance(row, RowChanged) and row.at.origin in origins for _, row in log.ahead) for log in logs)
 
 
 def _in_order(rows: Sequence[RowChanged]) -> list[RowChanged]:

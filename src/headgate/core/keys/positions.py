@@ -165,6 +165,9 @@ class Again:
     """Of the first."""
     count: int = 0
     in_gtid: int = 0
+    """So many of them, the last, are of the last transaction that was delivered."""
+    met: set[str] = field(default_factory=set)
+    """Their digests."""
     is_known: bool = False
     """One of them is known to be so: then all are, because a source repeats its log in order."""
     is_over: bool = True
@@ -177,7 +180,16 @@ class Again:
         if self.is_over:
             self.offset, self.count, self.in_gtid, self.is_known = offset, 0, 0, False
             self.digests.clear()
-        self.in_gtid += at.gtid is not None and at.gtid == seen.gtid
+            self.met.clear()
+        if at.gtid is None or at.gtid != seen.gtid or at.digest in self.met:  # it goes back once more
+            self.in_gtid = 0
+            self.met.clear()
+        if at.gtid is not None and at.gtid == seen.gtid:
+            self.in_gtid += 1
+            self.met.add(at.digest)
+        if is_last:
+            self.in_gtid = 0
+            self.met.clear()
         self.count, self.is_over = self.count + 1, is_last
         self.is_known |= is_known
         if self.is_known:
@@ -206,12 +218,16 @@ def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, boo
     if at.order is None or seen.order is None:
         return False, False
     is_met = at.digest in seen.digests or at.digest in own.digests or at.digest in seen.here
+    if at.gtid is not None and own is not seen and _has(seen.gtids.get(at.gtid[0], ()), at.gtid[1]):
+        # Other changes of the transaction may be in other pieces: that one was delivered says nothing of this one.
+        is_next = at.gtid == seen.gtid and at.order >= seen.order and again.is_over
+        return is_met or not is_next, is_met
     if at.gtid is not None and at.gtid == seen.gtid:
         if is_met:
             return True, True
         if at.order < seen.order or at.order[0] != seen.order[0] or not again.is_over:
             # Sent again from the beginning of the transaction, perhaps by another server, where its position is another.
-            is_again = again.in_gtid < seen.in_gtid
+            is_again = again.in_gtid < seen.in_gtid or at.digest in again.met
             return is_again, is_again
         return False, False
     if at.gtid is not None and seen.gtids:
@@ -219,7 +235,9 @@ def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, boo
     if at.order > seen.order:
         return False, False
     if at.order == seen.order:
-        if at.total_order is not None and at.tx == seen.tx:
+        if (
+            at.total_order is not None and at.tx == seen.tx and own is seen
+        ):  # else its neighbours may be in other pieces
             return at.total_order <= seen.total_order, True
         return is_met or not again.is_over, is_met
     if not is_met:
