@@ -17,7 +17,7 @@ from headgate.core.keys.difference import Difference
 from headgate.core.keys.envelope import Reading
 from headgate.core.keys.fold import Key, NetRow, canonical
 from headgate.core.keys.letters import KeptRow, corrected
-from headgate.core.keys.values import Placeholders
+from headgate.core.keys.values import Placeholders, bare
 from headgate.core.spec import (
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -540,7 +540,11 @@ class Keeper:
                         name: int(one[0]) for name, one in json.loads(progress.place or "{}").get("logs", {}).items()
                     }
                     changes, metadata = self._messages()
-                    add_envelopes(records, changes, metadata, tables=spec.tables, ends=ends)
+                    assert isinstance(spec.source, EnvelopeFilesSource | EnvelopeTopicsSource)
+                    add_envelopes(
+                        records, changes, metadata, tables=spec.tables, ends=ends, placeholder=spec.source.placeholder,
+                        mark=None if spec.source.bytes_as is None else bare(spec.source.bytes_as),
+                    )  # fmt: skip
                 yield records
 
         return read

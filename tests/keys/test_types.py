@@ -25,6 +25,7 @@ from headgate.syncs.run import AppliedBatch, SyncSettings, run
 from headgate.targets import postgres_values
 from headgate.targets.encode import encoded, geometry_of
 from headgate.testing.databases import Database, fresh_sqlite
+from tests.cli.command import headgate as command
 from tests.keys.rooms import KINDS, c, changes_of, d, fresh, sync, u
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -383,3 +384,31 @@ def test_sqlite_keeps_what_its_affinities_keep(tmp_path: Path) -> None:
         database.execute(f"CREATE TABLE t (id INTEGER PRIMARY KEY, x {type_})")
         deliver(database, tmp_path / type_, message(value, schema))
         assert sqlite3.connect(database.dsn.removeprefix("sqlite:")).execute("SELECT x FROM t").fetchall() == [(found,)]
+
+
+def test_verify_calls_nothing_different_that_arrived_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times, bytes without a schema, placeholders of bytes and texts, numbers as they are written."""
+    moments = ("Date", 20_000), ("MicroTimestamp", 1_700_000_000_123_456), ("MicroTime", 36_000_000_000)
+    sent = [
+        message(value, field("int64", f"io.debezium.time.{name}"), id=n, lsn=n)
+        for n, (name, value) in enumerate(moments, 1)
+    ]
+    sent += [
+        message("2026-01-01T00:00:00Z", field("string", "io.debezium.time.ZonedTimestamp"), id=4, lsn=4),
+        message("x", None, id=5, lsn=5), message("__not_sent", None, op="u", id=5, lsn=6),
+    ]  # fmt: skip
+    blob = {**message("AP9hYg==", None, lsn=7)}
+    blob["source"] = {**blob["source"], "table": "b"}
+    database = fresh_sqlite(tmp_path)
+    database.execute(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, x TEXT)", "CREATE TABLE b (id INTEGER PRIMARY KEY, x BLOB)"
+    )
+    (tmp_path / "m.json").write_text("".join(json.dumps(one) + "\n" for one in [*sent, blob]))
+    keys = "format: debezium, bytes: base64, placeholder: __not_sent"
+    (tmp_path / "headgate.yml").write_text(
+        f"name: n\nsync:\n  s:\n    from: {{files: m.json, {keys}}}\n    to: '{database.dsn}'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert command("sync", "run", "--until-idle").code == 0
+    shown = command("sync", "verify")
+    assert (shown.code, "no difference" in shown.out) == (0, True), shown.out

@@ -6,6 +6,7 @@ import ast
 import json
 import random
 import sqlite3
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -309,8 +310,14 @@ def test_actions_are_replayed_as_a_database_takes_them(tmp_path: Path) -> None:
             {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}},
             Decimal("1.50"),
         ),
-        (20454, {"type": "int32", "name": "io.debezium.time.Date"}, "2026-01-01"),
-        (1767225600500, {"type": "int64", "name": "io.debezium.time.Timestamp"}, "2026-01-01 00:00:00.500000"),
+        (20454, {"type": "int32", "name": "io.debezium.time.Date"}, date(2026, 1, 1)),
+        (
+            1767225600500,
+            {"type": "int64", "name": "io.debezium.time.Timestamp"},
+            datetime(2026, 1, 1, 0, 0, 0, 500_000),
+        ),
+        ("infinity", {"type": "string", "name": "io.debezium.time.ZonedTimestamp"}, UNREADABLE),
+        (317346336000000000, {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}, UNREADABLE),
         (120_000, {"type": "int64", "name": "io.debezium.time.MicroTime"}, "00:00:00.120000"),
         ("AP8=", {"type": "bytes"}, b"\x00\xff"),
         (93784500000, {"type": "int64", "name": "io.debezium.time.MicroDuration"}, UNREADABLE),

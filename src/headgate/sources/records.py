@@ -10,9 +10,10 @@ import base64
 import hashlib
 import json
 import pickle
+import re
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +24,9 @@ from headgate.errors import Corrupt
 from headgate.sources.files import paths_of
 from headgate.sources.lines import lines
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1)
+FRACTION = re.compile(r"\.\d{7,}")
+"""Of a second, with more digits than are compared."""
 UNREADABLE = object()
 """In place of a value whose type is not known here."""
 
@@ -49,6 +52,10 @@ class Records:
         """How many belong to transactions whose end has not come."""
         self.tables: dict[str, dict[str, None]] = {}
         """Target table → the source's tables whose records are for it."""
+        self.unsent: set[str] = set()
+        """What stands in place of a value that was not sent."""
+        self.mark: Callable[[Any], Any] | None = None
+        """Says of a value of an envelope without a schema that it may stand for bytes."""
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-verify-")
         self._file = sqlite3.connect(Path(self._folder.name) / "records.db", isolation_level=None)
         for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
@@ -145,6 +152,8 @@ def add_envelopes(
     *,
     tables: Mapping[str, str],
     ends: Mapping[str, int],
+    placeholder: str = "__debezium_unavailable_value",
+    mark: Callable[[Any], Any] | None = None,
 ) -> None:
     """Records of Debezium's envelopes.
 
@@ -154,7 +163,12 @@ def add_envelopes(
         metadata: Of the log of transactions, if there is one: only transactions that have ended are taken.
         tables: Source table, with or without its schema → target table.
         ends: Log → the offset at which the target's position ends.
+        placeholder: In place of a value that was not sent, as a text or as bytes.
+        mark: Says of a value without a schema how bytes are written, for the target to read it; None: not said.
     """
+    data = placeholder.encode()
+    records.unsent = {placeholder, base64.b64encode(data).decode(), data.hex(), f'{{"{placeholder}":"{placeholder}"}}'}
+    records.mark = mark
     ended = None if metadata is None else {_ended(one) for one in metadata}
     for message in messages:
         payload, schema = _payload(message.value)
@@ -230,11 +244,16 @@ def _image(image: Any, types: Mapping[str, Mapping[str, Any]], table: str, found
         return None
     row: dict[str, Any] = {}
     for name, value in image.items():
-        read = decoded(value, types.get(name))
+        if isinstance(value, str) and value in found.unsent:
+            continue
+        try:
+            read = decoded(value, types.get(name))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            read = UNREADABLE
         if read is UNREADABLE:
             found.left_out.setdefault(table, set()).add(name)
-        elif read != "__debezium_unavailable_value":
-            row[name] = read
+        else:
+            row[name] = read if types or found.mark is None else found.mark(read)
     return row
 
 
@@ -250,10 +269,14 @@ def decoded(value: Any, schema: Mapping[str, Any] | None) -> Any:
     if short == "VariableScaleDecimal":
         return _decimal(value["value"], int(value["scale"]))
     if name in ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date"):
-        return _moment(timedelta(days=value), "%Y-%m-%d")
+        day = _moment(timedelta(days=value))
+        return day.date() if isinstance(day, datetime) else day
     per_second = {"Timestamp": 10**3, "MicroTimestamp": 10**6, "NanoTimestamp": 10**9}.get(short)
     if per_second and isinstance(value, int):
-        return _moment(timedelta(microseconds=value * 10**6 // per_second), "%Y-%m-%d %H:%M:%S.%f")
+        is_exact = value * 10**6 % per_second == 0
+        return _moment(timedelta(microseconds=value * 10**6 // per_second)) if is_exact else UNREADABLE
+    if short == "ZonedTimestamp":
+        return _zoned(value)
     if name.startswith(("io.debezium.time.", "org.apache.kafka.connect.data.Time")) and isinstance(value, int):
         unit = {"Time": 10**3, "MicroTime": 1, "NanoTime": 0}.get(short)
         if short == "Year":
@@ -262,7 +285,8 @@ def decoded(value: Any, schema: Mapping[str, Any] | None) -> Any:
             return UNREADABLE
         micros = value * unit if unit else value // 1000
         hours, rest = divmod(micros, 3_600_000_000)
-        return f"{hours:02}:{rest // 60_000_000:02}:{rest // 1_000_000 % 60:02}.{rest % 1_000_000:06}"
+        fraction = f".{rest % 1_000_000:06}" if rest % 1_000_000 else ""
+        return f"{hours:02}:{rest // 60_000_000:02}:{rest // 1_000_000 % 60:02}{fraction}"
     if kind == "bytes":
         return base64.b64decode(value) if not name and isinstance(value, str) else UNREADABLE
     if kind in ("struct", "array", "map") or name.startswith("io.debezium.data.geometry"):
@@ -274,16 +298,23 @@ def _decimal(text: str, scale: int) -> Decimal:
     return Decimal(int.from_bytes(base64.b64decode(text), "big", signed=True)).scaleb(-scale)
 
 
-def _moment(since: timedelta, form: str) -> Any:
+def _moment(since: timedelta) -> Any:
     try:
-        moment = EPOCH + since
+        return EPOCH + since
     except OverflowError:
         return UNREADABLE
-    return moment.strftime(form) if moment.year >= 1000 else UNREADABLE
+
+
+def _zoned(text: Any) -> Any:
+    try:
+        moment = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return UNREADABLE
+    return UNREADABLE if FRACTION.search(text) else moment
 
 
 def _json(text: str | bytes) -> Any:
     def exact(number: str) -> float | Decimal:
-        return float(number) if Decimal(number) == Decimal(repr(float(number))) else Decimal(number)
+        return float(number) if repr(float(number)) == number else Decimal(number)
 
     return json.loads(text, parse_float=exact)
