@@ -164,7 +164,9 @@ class Connections:
 
 def _unavailable(error: BaseException, told: Told, what: str, tries: int | None = None) -> Unavailable:
     """The error of a fault that may pass."""
-    usual = "others were in the way" if told.fault is Fault.AGAIN else "the target database does not answer"
+    usual = "the target database does not answer"
+    if told.fault is Fault.AGAIN:
+        usual = "others were in the way" if tries is None else "the target did not let the batch in"
     return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
 
 
