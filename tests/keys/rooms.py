@@ -122,6 +122,7 @@ def sync(
 ) -> list[AppliedBatch]:
     """Carries the changes over with a target of its own."""
     target = database.target(**(target_settings or {}))
+    settings = {"ddl": "apply", "tables": frozenset(change.table for change in changes), **settings}
     try:
         return list(run(Changes(changes), target, stream=stream, settings=SyncSettings(**settings)))
     finally:
