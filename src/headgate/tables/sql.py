@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -43,6 +44,8 @@ VIEW_OF_FRAME = "_pyspark_"
 """So begin the names that PySpark gives to data frames in SQL text."""
 PURGE = "PURGE"
 """Of the ways to reorganize a table the one that only moves rows."""
+PADS = "its table has a CHAR column, whose values Spark pads where they are compared in SQL, and only there"
+CHAR = re.compile(r'__CHAR_VARCHAR_TYPE_STRING":"[^"]*\bchar\(')
 NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
 
 
@@ -152,6 +155,8 @@ def _said(
         is_whole = False
     if not is_whole:
         return Dml(operation=operation, obstacles=(NO_ROW_OF_ITS_OWN,), **common)
+    if operation is not Operation.OPTIMIZE and _has_char(jvm, target.location):
+        return Dml(operation=operation, obstacles=(PADS,), **common)
     parts = _Parts(jvm, spark, plan)
     match operation:
         case Operation.DELETE:
@@ -272,6 +277,11 @@ class _Parts:
     def frame(self, plan: Any) -> DataFrame:
         with self.jvm.active():
             return self.jvm.frame(getattr(self.jvm.root, DATASET).ofRows(self.jvm.jsession, plan))
+
+
+def _has_char(jvm: Jvm, table: TableLocation) -> bool:
+    """Whether a table has a CHAR column, of its own or within another type."""
+    return CHAR.search(str(jvm.delta_log(table).unsafeVolatileSnapshot().schema().json())) is not None
 
 
 def _quoted(name: str) -> str:
