@@ -237,13 +237,14 @@ def _image(
 def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
     """The rows of a transaction, with a change of a key that was sent in two as one.
 
-    Only where the new row lacks values: a row that is really new never does, so that the old one is what was sent before it.
+    Where the new row lacks values, as a row that is really new never does; and in PostgreSQL, where one record has one position:
+    taken for a deleted row, it would let foreign keys act.
     """
     found: list[RowChanged] = []
     for row in rows:
         old = found[-1] if found else None
         if (
-            row.op == "c" and row.is_partial and old is not None and old.op == "d"
+            row.op == "c" and (row.is_partial or row.at.origin.startswith("postgresql/")) and old is not None and old.op == "d"
             and (old.collection, old.order) == (row.collection, row.order)
             and old.total_order is not None and old.total_order + 1 == row.total_order
         ):  # fmt: skip
