@@ -178,7 +178,9 @@ class TableFeed:
             many = ManyFrameRows.of(frame, is_whole=is_whole)
         except (PySparkException, *JVM_ERRORS) as error:
             raise self._error(str(error), version, version) from error
-        return Change(seq=version, tx=str(version), table=self.table, op="many", many=many, place=here)
+        return Change(
+            seq=version, tx=str(version), table=self.table, op="many", many=many, shows_actions=True, place=here
+        )
 
     def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
         """The rows, with Spark's errors as ours."""
@@ -206,7 +208,7 @@ class TableFeed:
 
     def _row(self, op: Literal["c", "d"], row: Any, seq: int) -> Change:
         before, after = (row, None) if op == "d" else (None, row)
-        return Change(seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after)
+        return Change(seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after, shows_actions=True)
 
     def _mark(self, seq: int, place: str) -> Change:
         return Change(seq=seq, tx=None, table=self.table, op="mark", place=place)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from headgate.core.keys import envelope, places
 from headgate.core.keys.change import Change
 from headgate.core.keys.envelope import RowChanged, TransactionEnded
-from headgate.core.keys.positions import Again, Order, Seen, WentBack, is_old
+from headgate.core.keys.positions import SHOW_ACTIONS, Again, Order, Seen, WentBack, is_old
 from headgate.core.keys.routes import Routes
 from headgate.errors import Corrupt, HeadgateError
 from headgate.sources.lines import TooLong, record
@@ -434,6 +434,7 @@ class DebeziumChanges:
                         Change(
                             seq=after, tx=_tx(row) if len(changes) > 1 else None, table=table, op=row.op,
                             before=row.before, after=row.after, is_partial=row.is_partial, is_snapshot=row.is_snapshot,
+                            shows_actions=row.at.origin.startswith(SHOW_ACTIONS),
                             place=text if len(held) + 1 == len(changes) else None,
                         )
                     )  # fmt: skip

@@ -56,6 +56,8 @@ class Records:
         """What stands in place of a value that was not sent."""
         self.mark: Callable[[Any], Any] | None = None
         """Says of a value of an envelope without a schema that it may stand for bytes."""
+        self.shows_actions = False
+        """Whether the source logs what actions of foreign keys did."""
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-verify-")
         self._file = sqlite3.connect(Path(self._folder.name) / "records.db", isolation_level=None)
         for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
@@ -184,6 +186,7 @@ def add_envelopes(
             server, order, tx, transaction.get("total_order"), payload.get("op"), message.value
         ):
             continue  # sent again
+        records.shows_actions |= source.get("connector") in ("postgresql", "sqlserver", "oracle", "db2", "informix")
         collection, bare = _collection(source), str(source.get("table") or "")
         full = f"{source.get('db')}.{collection}"
         name = next((tables[one] for one in (full, collection, bare, f"*.{bare}") if one in tables), bare)

@@ -13,6 +13,7 @@ import pickle
 import sqlite3
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
@@ -27,9 +28,14 @@ GROUP_MAX = 100_000
 class Replay:
     """Rows by table and key. Use as a context manager."""
 
-    def __init__(self, tables: Mapping[str, TableSchema]) -> None:
-        """Takes records of these target tables, which have a key."""
-        self._tables = dict(tables)
+    def __init__(self, tables: Mapping[str, TableSchema], *, has_actions: bool = True) -> None:
+        """Takes records of these target tables, which have a key.
+
+        Args:
+            tables: By name.
+            has_actions: Actions of foreign keys change rows, as they did at a source that does not log what they do.
+        """
+        self._tables = {name: one if has_actions else replace(one, foreign_keys=()) for name, one in tables.items()}
         self.troubles: dict[str, str] = {}
         """Table → why its rows could not be found."""
         self.left_out: dict[str, set[str]] = {}

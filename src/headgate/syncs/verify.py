@@ -147,6 +147,11 @@ class ReadRecords(Protocol):
     """A source's records as they were read without the sync's reader."""
 
     @property
+    def shows_actions(self) -> bool:
+        """Whether the source says what actions of foreign keys did."""
+        ...
+
+    @property
     def left_out(self) -> Mapping[str, set[str]]:
         """Target table → columns whose values could not be read."""
         ...
@@ -208,7 +213,7 @@ def verify(
             is_all = bool(records.beyond) and not has_more(progress)
             # Tables that only the actions of foreign keys touch are named, too.
             tables, names = _met(target, [*records.tables])
-            with Replay(tables) as replay:
+            with Replay(tables, has_actions=not records.shows_actions) as replay:
                 replay.take(records.in_order(with_beyond=is_all))
                 compared = tuple(
                     _of_table(name, tables, replay, records, comparison, listed_max, target, found) for name in names
@@ -283,6 +288,11 @@ class _Plain:
     progress: Progress
     beyond: int = 0
     unfinished: int = 0
+
+    @property
+    def shows_actions(self) -> bool:
+        """Whether the source says what actions of foreign keys did, or its rows themselves."""
+        return isinstance(self.source, KnowsItsRows)
 
     @property
     def left_out(self) -> Mapping[str, set[str]]:

@@ -4,8 +4,8 @@ MySQL and MariaDB do not log what ON DELETE and ON UPDATE change. A target that 
 as its source. A fold to net effects does not: a parent that is deleted and inserted again in one batch is an update there.
 So the changes that the actions make are found before the fold, and folded with the others.
 
-The actions are those of the target's catalogue: the source is taken to have the same ones. Where a source logs what its
-actions do, the same change is found twice, and the second one changes nothing.
+The actions are those of the target's catalogue: the source is taken to have the same ones. Where a change comes from a source
+that logs what its actions do (PostgreSQL, SQL Server, Oracle, Db2), or that has none (a Delta table), nothing is added to it.
 
 Rules for editors: what an event says of a row wins over what an action would do to it. Which rows of the target refer to a
 value is asked there, with its own equality.
@@ -49,6 +49,8 @@ def may_act(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> boo
 
 def _follows(key: ForeignKey, change: Change, parent: TableSchema) -> bool:
     """Whether the action of a foreign key may follow a change of its parent."""
+    if change.shows_actions:
+        return False
     if change.op == "d":
         return key.on_delete is not None
     if key.on_update is None:

@@ -80,6 +80,8 @@ class Change:
     """The rows of a `many`, which is a transaction of its own."""
     is_snapshot: bool = False
     """A snapshot of the source read the row. Its rows are of one state, whatever order they come in."""
+    shows_actions: bool = False
+    """Its source says what actions of foreign keys did, or has none: nothing is to be added to it."""
     place: str | None = None
     """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
 

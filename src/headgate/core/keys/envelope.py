@@ -234,19 +234,23 @@ def _image(
     return image
 
 
+ONE_KIND = ("postgresql/", "mysql/", "mariadb/")
+"""Logs whose position names one record of the log, or one event of rows: a deletion and an insertion there are an update."""
+
+
 def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
     """The rows of a transaction, with a change of a key that was sent in two as one.
 
-    Where the new row lacks values, as a row that is really new never does; and in PostgreSQL, where one record has one position:
-    taken for a deleted row, it would let foreign keys act.
+    Where the new row lacks values, as a row that is really new never does; and in logs in which one position holds one kind of
+    change: taken for a deleted row, it would let foreign keys act.
     """
     found: list[RowChanged] = []
     for row in rows:
         old = found[-1] if found else None
         if (
-            row.op == "c" and (row.is_partial or row.at.origin.startswith("postgresql/")) and old is not None and old.op == "d"
-            and (old.collection, old.order) == (row.collection, row.order)
-            and old.total_order is not None and old.total_order + 1 == row.total_order
+            row.op == "c" and (row.is_partial or row.at.origin.startswith(ONE_KIND)) and old is not None and old.op == "d"
+            and row.order is not None and (old.collection, old.order) == (row.collection, row.order)
+            and (row.total_order is None if old.total_order is None else old.total_order + 1 == row.total_order)
         ):  # fmt: skip
             found[-1] = replace(row, op="u", before=old.before)
         else:

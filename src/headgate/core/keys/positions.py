@@ -25,6 +25,10 @@ PLACE = (
 )  # fmt: skip
 
 
+SHOW_ACTIONS = ("postgresql/", "sqlserver/", "oracle/", "db2/", "informix/")
+"""Origins whose logs hold what actions of foreign keys did. Those of MySQL and MariaDB do not."""
+
+
 class WentBack(ValueError):
     """A change lies before what was delivered, and was never delivered."""
 
