@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from headgate.core.keys.actions import may_act
+from headgate.core.keys.change import Change
+from headgate.core.keys.schema import ForeignKey, TableSchema
+from headgate.sources.debezium import DebeziumChanges
+from headgate.sources.debezium_files import EnvelopeFiles
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.keys.serially import check_serially
 
 every = pytest.mark.parametrize("kind", KINDS)
 Request = pytest.FixtureRequest
+FIRM_KEY = ForeignKey(table="staff", columns=("firm_id",), parent="firm", parent_columns=("id",), on_delete="CASCADE")
 KEYS = {"firm": ["id"], "staff": ["id"], "badge": ["id"]}
 
 
@@ -256,3 +264,36 @@ def test_a_part_of_a_row_needs_no_defaults(kind: str, request: Request) -> None:
         c(2, {"id": 2, "name": "Ben", "city": None}, "p"),
     ]
     check_serially(kind, request, ddl, steps, {"p": ["id"]})
+
+
+@pytest.mark.parametrize("connector", ["postgresql", "sqlserver", "oracle", "mysql", "mariadb"])
+def test_a_log_that_shows_what_actions_did_is_enough(connector: str, tmp_path: Path) -> None:
+    """MySQL and MariaDB do not log what their actions change; the others do, and nothing is to be added."""
+    at = {
+        "postgresql": {"lsn": 10},
+        "sqlserver": {"commit_lsn": "00:01", "change_lsn": "00:02"},
+        "oracle": {"commit_scn": "9"},
+    }
+    source = {"connector": connector, "name": "s", "db": "d", "table": "firm", "ts_ms": 1}
+    source |= at.get(connector, {"file": "b.1", "pos": 10, "row": 0})
+    (tmp_path / "1.json").write_text(
+        json.dumps({"op": "d", "before": firm(1, "aa"), "after": None, "source": source}) + "\n"
+    )
+    logs = EnvelopeFiles(files=str(tmp_path), transactions=None)
+    told = [
+        change for group in DebeziumChanges(logs=logs).transactions(-1, None) for change in group if change.op == "d"
+    ]
+    assert [change.shows_actions for change in told] == [connector not in ("mysql", "mariadb")]
+
+
+def test_an_update_that_a_delta_table_tells_as_two_rows_deletes_no_children() -> None:
+    """The feed tells each UPDATE as a row that went and a row that came; the table itself has no foreign keys."""
+    parent = TableSchema(name="firm", columns=(), identity=("id",), acting=(FIRM_KEY,))
+    child = TableSchema(name="staff", columns=(), identity=("id",), foreign_keys=(FIRM_KEY,))
+    tables = {"firm": parent, "staff": child}
+    for shows in (True, False):
+        changes = [
+            Change(seq=1, tx="1", table="firm", op="d", before=firm(1, "aa"), shows_actions=shows),
+            Change(seq=1, tx="1", table="firm", op="c", after=firm(1, "new"), shows_actions=shows),
+        ]
+        assert may_act(changes, tables) is not shows
