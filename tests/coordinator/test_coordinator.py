@@ -249,7 +249,8 @@ def test_an_unclean_end_puts_the_id_in_doubt_until_the_next_entry_commit() -> No
     assert record is not None
     assert record.doubts(T) == {query_token("q")}
     assert record.job(JobName("A")).lost == (turn.epoch, 0)
-    assert (bench.rows()[-1].outcome, bench.rows()[-1].reason) == ("failed", "cut off")
+    # The text of an error that is not ours may repeat values; its type does not.
+    assert (bench.rows()[-1].outcome, bench.rows()[-1].reason) == ("failed", "RuntimeError")
     after = take(bench.job("B", jvm=2), "r", 0)
     record = first.record()
     assert record is not None
