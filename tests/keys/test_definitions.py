@@ -80,7 +80,7 @@ def test_statements_need_the_syncs_leave(kind: str, request: pytest.FixtureReque
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     add = "ALTER TABLE {} ADD COLUMN x int"
     for change, settings, words in (
-        (ddl(add.format("t")), {}, "does not execute any"),
+        (ddl(add.format("t")), {"ddl": "stop"}, "does not execute any"),
         (ddl(add.format("other"), "other"), {"ddl": "apply", "tables": frozenset({"t"})}, "does not name"),
         (ddl(add.format("other")), {"ddl": "apply"}, "it is for the table other"),
         (ddl("DROP TABLE t"), {"ddl": "apply"}, "not on the list"),

@@ -120,7 +120,12 @@ def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]
         yield from perform(CompareAndSet(moves.grant(free, me), stored.version))
 
 
-def begins_without_looking(job: Any, checkpoint: Any) -> Protocol[LockRecord | None]:
+def begins_without_its_session(job: Any, checkpoint: Any, session: Any = None) -> Protocol[LockRecord | None]:
+    """A job does not close a turn that the record gives to its own live session."""
+    return (yield from protocol.begin(job, checkpoint))
+
+
+def begins_without_looking(job: Any, checkpoint: Any, session: Any = None) -> Protocol[LockRecord | None]:
     """A job does not clear up what its earlier run left."""
     stored = yield from perform(ReadRecord())
     return stored.record
@@ -309,7 +314,9 @@ PLANTS: dict[str, Plant] = {
         patches=((protocol, "check_fence", no_fence_seen_by_a),), scenario="nothing-expire", says="matched nothing"
     ),
     "lost reply of a grant taken as no": Plant(
-        patches=((jobs, "take_turn", grant_taken_as_refused),), scenario="lost", says="deadlock"
+        patches=((jobs, "take_turn", grant_taken_as_refused), (jobs, "begin", begins_without_its_session)),
+        scenario="lost",
+        says="deadlock",
     ),
     "turn released before the commit log": Plant(
         patches=((jobs, "work_in_turn", releases_before_the_commit_log),), scenario="after-crash", says=ORDER
