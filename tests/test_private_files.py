@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,25 @@ def test_a_folder_in_whose_place_a_file_stands_is_an_error(tmp_path: Path) -> No
         make_folder(tmp_path / "file" / "x")
     with pytest.raises(FileExistsError):
         make_folder(tmp_path / "file")
+
+
+def test_a_thread_that_opens_the_store_drops_no_lock_of_another_one(tmp_path: Path) -> None:
+    """Closing any descriptor of a file drops the locks of the whole process on it: SQLite then damages the database."""
+    path = tmp_path / "turns.db"
+    store = SqliteTurnStore(path)
+    try:
+        before = locks_of(path)
+        assert before, "a connection in WAL mode has a lock for as long as it is open"
+        thread = threading.Thread(target=store.coordinator_id)
+        thread.start()
+        thread.join()
+        assert before <= locks_of(path)
+    finally:
+        store.close()
+
+
+def locks_of(path: Path) -> set[str]:
+    """The POSIX locks of this process on a database and its index, as the kernel shows them."""
+    inodes = {str(one.stat().st_ino) for one in path.parent.glob(path.name + "*") if one.is_file()}
+    lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
+    return {" ".join(line[1:]) for line in lines if "POSIX" in line and line[5].rsplit(":", 1)[1] in inodes}

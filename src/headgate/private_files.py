@@ -26,19 +26,26 @@ def make_folder(path: Path) -> None:
         path.mkdir()  # raises what stands in its place
 
 
+def make_file(path: Path) -> None:
+    """Make an empty file if it is missing, with the mode of `open_file`. One that is there is not opened.
+
+    Closing it would drop every lock that this process has on it, those of SQLite among them: that damages a database.
+    """
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        if _is_shared(path.parent):
+            os.fchmod(fd, 0o660)
+        os.close(fd)
+
+
 def open_file(path: Path, flags: int) -> int:
     """Open a file, made if it is missing: mode 0600, or 0660 in a folder that a group shares. A link is not followed.
 
     Returns:
         The file descriptor.
     """
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
-    with contextlib.suppress(FileExistsError):
-        fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-        if _is_shared(path.parent):
-            os.fchmod(fd, 0o660)
-        return fd
-    return os.open(path, flags)
+    make_file(path)
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:

@@ -34,7 +34,7 @@ from headgate.core.turns.record import (
 )
 from headgate.errors import Corrupt, InvalidRequest, StoreUnavailable, TurnNotGranted
 from headgate.ports import SessionState
-from headgate.private_files import make_folder, open_file
+from headgate.private_files import make_file, make_folder, open_file
 from headgate.stored_json import Damaged, parsed
 from headgate.stores.processes import boot_id, is_running, start_of
 
@@ -322,7 +322,7 @@ class SqliteTurnStore:
                     return db
             db.close()
             self._local.db = None
-        os.close(open_file(self._path, os.O_RDWR))  # SQLite would make it readable for everybody
+        make_file(self._path)  # SQLite would make it readable for everybody
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(db)
