@@ -105,7 +105,7 @@ def test_every_reading_asks_for_what_was_written_last(
     store.coordinator_id()
     store.wait_for_change(LOCK, 0, 0.01)
     seen = aws.requests()
-    assert [each.kind for each in seen] == ["GetItem", "Query", "Query", "GetItem", "GetItem"]
+    assert [each.kind for each in seen] == ["GetItem", "Query", "GetItem", "Query", "GetItem", "GetItem"]
     assert all(each.is_consistent for each in seen)
 
 

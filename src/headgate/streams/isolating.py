@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from headgate.delta.jvm import JVM_ERRORS, is_lost
 from headgate.delta.statements import conflict_name
-from headgate.spark.sources import BAD, POSITION, RAW
+from headgate.spark.sources import BAD, ORDER, RAW
 from headgate.streams.records import JSON, column, payload
 
 FOUND_MAX = 100
@@ -37,7 +37,7 @@ def without_raising(batch: DataFrame, evaluated: Callable[[DataFrame], DataFrame
         batch: A micro-batch of the source.
         evaluated: What the stream makes of a batch.
     """
-    place = F.xxhash64(POSITION)
+    place = F.xxhash64(ORDER)  # positions repeat where a file is read in several parts
     good = batch.where(F.col(BAD).isNull())
     try:
         places = sorted(row[0] for row in good.select(place).distinct().collect())

@@ -112,7 +112,7 @@ class FakeGate:
     calls: list[tuple[str, TableLocation, int]] = field(default_factory=list)
     _latest: dict[TableLocation, int] = field(default_factory=dict)
 
-    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int) -> bool:
+    def grant(self, table: TableLocation, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
         self.calls.append(("grant", table, duration_ms))
         if epoch < self._latest.get(table, 0):
             return False
