@@ -82,7 +82,7 @@ def test_our_statements_in_the_session_outside_are_exactly_once(own: Own) -> Non
                 headgate.sql(spark.newSession(), f"INSERT INTO {name} VALUES (9, 'x')")
             with turn.step("update"):
                 result = headgate.DeltaTable.forPath(spark, own.table).update("id = 9", {"v": "concat(v, 'y')"})
-                assert result.rows == 1
+                assert result.is_superseded or result.rows == 1, "an earlier try made it, and this one left it out"
 
     own.run(write, deaths=2)
     assert sorted(tuple(row) for row in spark.read.format("delta").load(own.table).collect()) == [
