@@ -295,28 +295,6 @@ def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Pat
     assert b.states("Mut") == {"file0#0": "applied", "file1#0": "applied", "file1#1": "applied"}
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"set_": {"person": "person", "other": "op"}}, {"set_": {"other": "op", "person": "person"}}),
-        ({"match": {"id": "alias", "alias": "op"}}, {"match": {"alias": "op", "id": "alias"}}),
-    ],
-    ids=["set", "match"],
-)
-def test_requests_of_other_columns_are_refused_before_the_turn(
-    session: SparkSession, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
-) -> None:
-    """Two columns of one type in another order than those of the requests that were stored: no value gets into the other's."""
-    columns = f"{COLUMNS}, other STRING"
-    b = bench(session, tmp_path, columns=columns, **before)
-    b.run("In", records("1:a", "2:b"), RECORD, 0)
-    b.run("Mut", requests("b>q"), REQUEST, 0)
-    changed = bench(session, tmp_path, columns=columns, **after)
-    with pytest.raises(InvalidRequest, match="stored for other columns"):
-        ahead(changed, "Mut", 1, "a>p")
-    assert len(b.request_rows("Mut")) == 1
-
-
 @pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])
 def test_a_bad_record_stops_what_is_computed_before_the_turn(
     session: SparkSession, tmp_path: Path, on_bad_record: str

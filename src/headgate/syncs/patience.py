@@ -37,6 +37,8 @@ class Patience:
         Raises:
             Unavailable: `error`, if the time is over.
         """
+        if "files" in error.facts:
+            raise error  # a source without files is a mistake in the file more often than a moment
         now = self.clock()
         if not self.tries:
             self.since = now
