@@ -27,7 +27,12 @@ def main(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         conf["spark.sql.warehouse.dir"] = folder
         spark = session(
-            "archive", conf=conf, kafka=True, sources=jar_sources(os.environ), java=java_sources(os.environ)
+            "archive",
+            conf=conf,
+            kafka=True,
+            sources=jar_sources(os.environ),
+            java=java_sources(os.environ),
+            environ=os.environ,
         )
         table, rows = f"delta.`{folder}/t`", spark.range(100).selectExpr("id", "id % 7 AS v")
         rows.write.format("delta").save(f"{folder}/t")
