@@ -232,6 +232,7 @@ class SyncKeys(TypedDict, total=False):
     on_violation: str
     on_schema_change: str
     ddl: str
+    foreign_key_actions: str
     patience: str
 
 
@@ -381,6 +382,7 @@ class Keeper:
             on_violation=spec.on_violation,
             on_schema_change=spec.on_schema_change,
             ddl=spec.ddl,
+            foreign_key_actions=spec.foreign_key_actions,
             tables=frozenset([*spec.tables.values(), *([spec.table] if spec.table else [])]),
         )
 
@@ -530,6 +532,7 @@ class Keeper:
         @contextlib.contextmanager
         def read(progress: Progress) -> Iterator[ReadRecords]:
             with Records() as records:
+                records.shows_actions = spec.foreign_key_actions == "in_log"
                 if isinstance(spec.source, ChangeFilesSource):
                     add_files(
                         records, spec.source.path, table=spec.table, tables=spec.tables,

@@ -95,6 +95,37 @@ def test_what_cascades_at_the_source_is_expected_of_the_target(tmp_path: Path, a
     assert sync(tmp_path, "run", "--once").code == 0  # the position is as it was
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("action", ["CASCADE", "SET NULL"])
+def test_a_sync_says_whether_its_changes_show_what_actions_did(tmp_path: Path, action: str, size: int) -> None:
+    """A parent goes and comes again, in one transaction and in two; another's key moves away and back: files do not tell more."""
+    lost = [(10, None)] if action == "SET NULL" else []
+    for key, expected in (("auto", [*lost, (20, 2)]), ("in_log", [(10, 1), (20, 2)])):
+        root = tmp_path / key
+        root.mkdir()
+        begin(root, FIRM, STAFF.format(action), more=f"    foreign_key_actions: {key}\n")
+        bring(
+            root,
+            "a",
+            line(0, 0, "firm", "c", None, {"id": 1, "name": "a"}),
+            line(1, 0, "firm", "c", None, {"id": 2, "name": "b"}),
+            line(2, 0, "staff", "c", None, {"id": 10, "firm_id": 1, "n": "x"}),
+            line(3, 0, "staff", "c", None, {"id": 20, "firm_id": 2, "n": "y"}),
+        )
+        assert sync(root, "run", "--until-idle").code == 0
+        bring(
+            root,
+            "b",
+            line(4, 1, "firm", "d", {"id": 1, "name": "a"}, None),
+            line(5, size, "firm", "c", None, {"id": 1, "name": "again"}),
+            line(6, size, "firm", "u", {"id": 2, "name": "b"}, {"id": 7, "name": "b"}),
+            line(7, size, "firm", "u", {"id": 7, "name": "b"}, {"id": 2, "name": "c"}),
+        )
+        assert sync(root, "run", "--until-idle").code == 0
+        assert execute(root / "t.db", "SELECT id, firm_id FROM staff ORDER BY id") == expected
+        assert sync(root, "verify").code == 0
+
+
 def test_tables_that_only_cascades_touch_are_named(tmp_path: Path) -> None:
     """Their rows are in no record: what differs is not known, and that is said."""
     begin(tmp_path, FIRM, STAFF.format("CASCADE"))

@@ -17,7 +17,7 @@ from headgate.core.keys.letters import joined
 from headgate.core.keys.plain import net_effect
 from headgate.core.keys.plan import conflict_queue
 from headgate.core.keys.schema import TableSchema
-from headgate.core.spec.data import OnDdl, OnSchemaChange
+from headgate.core.spec.data import ForeignKeyActions, OnDdl, OnSchemaChange
 from headgate.errors import (
     CheckpointMismatch,
     ConstraintViolated,
@@ -50,6 +50,8 @@ class SyncSettings:
     ddl: OnDdl = "stop"
     tables: frozenset[str] = frozenset()
     """The target tables that the sync names, for `ddl: apply`; empty: it names none."""
+    foreign_key_actions: ForeignKeyActions = "auto"
+    """Whether each source says for itself if its changes show what actions of foreign keys did, or they are known to."""
     changes_max: int = 100_000
     """Per batch; a larger source transaction is a batch of its own."""
     epoch: int | None = None
@@ -112,7 +114,7 @@ def carry(
         if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
             return None
         try:
-            if may_act(batch.changes, target.tables(_tables_of(batch))):
+            if how.foreign_key_actions == "auto" and may_act(batch.changes, target.tables(_tables_of(batch))):
                 return None  # what actions do is asked of the target, which is to have the batch before
             return prepared(batch, target, how)
         except InvalidRequest:  # a definition that is still to change may be why: it is refused when its turn comes
@@ -298,7 +300,7 @@ def prepared(
     shown = _shown(batch)
     changes, tables = fitted(shown, target.tables(_tables_of(batch)), how.on_schema_change, extended)
     is_cut, reached, is_repeatable = changes is not shown, tables, True
-    if may_act(changes, tables):
+    if how.foreign_key_actions == "auto" and may_act(changes, tables):
         reached = target.related(list(tables))
         acted = with_actions(changes, reached, target.find)
         changes, is_repeatable = acted.changes, acted.is_repeatable

@@ -131,6 +131,7 @@ def _sync(name: str, fields: Fields, reader: Reader) -> SyncSpec:
         on_violation=fields[keys.SYNC_ON_VIOLATION],
         on_schema_change=fields[keys.SYNC_ON_SCHEMA_CHANGE],
         ddl=fields[keys.SYNC_DDL],
+        foreign_key_actions=fields[keys.SYNC_FOREIGN_KEY_ACTIONS],
         patience_ms=fields[keys.SYNC_PATIENCE],
         source_dsn=fields.get(keys.SYNC_SOURCE_DSN),
     )

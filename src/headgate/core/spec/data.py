@@ -28,6 +28,7 @@ FileFormat = Literal["parquet", "json"]
 ChangeFormat = Literal["json", "parquet", "debezium"]
 OnSchemaChange = Literal["stop", "ignore", "add_columns"]
 OnDdl = Literal["stop", "apply"]
+ForeignKeyActions = Literal["auto", "in_log"]
 SyncPlan = Literal["staged", "conflict_queue"]
 
 
@@ -246,6 +247,7 @@ class SyncSpec:
     on_violation: OnViolation
     on_schema_change: OnSchemaChange = "stop"
     ddl: OnDdl = "stop"
+    foreign_key_actions: ForeignKeyActions = "auto"
     patience_ms: int = 180_000
     source_dsn: str | None = field(default=None, repr=False)
     """The source's own database, for comparisons; may hold a password."""

@@ -15,6 +15,7 @@ from headgate.core.spec.data import (
     ChangeFormat,
     Coverage,
     FileFormat,
+    ForeignKeyActions,
     LogStoreWord,
     OnBadRecord,
     OnDdl,
@@ -605,6 +606,15 @@ SYNC_DDL: Key[OnDdl] = Key(
     default="stop",
     example="apply",
 )
+SYNC_FOREIGN_KEY_ACTIONS: Key[ForeignKeyActions] = Key(
+    name="foreign_key_actions",
+    kind=Choice[ForeignKeyActions](words=("auto", "in_log")),
+    meaning="Whether the changes show what ON DELETE and ON UPDATE did at the source. `auto`: those of PostgreSQL, SQL Server, "
+    "Oracle, Db2 and of a Delta table do; those of MySQL, MariaDB and change files do not, so the target's own actions are "
+    "taken for the source's. `in_log`: they do, or the source has no such actions; nothing is added to the changes.",
+    default="auto",
+    example="in_log",
+)
 SYNC_PATIENCE = Key(
     name="patience",
     kind=Duration(),
@@ -637,6 +647,7 @@ SYNC_SECTION = Section(
         SYNC_ON_VIOLATION,
         SYNC_ON_SCHEMA_CHANGE,
         SYNC_DDL,
+        SYNC_FOREIGN_KEY_ACTIONS,
         SYNC_PATIENCE,
         SYNC_SOURCE_DSN,
     ),
