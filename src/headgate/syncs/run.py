@@ -34,6 +34,8 @@ T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
 SNAPSHOT_MAX = 2_000_000
 """So many rows of a snapshot are applied in one batch, if they come before the rows that they refer to."""
+JOINED_MAX = 200_000
+"""So many other changes are, if the target refuses the first of them."""
 NAMED_MAX = 5
 """So many rows are named in a message; the rest are counted."""
 
@@ -126,8 +128,8 @@ def carry(
         while (item := read.next()) is not None:
             batch, ready = item
             number += 1
-            if batch.is_snapshot:
-                yield _apply_snapshot(batch, read, target, number, how, seen, ready)
+            if (batch.is_snapshot or how.on_violation == "stop") and _is_joinable(batch):
+                yield _apply_with_more(batch, read, target, number, how, seen, ready)
             else:
                 yield apply_one(batch, target, number, how, seen, ready)
 
@@ -144,11 +146,11 @@ class _Following:
         found, self._next = self._next, None
         return found or next(self._batches, None)
 
-    def joined(self, batch: Batch, count: int) -> Batch | None:
-        """The batch with up to `count` more, as far as they begin with rows of a snapshot; None: none follows."""
+    def joined(self, batch: Batch, count: int, *, changes_max: int, snapshot_only: bool) -> Batch | None:
+        """The batch with up to `count` more, as far as they can be applied with it; None: none follows."""
         changes = list(batch.changes)
-        while count and len(changes) < SNAPSHOT_MAX and (found := self.next()) is not None:
-            if not found[0].changes[0].is_snapshot:
+        while count and len(changes) < changes_max and (found := self.next()) is not None:
+            if not _is_joinable(found[0]) or (snapshot_only and not found[0].changes[0].is_snapshot):
                 self._next = found
                 break
             changes += found[0].changes
@@ -156,7 +158,12 @@ class _Following:
         return Batch(changes=tuple(changes)) if len(changes) > len(batch.changes) else None
 
 
-def _apply_snapshot(
+def _is_joinable(batch: Batch) -> bool:
+    """Whether it can be one batch with its neighbours."""
+    return not batch.is_load and all(change.op not in ("t", "many", "ddl") for change in batch.changes)
+
+
+def _apply_with_more(
     batch: Batch,
     following: _Following,
     target: TargetDatabase,
@@ -165,19 +172,35 @@ def _apply_snapshot(
     seen: Seen,
     ready: Prepared | None,
 ) -> AppliedBatch:
-    """Applies rows of a snapshot, which may come before the rows that they refer to: then with more of it, in one batch."""
-    strict = replace(how, on_violation="stop")
+    """Applies a batch; if the target refuses it, with more of what follows, in one batch.
+
+    So it does not depend on where batches end whether a state is refused that the source has left by then. Rows of a snapshot
+    may come before the rows that they refer to. A target that was loaded from a later copy of the source has what is in the way of
+    early changes until the later ones are read.
+    """
+    first: ConstraintViolated | None = None
+    strict, is_snapshot = replace(how, on_violation="stop"), batch.is_snapshot
     while True:
         try:
             return apply_one(batch, target, number, strict, seen, ready)
         except ConstraintViolated as error:
-            is_early = "foreign key" in str(error).lower()
-            larger = following.joined(batch, max(1, len(batch.changes) // how.changes_max)) if is_early else None
-            if larger is None:
-                if how.on_violation == "stop":
-                    raise
-                return apply_one(batch, target, number, how, seen, None)
-            batch, ready = larger, None
+            first = first or error
+            larger = None
+            if how.on_violation == "stop" or "foreign key" in str(error).lower():
+                larger = following.joined(
+                    batch, max(1, len(batch.changes) // how.changes_max),
+                    changes_max=SNAPSHOT_MAX if is_snapshot else JOINED_MAX, snapshot_only=how.on_violation != "stop",
+                )  # fmt: skip
+        if larger is not None and how.mode == "parallel" and not is_snapshot:
+            # Parts of the first may be in: what actions do cannot be asked of the target then.
+            strict = replace(strict, mode="atomic")
+            if may_act(larger.changes, target.tables(_tables_of(larger))):
+                larger = None
+        if larger is None:
+            if how.on_violation == "stop":
+                raise first
+            return apply_one(batch, target, number, how, seen, None)
+        batch, ready = larger, None
 
 
 def apply_one(
