@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from headgate.coordinator.turn import HeldTurn
-from headgate.core.keys.letters import kept_text
+from headgate.core.keys.letters import KeptRow, kept_text
 from headgate.core.spec import Erase, Maintain, Mutate, Pipeline, StreamSpec, SyncSpec
 from headgate.core.turns.tokens import job_token
 from headgate.delta.gate import Gate
@@ -85,12 +85,12 @@ class SyncDesk:
         return [
             Letter(
                 name=self._sync.name,
-                kind="row",
+                kind="record" if one.is_record else "row",
                 id=one.id,
                 at_ms=None,
                 reason=one.reason if has_values else without_values(one.reason),
-                position=f"{one.table}@{one.seq}",
-                values=kept_text({"key": list(one.key), "row": one.image}) if has_values else None,
+                position=str(one.key[0]) if one.is_record else f"{one.table}@{one.seq}",
+                values=_values(one) if has_values else None,
             )
             for one in reversed(rows)
         ]
@@ -111,6 +111,13 @@ class SyncDesk:
                 advice=f"See why with: headgate dead-letters list {self._sync.name}",
             )
         return written
+
+
+def _values(row: KeptRow) -> str:
+    data = (row.image or {}).get("record") if row.is_record else None
+    if isinstance(data, bytes):
+        return data.decode("utf-8", "backslashreplace")
+    return kept_text({"key": list(row.key), "row": row.image})
 
 
 class StreamDesk:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from headgate.core.ids import JobName, SessionId, TableLocation, TokenId, Version
 from headgate.core.keys.apply import DeadRow, Outcome, Progress, Refusal
@@ -236,6 +236,15 @@ class ChangeSource(Protocol):
             Corrupt: What was read is no change, or the order of the source is broken; with file and line.
             Unavailable: The source does not answer.
         """
+        ...
+
+
+@runtime_checkable
+class SetsApart(Protocol):
+    """A source of records that may be damaged."""
+
+    def setting_apart(self) -> ChangeSource:
+        """The same; a record that cannot be read is a change of the kind `unread`, in place of an error."""
         ...
 
 

@@ -131,6 +131,8 @@ def _show(name: str, found: Verified) -> None:
         say(f"{count} of transactions whose end has not come: not compared")
     if found.passed_over:
         say(f"{words.counted(found.passed_over, 'record')} that the sync does not apply: compared as well")
+    if found.unread:
+        say(f"{words.counted(found.unread, 'record')} that cannot be read: not compared")
     for compared in found.tables:
         for note in compared.notes:
             say(f"{compared.table}: {note}")

@@ -26,7 +26,7 @@ from headgate.core.keys.envelope import RowChanged, TransactionEnded
 from headgate.core.keys.positions import SHOW_ACTIONS, Again, Order, Seen, WentBack, is_old
 from headgate.core.keys.routes import Routes
 from headgate.errors import Corrupt, HeadgateError
-from headgate.sources.lines import TooLong, record
+from headgate.sources.lines import TooLong, record, unread
 
 ANEW = (
     "Let Debezium send a new snapshot to other topics or files (another topic.prefix), empty the target's tables, and give "
@@ -38,6 +38,12 @@ AHEAD_MAX = 100_000
 """So many changes of a log are looked through for a transaction that is not at its head."""
 OWN_MAX = 2
 """So many of the last changes of a piece of a log are known by their digests."""
+
+
+UNREAD = "unread "
+"""Before the place of a change in its transaction, which was delivered without it: a message could not be read."""
+UNREAD_MAX = 100
+"""A transaction is not delivered without more changes."""
 
 
 class Message(NamedTuple):
@@ -186,6 +192,8 @@ class _Log:
         """It counts as delivered."""
         seen, own = self.seen(row)
         seen.take(row.at)
+        if row.at == envelope.NOWHERE and self.pass_.logs.transactions is not None:
+            self.pass_.unread[self.name] = self.pass_.unread.get(self.name, 0) + 1
         if own is not seen and row.order is not None:
             own.digests = [*own.digests[1 - OWN_MAX :], row.at.digest]
         if row.at.origin in self.again:
@@ -247,7 +255,7 @@ class _Log:
             raise pass_.went_back(self, row, offset, str(error)) from error
         left_out = pass_.done.get(at.tx) if at.tx is not None else None
         if left_out is not None:
-            if row.collection in left_out:
+            if row.collection in left_out or f"{UNREAD}{at.total_order}" in left_out:
                 raise pass_.went_back(self, row, offset, "its transaction was applied without it")
             is_again = is_known = True
         if is_again:
@@ -300,6 +308,10 @@ class _Pass:
     """The last transactions that were delivered → collections of which they were delivered without changes."""
     waits_for: str | None = None
     reading: envelope.Reading = envelope.DEFAULT
+    sets_apart: bool = False
+    """A message that cannot be read is a change."""
+    unread: dict[str, int] = field(default_factory=dict)
+    """Log → how many that do not name their transaction were delivered and are not counted for one."""
 
     @property
     def is_one(self) -> bool:
@@ -319,12 +331,14 @@ class _Pass:
             "seen": {origin: one.written() for origin, one in self.shared.items()},
             "done": self.done,
             "tables": self.routes.met,
+            "unread": {name: n for name, n in self.unread.items() if n},
         }
         parts += [f'"{name}":{json.dumps(value, separators=(",", ":"))}' for name, value in more.items() if value]
         return ",".join(parts)
 
     def read(self, log: _Log, message: Message) -> envelope.Envelope:
         """What a message says."""
+        value: Any = None
         try:
             value = None if message.value is None else record(message.value)
             key = None if message.key is None else record(message.key)
@@ -332,10 +346,11 @@ class _Pass:
                 value, key = value["value"], value.get("key")
             return envelope.read(value, key, self.reading)
         except ValueError as error:  # of which NotAnEnvelope
-            raise Corrupt(
-                f"not a Debezium envelope: {error}; nothing of it was written",
-                **self.logs.where(log.name, message.offset),
-            ) from error
+            where = self.logs.where(log.name, message.offset)
+            reason = f"not a Debezium envelope: {error}; nothing of it was written"
+            if not self.sets_apart or self.logs.is_transactions(log.name):  # without an end nothing is complete
+                raise Corrupt(reason, **where) from error
+            return envelope.damaged(value, unread(message.value, reason, where))
 
     def look_up(self, digests: dict[str, int]) -> None:
         """Takes out those changes that were delivered out of any log."""
@@ -373,6 +388,12 @@ class DebeziumChanges:
     clock: Callable[[], float] = time.time
     reading: envelope.Reading = envelope.DEFAULT
     """How the connector is set."""
+    sets_apart: bool = False
+    """A message that cannot be read is a change of the kind `unread`, in place of an error."""
+
+    def setting_apart(self) -> DebeziumChanges:
+        """See `SetsApart`."""
+        return replace(self, sets_apart=True)
 
     def fingerprint(self) -> object:
         return self.logs.fingerprint()
@@ -398,8 +419,14 @@ class DebeziumChanges:
             if ends is not None:
                 gone = {name: end for name, end in ends.items() if name not in names.values()}
                 ends = {**gone, **{name: ends[old] for name, old in names.items() if old in ends}}
-        pass_ = _Pass(self.logs, Routes(self.tables, dict(was.get("tables", {}))), reading=self.reading)
+        pass_ = _Pass(
+            self.logs,
+            Routes(self.tables, dict(was.get("tables", {}))),
+            reading=self.reading,
+            sets_apart=self.sets_apart,
+        )
         pass_.shared.update({origin: Seen.read(one) for origin, one in was.get("seen", {}).items()})
+        pass_.unread.update({name: was["unread"][old] for name, old in names.items() if old in was.get("unread", {})})
         pass_.done.update({id: list(one) for id, one in was.get("done", {}).items()})
         for name, messages in self.logs.read({name: one[0] for name, one in state.items()}, ends):
             offset, *seen = state.get(name, [0])
@@ -426,7 +453,7 @@ class DebeziumChanges:
                     yield tuple(held)
                 held = []
                 changes = envelope.joined(rows)
-                routed = [pass_.routes.target(row.collection, row.table) for row in changes]
+                routed = ["" if row.unread else pass_.routes.target(row.collection, row.table) for row in changes]
                 text = here()
                 for row, table in zip(changes, routed, strict=True):
                     after += 1
@@ -434,7 +461,7 @@ class DebeziumChanges:
                         Change(
                             seq=after, tx=_tx(row) if len(changes) > 1 else None, table=table, op=row.op,
                             before=row.before, after=row.after, is_partial=row.is_partial, is_snapshot=row.is_snapshot,
-                            shows_actions=row.at.origin.startswith(SHOW_ACTIONS),
+                            shows_actions=row.at.origin.startswith(SHOW_ACTIONS), unread=row.unread,
                             place=text if len(held) + 1 == len(changes) else None,
                         )
                     )  # fmt: skip
@@ -602,6 +629,14 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         missing = {name: n for name, n in missing.items() if n}
         if missing and not rows and any(log.finds(end.id) == "old" for log in logs):
             missing = {}  # all of it was delivered, and sent again behind a part of a later one
+        may_be, wanted = _unread(pass_, logs, rows, missing), sum(missing.values())
+        lacks = [n for n in range(1, sum(end.counts.values()) + 1) if n not in found] if may_be else []
+        if may_be is not None and 0 < wanted <= sum(may_be.values()) and len(lacks) <= UNREAD_MAX:
+            left_out += [f"{UNREAD}{n}" for n in lacks]
+            for name, n in may_be.items():
+                pass_.unread[name] = pass_.unread.get(name, 0) - min(n, wanted)
+                wanted -= min(n, wanted)
+            missing = {}
         if any(n < 0 for n in missing.values()) or (missing and _has_ended(logs, rows)):
             raise Corrupt(
                 "a transaction does not have as many changes as its end says; nothing of it was written",
@@ -610,8 +645,8 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
                 found=len(found), tables=", ".join(missing), **pass_.logs.where(last.name, last.ahead[0][0]),
             )  # fmt: skip
         if missing:
-            lacks = ", ".join(f"{n} of {name}" for name, n in missing.items())
-            pass_.waits_for = f"changes of transaction {end.id}: {lacks}"
+            what = ", ".join(f"{n} of {name}" for name, n in missing.items())
+            pass_.waits_for = f"changes of transaction {end.id}: {what}"
             return
         # Not before all are found: in pieces of one log, what comes later in a piece may lie before what was taken.
         for log, _, row in sorted(rows, key=lambda one: (one[2].order or (), one[2].total_order or 0)):
@@ -677,6 +712,26 @@ def _has_ended(logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]
     """Whether no log can have more changes of a transaction: each has later ones of its source."""
     origins = {row.at.origin for _, _, row in rows}
     return all(any(isinstance(row, RowChanged) and row.at.origin in origins for _, row in log.ahead) for log in logs)
+
+
+def _unread(
+    pass_: _Pass, logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]], missing: Mapping[str, int]
+) -> Mapping[str, int] | None:
+    """Log → how many messages of it that cannot be read may be the changes that a transaction lacks.
+
+    None: some log may have those changes further on; that is so until it has a change of a later transaction.
+    """
+    found = {log.name: pass_.unread.get(log.name, 0) for log in logs}
+    for log, _, row in rows:
+        found[log.name] += row.at == envelope.NOWHERE
+    if not any(found.values()) or any(n < 0 for n in missing.values()):
+        return None
+    named = [log for log in logs if any(log.name.rpartition("/")[0].endswith(f".{name}") for name in missing)]
+    wanted = named or list(logs)
+    later = [any(isinstance(row, RowChanged) and row.tx is not None for _, row in log.ahead) for log in wanted]
+    if not (any(later) if pass_.is_one else all(later)):
+        return None
+    return {log.name: found[log.name] for log in wanted}
 
 
 def _in_order(rows: Sequence[RowChanged]) -> list[RowChanged]:

@@ -20,18 +20,24 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from headgate.core.keys import numbers, places
-from headgate.core.keys.change import Change, Op
+from headgate.core.keys.change import NO_ROWS, Change, Op, Unread
 from headgate.core.keys.routes import Routes
 from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
-from headgate.sources.lines import lines, record
+from headgate.sources.lines import RECORD_BYTES_MAX, TooLong, lines, record, unread
 from headgate.sources.pieces import Mark, Pieces
 
 Format = Literal["json", "parquet"]
-OPS = frozenset(get_args(Op)) - {"mark"}
+OPS = frozenset(get_args(Op)) - NO_ROWS
 PARQUET_ROWS = 10_000
 """So many rows are decoded at once."""
+UNREAD_MAX = 10_000
+"""More lines in a row that cannot be read are no bad records: the file is another one."""
 PLACES_MAX = 20
 """So many places of one pass say which files were read to their ends: each names all files."""
+
+
+class _NoChange(ValueError):
+    """What is wrong with a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +139,15 @@ class ChangeFiles:
     """Source table → target table; others keep their name."""
     transaction: str = "tx"
     """The column or the key that says the transaction."""
-
+    sets_apart: bool = False
+    """A line that cannot be read is a change of the kind `unread`, in place of an error."""
     _pieces: Pieces = field(default_factory=Pieces, compare=False, repr=False)
 
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        was: Mapping[str, Any] = places.read(places.FILES, after, place, at=at(self.files)) if after >= 0 else {}
+        has_place = after >= 0 or place is not None
+        was: Mapping[str, Any] = places.read(places.FILES, after, place, at=at(self.files)) if has_place else {}
         if until is not None:
             return  # `seq` says by itself where a batch that was begun ends: the next call brings its transactions
         known: dict[str, Mark] = {name: (one[0], one[1], one[2], one[3]) for name, one in was.get("files", {}).items()}
@@ -154,10 +162,31 @@ class ChangeFiles:
         news = {name: known[names[name]][2] if name in names else 0 for name in marks} if known else {}
         ends: dict[str, int] = {}
         routes = Routes(self.tables, dict(was.get("tables", {})))
-        text, ended = self._place(marks, ends, routes), 0
+        apart = {name: was.get("apart", {}).get(old, 0) for name, old in names.items()}
+        passed: list[tuple[Path, int, Unread]] = []
+        text, ended = self._place(marks, ends, routes, apart), 0
         held: list[Change] = []
+        last = after
+
+        def take_passed() -> tuple[Change, ...]:
+            """Lines that cannot be read, each once, at the last position: they have none of their own."""
+            fresh = list[Change]()
+            for path, line, one in passed:
+                if line > apart.get(str(path), 0):
+                    apart[str(path)] = line
+                    fresh.append(Change(seq=last, tx=None, table="", op="unread", unread=one))
+            passed.clear()
+            return (*fresh[:-1], replace(fresh[-1], place=self._place(marks, ends, routes, apart))) if fresh else ()
+
         try:
-            for joined in self._joined(paths, marks, news, ends):
+            for joined in self._joined(paths, marks, news, ends, passed):
+                if passed:
+                    if held:
+                        yield tuple(held)
+                        last, held = held[-1].seq, []
+                    if fresh := take_passed():
+                        yield fresh
+                        text, ended = fresh[-1].place or "", len(ends)
                 new = [(k, one) for k, one in enumerate(joined.changes) if one.seq > after]
                 for k in sorted(joined.late):
                     if joined.changes[k].seq <= after:
@@ -166,9 +195,9 @@ class ChangeFiles:
                     continue  # delivered before
                 if held:
                     yield tuple(held)
-                held = []
+                    last, held = held[-1].seq, []
                 if len(ends) - ended > len(marks) // PLACES_MAX:
-                    text, ended = self._place(marks, ends, routes), len(ends)
+                    text, ended = self._place(marks, ends, routes, apart), len(ends)
                 for _, one in sorted(new, key=lambda each: each[1].seq):
                     table = routes.target(one.table, one.table)
                     held.append(one if table == one.table else replace(one, table=table))
@@ -178,7 +207,14 @@ class ChangeFiles:
                 yield tuple(held)
             raise
         if held:
-            yield (*held[:-1], replace(held[-1], place=self._place(marks, ends, routes)))
+            yield (*held[:-1], replace(held[-1], place=self._place(marks, ends, routes, apart)))
+            last = held[-1].seq
+        if fresh := take_passed():
+            yield fresh
+
+    def setting_apart(self) -> ChangeFiles:
+        """See `SetsApart`."""
+        return replace(self, sets_apart=True)
 
     @staticmethod
     def _came_late(file: str, position: int, after: int) -> Corrupt:
@@ -189,16 +225,25 @@ class ChangeFiles:
             file=file, position=position,
         )  # fmt: skip
 
-    def _place(self, marks: Mapping[str, Mark], ends: Mapping[str, int], routes: Routes) -> str:
+    def _place(
+        self, marks: Mapping[str, Mark], ends: Mapping[str, int], routes: Routes, apart: Mapping[str, int]
+    ) -> str:
         files = {name: [*mark, *([ends[name]] if name in ends else [])] for name, mark in marks.items()}
-        return places.written(places.FILES, {"at": at(self.files), "files": files, "tables": routes.met})
+        # File → the last of its lines that was set apart.
+        more = {"apart": {name: line for name, line in apart.items() if line}} if any(apart.values()) else {}
+        return places.written(places.FILES, {"at": at(self.files), "files": files, "tables": routes.met, **more})
 
     def _joined(
-        self, paths: Iterable[Path], marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+        self,
+        paths: Iterable[Path],
+        marks: Mapping[str, Mark],
+        news: Mapping[str, int],
+        ends: dict[str, int],
+        passed: list[tuple[Path, int, Unread]],
     ) -> Iterator[_Joined]:
         """Transactions in the order of their positions; those that share one together."""
         joined: _Joined | None = None
-        for group in self._merged(paths, marks, news, ends):
+        for group in self._merged(paths, marks, news, ends, passed):
             if joined is not None and group.first <= joined.last:
                 joined.join(group)
                 continue
@@ -217,12 +262,17 @@ class ChangeFiles:
         """Nothing is kept open."""
 
     def _merged(
-        self, paths: Iterable[Path], marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+        self,
+        paths: Iterable[Path],
+        marks: Mapping[str, Mark],
+        news: Mapping[str, int],
+        ends: dict[str, int],
+        passed: list[tuple[Path, int, Unread]],
     ) -> Iterator[_Group]:
         """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
         waiting = []
         for number, path in enumerate(paths):
-            groups = self._groups(path, number, marks, news, {})
+            groups = self._groups(path, number, marks, news, {}, passed)
             first = next(groups, None)
             groups.close()
             if first is None:
@@ -234,7 +284,7 @@ class ChangeFiles:
         while waiting or heap:
             while waiting and (not heap or waiting[-1][0] <= heap[0][0].first):
                 _, number, path = waiting.pop()
-                groups = self._groups(path, number, marks, news, ends)
+                groups = self._groups(path, number, marks, news, ends, passed)
                 heapq.heappush(heap, (next(groups), groups))
             group, rest = heapq.heappop(heap)
             yield group
@@ -243,7 +293,13 @@ class ChangeFiles:
                 heapq.heappush(heap, (following, rest))
 
     def _groups(
-        self, path: Path, number: int, marks: Mapping[str, Mark], news: Mapping[str, int], ends: dict[str, int]
+        self,
+        path: Path,
+        number: int,
+        marks: Mapping[str, Mark],
+        news: Mapping[str, int],
+        ends: dict[str, int],
+        passed: list[tuple[Path, int, Unread]],
     ) -> Generator[_Group, None, None]:
         is_parquet = self.format == "parquet" or (self.format is None and path.suffix == ".parquet")
         name, group, last, old = str(path), list[Change](), -1, 0
@@ -256,6 +312,11 @@ class ChangeFiles:
         new_from = news.get(name, 0) if news else None
         read = self._parquet(path) if is_parquet else self._json(path, marks[name][2])
         for line, change in read:
+            if isinstance(change, Unread):
+                if not self.sets_apart or len(passed) >= UNREAD_MAX:
+                    raise Corrupt(change.reason, **change.where)
+                passed.append((path, line, change))
+                continue
             if group and (change.tx is None or change.tx != group[-1].tx):
                 yield closed()
                 group, old = [], 0
@@ -268,19 +329,22 @@ class ChangeFiles:
             yield closed()
         ends[name] = last
 
-    def _json(self, path: Path, lines_max: int) -> Iterator[tuple[int, Change]]:
+    def _json(self, path: Path, lines_max: int) -> Iterator[tuple[int, Change | Unread]]:
         for number, line in enumerate(lines(path), 1):
             if number > lines_max:
                 return
+            if isinstance(line, bytes) and not line.strip():
+                continue
             try:
-                if isinstance(line, bytes) and not line.strip():
-                    continue
-                found = record(line)
+                found: Change | Unread = self._change(record(line))
+            except _NoChange as error:
+                reason = f"not a change: {error}; nothing of it was written"
+                found = unread(line, reason, {"file": path, "line": number})
             except ValueError as error:
-                raise Corrupt(f"a line is no change: {error}", file=path, line=number) from error
-            yield number, self._change(found, path, number)
+                found = unread(line, f"a line is no change: {error}", {"file": path, "line": number})
+            yield number, found
 
-    def _parquet(self, path: Path) -> Iterator[tuple[int, Change]]:
+    def _parquet(self, path: Path) -> Iterator[tuple[int, Change | Unread]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -300,21 +364,33 @@ class ChangeFiles:
                 )
             wanted = [one for one in ("seq", "op", "table", "before", "after", "sql", self.transaction) if one in names]
             row = 0
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS, columns=wanted):
+            groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
+            largest = max((one.total_byte_size // max(1, one.num_rows) for one in groups), default=0)
+            size = max(1, min(PARQUET_ROWS, RECORD_BYTES_MAX // max(1, largest)))
+            for batch in file.iter_batches(batch_size=size, columns=wanted):
                 for found in batch.to_pylist():
                     row += 1
-                    for image in ("before", "after"):
-                        if isinstance(found.get(image), str):
-                            try:
-                                found[image] = numbers.loads(found[image])
-                            except (ValueError, RecursionError) as error:
-                                raise Corrupt(f"{image} is not JSON: {error}", file=path, row=row) from error
-                    yield row, self._change(found, path, row)
+                    yield row, self._of_row(found, path, row)
 
-    def _change(self, record: Any, path: Path, line: int) -> Change:
-        def refuse(what: str) -> Corrupt:
-            return Corrupt(f"not a change: {what}; nothing of it was written", file=path, line=line)
+    def _of_row(self, found: dict[str, Any], path: Path, row: int) -> Change | Unread:
+        reason = ""
+        for image in ("before", "after"):
+            text = found.get(image)
+            if isinstance(text, str):
+                try:
+                    if len(text) > RECORD_BYTES_MAX:
+                        raise TooLong(text[:RECORD_BYTES_MAX].encode("utf-8", "replace"))
+                    found[image] = numbers.loads(text)
+                except (ValueError, RecursionError) as error:
+                    what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                    reason = f"{image}: {what}" if isinstance(error, TooLong) else f"{image} is not JSON: {what}"
+        try:
+            return unread(found, reason, {"file": path, "row": row}) if reason else self._change(found)
+        except _NoChange as error:
+            return unread(found, f"not a change: {error}; nothing of it was written", {"file": path, "row": row})
 
+    def _change(self, record: Any) -> Change:
+        refuse = _NoChange
         if not isinstance(record, dict):
             raise refuse("not an object")
         seq, op, table = record.get("seq"), record.get("op"), record.get("table") or self.table

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from headgate.core.keys import numbers
+from headgate.core.keys.change import UNREAD_BYTES_MAX, Unread
 from headgate.errors import Corrupt, Unavailable
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -39,8 +40,10 @@ ADVICE: Final = "Write it as JSON lines in UTF-8, plain or compressed with gzip,
 class TooLong(ValueError):
     """A record is larger than what is read."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: bytes) -> None:
+        """`data`: its beginning."""
         super().__init__(f"it is longer than {RECORD_BYTES_MAX:,} bytes")
+        self.data = data[:UNREAD_BYTES_MAX]
 
 
 def is_compressed(path: Path) -> bool:
@@ -89,9 +92,10 @@ def _lines(file: IO[bytes]) -> Iterator[bytes | TooLong]:
         if len(line) <= RECORD_BYTES_MAX:
             yield line
             continue
+        too_long = TooLong(line)
         while line and not line.endswith(b"\n"):
             line = file.readline(1024 * 1024)
-        yield TooLong()
+        yield too_long
 
 
 def record(data: bytes | TooLong) -> Any:
@@ -103,7 +107,7 @@ def record(data: bytes | TooLong) -> Any:
     if isinstance(data, TooLong):
         raise data
     if len(data) > RECORD_BYTES_MAX:
-        raise TooLong
+        raise TooLong(data)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -114,3 +118,12 @@ def record(data: bytes | TooLong) -> Any:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
         raise ValueError(f"it is not JSON ({error})") from error
+
+
+def unread(data: object, reason: str, where: Mapping[str, Any]) -> Unread:
+    """A record that cannot be read: a line, a message, or what was decoded of it."""
+    if isinstance(data, TooLong):
+        data = data.data
+    if not isinstance(data, bytes):
+        data = repr(data).encode("utf-8", "replace")
+    return Unread(reason=reason, where=where, data=data[:UNREAD_BYTES_MAX])

@@ -22,11 +22,13 @@ from typing import Any, NamedTuple, Self
 from headgate.core.keys.record import Record, Row
 from headgate.errors import Corrupt
 from headgate.sources.files import paths_of
-from headgate.sources.lines import lines
+from headgate.sources.lines import RECORD_BYTES_MAX, TooLong, lines
 
 EPOCH = datetime(1970, 1, 1)
 FRACTION = re.compile(r"\.\d{7,}")
 """Of a second, with more digits than are compared."""
+NO_CHANGE = frozenset({"status", "ddl", "tableChanges", "ts_ms", "ts_us", "ts_ns"})
+"""One of these keys is in a message that is no change of a row."""
 UNREADABLE = object()
 """In place of a value whose type is not known here."""
 
@@ -36,7 +38,7 @@ class Raw(NamedTuple):
 
     log: str
     offset: int
-    value: bytes | None
+    value: bytes | TooLong | None
     key: bytes | None
 
 
@@ -56,6 +58,8 @@ class Records:
         """What stands in place of a value that was not sent."""
         self.mark: Callable[[Any], Any] | None = None
         """Says of a value of an envelope without a schema that it may stand for bytes."""
+        self.unread: int | None = None
+        """How many cannot be read; None: one of them ends the comparison."""
         self.shows_actions = False
         """Whether the source logs what actions of foreign keys did."""
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-verify-")
@@ -80,6 +84,16 @@ class Records:
             row = (place, is_beyond, pickle.dumps(record))
             self._file.execute("INSERT INTO r (place, is_beyond, record) VALUES (?, ?, ?)", row)
 
+    def pass_over(self, error: object, **where: Any) -> None:
+        """Counts a record that cannot be read.
+
+        Raises:
+            Corrupt: They are not to be counted.
+        """
+        if self.unread is None:
+            raise Corrupt(f"a record cannot be read: {error}; nothing was compared", **where)
+        self.unread += 1
+
     def has_seen(self, *facts: object) -> bool:
         """Whether the same facts were asked for before."""
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).digest()
@@ -102,13 +116,12 @@ def add_files(
         Corrupt: A line cannot be read.
     """
     for path in paths_of(files):
-        for where, line in _change_lines(path):
+        for where, line in _change_lines(path, records):
             try:
                 name, seq = line.get("table") or table, int(line["seq"])
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise Corrupt(
-                    f"a line of changes cannot be read: {error}; nothing was compared", file=path, line=where
-                ) from error
+                records.pass_over(error, file=path, line=where)
+                continue
             if isinstance(name, str):
                 record = Record(
                     table=tables.get(name, name), op=str(line.get("op")), before=line.get("before"), after=line.get("after"),
@@ -117,7 +130,7 @@ def add_files(
                 records.add(f"{seq:020}", record, source_table=name, is_beyond=seq > through)
 
 
-def _change_lines(path: Path) -> Iterator[tuple[int, Any]]:
+def _change_lines(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -126,24 +139,29 @@ def _change_lines(path: Path) -> Iterator[tuple[int, Any]]:
             for batch in file.iter_batches(batch_size=10_000):
                 for record in batch.to_pylist():
                     row += 1
-                    for image in ("before", "after"):
-                        if isinstance(record.get(image), str):
-                            record[image] = _json(record[image])
-                    yield row, record
+                    try:
+                        for image in ("before", "after"):
+                            if isinstance(record.get(image), str):
+                                record[image] = _json(record[image])
+                        yield row, record
+                    except (ValueError, RecursionError) as error:
+                        records.pass_over(error, file=path, row=row)
         return
     for number, line in enumerate(lines(path), 1):
-        if isinstance(line, bytes) and line.strip():
+        if isinstance(line, TooLong):
+            records.pass_over(line, file=path, line=number)
+        elif line.strip():
             try:
                 yield number, _json(line)
-            except ValueError as error:
-                raise Corrupt(f"a line is not JSON: {error}; nothing was compared", file=path, line=number) from error
+            except (ValueError, RecursionError) as error:
+                records.pass_over(error, file=path, line=number)
 
 
 def messages_of(files: str) -> Iterator[Raw]:
     """Messages of envelope files: the log is the file, the offset its line."""
     for path in paths_of(files):
         for number, line in enumerate(lines(path)):
-            if isinstance(line, bytes) and line.strip():
+            if isinstance(line, TooLong) or line.strip():
                 yield Raw(str(path), number, line, None)
 
 
@@ -173,8 +191,14 @@ def add_envelopes(
     records.mark = mark
     ended = None if metadata is None else {_ended(one) for one in metadata}
     for message in messages:
-        payload, schema = _payload(message.value)
-        if not isinstance(payload, dict) or "op" not in payload or not isinstance(payload.get("source"), dict):
+        try:
+            payload, schema = _payload(message.value)
+        except (ValueError, RecursionError) as error:
+            records.pass_over(error, log=message.log, offset=message.offset)
+            continue
+        if not isinstance(payload, dict) or not isinstance(payload.get("source"), dict) or "op" not in payload:
+            if payload is not None and not (isinstance(payload, dict) and payload.keys() & NO_CHANGE):
+                records.pass_over("it is no envelope", log=message.log, offset=message.offset)
             continue
         source, transaction = payload["source"], payload.get("transaction") or {}
         tx, order = transaction.get("id"), _order(source)
@@ -219,8 +243,12 @@ def _collection(source: Mapping[str, Any]) -> str:
     return f"{source.get('schema') or source.get('db')}.{source.get('table')}"
 
 
-def _payload(value: bytes | None) -> tuple[Any, Any]:
+def _payload(value: bytes | TooLong | None) -> tuple[Any, Any]:
     """Of a message, with its schema, if there is one; also where key and value stand in one line."""
+    if isinstance(value, TooLong):
+        raise value
+    if value is not None and len(value) > RECORD_BYTES_MAX:
+        raise TooLong(value)
     body = None if value is None else _json(value)
     if isinstance(body, dict) and body.keys() <= {"key", "value"}:
         body = body.get("value")
@@ -230,7 +258,10 @@ def _payload(value: bytes | None) -> tuple[Any, Any]:
 
 
 def _ended(message: Raw) -> str | None:
-    payload, _ = _payload(message.value)
+    try:
+        payload, _ = _payload(message.value)
+    except (ValueError, RecursionError):
+        return None
     return str(payload["id"]) if isinstance(payload, dict) and payload.get("status") == "END" else None
 
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, assert_never
 
 from headgate.core.keys.actions import may_act, with_actions
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
-from headgate.core.keys.change import Batch, Change, batches
+from headgate.core.keys.change import NO_ROWS, Batch, Change, batches
 from headgate.core.keys.definition import refuse_reserved, require_allowed
 from headgate.core.keys.fold import FoundRows, Net, NetRow
 from headgate.core.keys.letters import joined
@@ -26,7 +26,7 @@ from headgate.errors import (
     Unavailable,
     UnsupportedTable,
 )
-from headgate.ports import ChangeSource, DefinitionChanged, TargetDatabase, TargetView
+from headgate.ports import ChangeSource, DefinitionChanged, SetsApart, TargetDatabase, TargetView
 from headgate.syncs.apply import Seen, drive
 from headgate.syncs.schema import fitted
 
@@ -222,7 +222,7 @@ def apply_one(
         except (DefinitionChanged, StagedRowsLost):
             complete = _again(batch, target, how, seen)
     except (Unavailable, UnsupportedTable) as error:
-        names = dict.fromkeys(change.table for change in batch.changes if change.op != "mark")
+        names = dict.fromkeys(change.table for change in batch.changes if change.op not in NO_ROWS)
         error.tell(tables=", ".join(names), position=batch.through)
         raise
     return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
@@ -270,7 +270,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         CheckpointMismatch: A batch was begun that cannot be read again as it was.
     """
     pending = progress.pending
-    for batch in batches(_groups(source, progress), changes_max=how.changes_max, through=pending):
+    for batch in batches(_groups(source, progress, how), changes_max=how.changes_max, through=pending):
         if pending is not None and batch.through != pending and not batch.is_load:
             raise CheckpointMismatch(
                 "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
@@ -281,8 +281,10 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
         yield batch
 
 
-def _groups(source: ChangeSource, progress: Progress) -> Iterator[tuple[Change, ...]]:
+def _groups(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[tuple[Change, ...]]:
     """The transactions behind `progress`; first, where a place says so, just those of the batch that was begun."""
+    if how.on_violation == "quarantine" and isinstance(source, SetsApart):
+        source = source.setting_apart()
     after, place = progress.position, progress.place
     if progress.pending_place is not None:
         for group in source.transactions(after, place, until=progress.pending_place):
@@ -327,7 +329,12 @@ def prepared(
         reached = target.related(list(tables))
         acted = with_actions(changes, reached, target.find)
         changes, is_repeatable = acted.changes, acted.is_repeatable
-    net = replace(net_effect(changes, reached), place=batch.place, has_actions=not is_repeatable)
+    net = replace(
+        net_effect(changes, reached),
+        place=batch.place,
+        has_actions=not is_repeatable,
+        unread=tuple((change.seq, change.unread) for change in batch.changes if change.unread is not None),
+    )
     if batch.many is not None:
         net = _net_of_many(batch, target, tables)
     slots = how.parallelism
@@ -337,7 +344,7 @@ def prepared(
         slots = 1
     queues = None
     if how.plan == "conflict_queue" and batch.many is None:
-        queues = conflict_queue([change for change in changes if change.op != "mark"], net, reached)
+        queues = conflict_queue([change for change in changes if change.op not in NO_ROWS], net, reached)
     if net.copies and how.mode == "parallel" and target.writers_max != 1:
         raise InvalidRequest(
             "a table without any key cannot be written by several transactions; nothing was written",
@@ -348,7 +355,7 @@ def prepared(
 
 
 def _tables_of(batch: Batch) -> list[str]:
-    return list(dict.fromkeys(change.table for change in batch.changes if change.op != "mark"))
+    return list(dict.fromkeys(change.table for change in batch.changes if change.op not in NO_ROWS))
 
 
 def _shown(batch: Batch) -> Sequence[Change]:

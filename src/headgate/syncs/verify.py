@@ -70,6 +70,8 @@ class Verified:
     """How many records belong to transactions whose end has not come."""
     passed_over: int = 0
     """How many records the sync does not see though they are there: they are compared, too."""
+    unread: int = 0
+    """How many records cannot be read: what they say was not compared."""
 
     @property
     def differences(self) -> int:
@@ -171,6 +173,11 @@ class ReadRecords(Protocol):
         """How many belong to transactions whose end has not come."""
         ...
 
+    @property
+    def unread(self) -> int | None:
+        """How many cannot be read."""
+        ...
+
     def in_order(self, *, with_beyond: bool) -> Iterator[Record]:
         """Up to the target's position, or all."""
         ...
@@ -221,7 +228,7 @@ def verify(
             return Verified(
                 stream=stream, position=progress.position, last_batch=progress.last_batch, set_apart=comparison.set_apart,
                 tables=compared, behind=0 if is_all else records.beyond, unfinished=records.unfinished,
-                passed_over=records.beyond if is_all else 0,
+                passed_over=records.beyond if is_all else 0, unread=records.unread or 0,
             )  # fmt: skip
 
     return marked(target.compare(stream, work), target.kept_rows(stream))
@@ -288,6 +295,7 @@ class _Plain:
     progress: Progress
     beyond: int = 0
     unfinished: int = 0
+    unread: int | None = None
 
     @property
     def shows_actions(self) -> bool:

@@ -156,12 +156,13 @@ class Control:
             count += int(cursor.rowcount)
         return count
 
-    def letters(self, cursor: Any, stream: str, rows_max: int) -> tuple[KeptRow, ...]:
-        """Rows that are set apart, the oldest first, as they can be applied again."""
+    def letters(self, cursor: Any, stream: str, rows_max: int, *, with_records: bool) -> tuple[KeptRow, ...]:
+        """Rows that are set apart, the oldest first, as they can be applied again; and records that cannot be read."""
+        rows_only = "" if with_records else "AND table_name <> '' "
         self._execute(
             cursor,
             "SELECT batch, n, table_name, row_key, image, seq, reason FROM headgate_dead WHERE stream = {m} "
-            "ORDER BY batch, n LIMIT {m}",
+            f"{rows_only}ORDER BY batch, n LIMIT {{m}}",
             stream, rows_max,
         )  # fmt: skip
         return tuple(

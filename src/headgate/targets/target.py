@@ -273,15 +273,17 @@ class SqlTarget:
 
     def letters(self) -> tuple[KeptRow, ...]:
         if self._letters is None:
-            self._letters = self.kept_rows(self._open.name)
+            self._letters = self.kept_rows(self._open.name, with_records=False)
         return self._letters
 
-    def kept_rows(self, stream: str) -> tuple[KeptRow, ...]:
-        """Rows of a stream that are set apart, the oldest first, with their values."""
+    def kept_rows(self, stream: str, *, with_records: bool = True) -> tuple[KeptRow, ...]:
+        """Rows of a stream that are set apart, the oldest first, with their values; and records that cannot be read."""
         if not self._has_table("headgate_dead"):
             return ()
         asked = self._control.letters
-        return self._transaction(lambda cursor: asked(cursor, stream, LETTERS_MAX), fenced=False)
+        return self._transaction(
+            lambda cursor: asked(cursor, stream, LETTERS_MAX, with_records=with_records), fenced=False
+        )
 
     def drop_letters(self, stream: str, ids: Sequence[tuple[int, int]]) -> int:
         """Deletes rows of a stream that are set apart, without writing them; how many there were."""

@@ -15,6 +15,7 @@ from typing import Literal
 
 from headgate.core.effects import Effect, Protocol, perform
 from headgate.core.keys.fold import Net, NetRow
+from headgate.core.keys.letters import unread_row
 from headgate.core.keys.plan import Assignment, Clash, Found, assign, with_queues
 
 Mode = Literal["atomic", "parallel"]
@@ -181,7 +182,10 @@ class _State:
         return self._components.get(row, (row,))
 
     def dead_rows(self) -> tuple[DeadRow, ...]:
-        return tuple(DeadRow(row=self.net.rows[n], reason=reason) for n, reason in sorted(self.dead.items()))
+        rows = [DeadRow(row=self.net.rows[n], reason=reason) for n, reason in sorted(self.dead.items())]
+        for n, (seq, unread) in enumerate(self.net.unread, len(self.net.rows)):
+            rows.append(DeadRow(row=unread_row(n, seq, unread), reason=unread.reason))
+        return tuple(rows)
 
 
 def whole_because(net: Net, mode: Mode) -> tuple[str, ...]:
@@ -242,7 +246,7 @@ def apply_batch(
     if stopped is not None:
         return replace(stopped, is_begun=slots > 1)
     return Complete(
-        rows=len(net.rows),
+        rows=len(net.rows) + len(net.unread),
         edges=len(found.edges),
         components=len(assignment.components),
         largest=len(assignment.components[0]) if assignment.components else min(1, len(net.rows)),

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
-Op = Literal["c", "u", "d", "t", "many", "ddl", "mark"]
+Op = Literal["c", "u", "d", "t", "many", "ddl", "mark", "unread"]
 """Created, updated, deleted, truncated; rows that are too many to be changes; a statement that changes the definition of a
-table; and nothing but a place, so far has the source come."""
+table; nothing but a place, so far has the source come; and a record that cannot be read."""
+NO_ROWS: Final[frozenset[Op]] = frozenset({"mark", "unread"})
+"""Changes that are of no table."""
+UNREAD_BYTES_MAX: Final = 16 * 1024
+"""So much of a record that cannot be read is kept."""
 Image = Mapping[str, Any]
 """Column → value: a row, or as much of it as the source says."""
 
@@ -58,6 +62,17 @@ class ManyRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A record of the source that cannot be read."""
+
+    reason: str
+    where: Mapping[str, Any]
+    """File and line, or topic, partition and offset."""
+    data: bytes
+    """Its beginning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One change, as its source tells it."""
 
@@ -82,6 +97,8 @@ class Change:
     """A snapshot of the source read the row. Its rows are of one state, whatever order they come in."""
     shows_actions: bool = False
     """Its source says what actions of foreign keys did, or has none: nothing is to be added to it."""
+    unread: Unread | None = None
+    """The record of an `unread`."""
     place: str | None = None
     """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
 
@@ -144,7 +161,7 @@ def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
 
 def _is_load(changes: Sequence[Change]) -> bool:
     """Whether its rows are below place 0; a mark there says only that place 0 is the next."""
-    return changes[0].seq < 0 and changes[0].op != "mark"
+    return changes[0].seq < 0 and changes[0].op not in NO_ROWS
 
 
 def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: int | None = None) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from headgate.core.keys import positions, values
-from headgate.core.keys.change import Image, Op
+from headgate.core.keys.change import Image, Op, Unread
 from headgate.core.keys.positions import Order, Position
 from headgate.core.keys.values import UNAVAILABLE, BytesAs, Decode, Placeholders, Undecoded
 
@@ -41,6 +41,8 @@ class RowChanged:
     """`after` lacks large values that did not change."""
     is_snapshot: bool = False
     """A snapshot read it."""
+    unread: Unread | None = None
+    """Of the op `unread`: a message that cannot be read. Its place is known as far as that much of it can be read."""
 
     @property
     def tx(self) -> str | None:
@@ -119,6 +121,34 @@ def read(value: object, key: object = None, reading: Reading = DEFAULT) -> Envel
     return _row(value, schema, key, reading)
 
 
+NOWHERE = Position(origin="?", order=None)
+
+
+def damaged(value: object, unread: Unread) -> RowChanged:
+    """A message that cannot be read, with the place that it names.
+
+    Args:
+        value: Its JSON, if it is JSON.
+        unread: What is kept of it.
+    """
+    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
+        value = value["payload"]
+    at, table, collection = NOWHERE, "", ""
+    if isinstance(value, dict) and isinstance(value.get("source"), dict) and value["source"].get("table"):
+        try:
+            at = _position({"op": "", **value}, value["source"])
+            table, collection = str(value["source"]["table"]), _collection(value["source"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+    return RowChanged(op="unread", table=table, collection=collection, before=None, after=None, at=at, unread=unread)
+
+
+def _collection(source: Mapping[str, Any]) -> str:
+    """As transaction metadata and topics name a table."""
+    names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
+    return ".".join(names[-2:] if source.get("connector") == "postgresql" else names)
+
+
 def _transaction(value: Mapping[str, Any]) -> TransactionEnded | None:
     if value["status"] == "BEGIN":
         return None
@@ -157,12 +187,9 @@ def _row(value: Mapping[str, Any], schema: object, key: object, reading: Reading
         at = _position(value, source)
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
-    names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
-    if is_postgres:
-        names = names[-2:]
     return RowChanged(
         # A row that a snapshot read may be there already: it is written over.
-        op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=".".join(names),
+        op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=_collection(source),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
         at=at, is_snapshot=_snapshot(value) != "",
         is_partial=op in ("c", "u") and after is not None and len(after) < len(value["after"]),

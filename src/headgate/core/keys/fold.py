@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple, overload
 
-from headgate.core.keys.change import Change, Image, ManyRows
+from headgate.core.keys.change import NO_ROWS, Change, Image, ManyRows, Unread
 from headgate.core.keys.schema import TableSchema, refuse_columns
 from headgate.core.keys.values import BareNumber, BareText
 from headgate.errors import InvalidRequest
@@ -89,6 +89,8 @@ class Net:
     the whole row: where the rest of it is found is no longer known once it has moved."""
     letters: tuple[tuple[int, int], ...] = ()
     """Rows that had been set apart and are among `rows` now: (batch, number) under which the target keeps each."""
+    unread: tuple[tuple[int, Unread], ...] = ()
+    """Records that cannot be read, each with its position: they are set apart."""
     has_actions: bool = False
     """Actions of foreign keys make some of it: what they find in the target is something else after parts were applied."""
     changes: int
@@ -144,7 +146,7 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
                 table.displaced.clear()
             tx = change.tx
         count, through = count + 1, change.seq
-        if change.op == "mark":
+        if change.op in NO_ROWS:
             continue
         if change.op == "t":
             truncated[change.table] = None

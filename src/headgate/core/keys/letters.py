@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headgate.core.keys import numbers, values
-from headgate.core.keys.change import Image
+from headgate.core.keys.change import Image, Unread
 from headgate.core.keys.fold import Key, Net, NetRow, canonical
 from headgate.core.keys.schema import TableSchema
 from headgate.errors import InvalidRequest
@@ -47,9 +47,20 @@ class KeptRow:
         return f"{self.batch}.{self.n}"
 
     @property
+    def is_record(self) -> bool:
+        """Whether it is a record that cannot be read: its key says where it is, and its image holds its beginning."""
+        return not self.table
+
+    @property
     def lacks_values(self) -> bool:
         """Whether a value of it was too large to be kept."""
         return self.image is not None and any(isinstance(one, dict) and LEFT_OUT in one for one in self.image.values())
+
+
+def unread_row(n: int, seq: int, unread: Unread) -> NetRow:
+    """A record that cannot be read, as it is kept among rows that are set apart: it is of no table."""
+    where = " ".join(f"{name}={value}" for name, value in unread.where.items())
+    return NetRow(n, "", (where,), {"record": unread.data}, None, seq)
 
 
 def kept_image(row: NetRow, bytes_max: int | None) -> str:
@@ -140,6 +151,13 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
     rest: dict[tuple[str, Key], KeptRow] = {}
     ids = []
     for letter in letters:
+        if letter.is_record:
+            raise InvalidRequest(
+                "a record that cannot be read cannot be sent again; nothing was sent",
+                advice="Correct it at the source, so that it comes again behind the others, or bring its row in with "
+                "`headgate sync repair`; then drop it",
+                id=letter.id, record=letter.key[0],
+            )  # fmt: skip
         columns = {column.name for column in tables[letter.table].stored} if letter.table in tables else set[str]()
         unknown = sorted(set(corrections) - columns)
         if letter.table not in tables or (corrections and (unknown or letter.image is None)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from headgate.core.keys.change import Change
+from headgate.core.keys.change import NO_ROWS, Change
 from headgate.core.keys.fold import PLAIN, Net, NetRow, agrees, fold
 from headgate.core.keys.schema import TableSchema
 
@@ -44,7 +44,7 @@ def fold_plain(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> 
     try:
         for change in changes:
             op, name, before = change.op, change.table, change.before
-            if op == "mark":
+            if op in NO_ROWS:
                 continue
             table = seen.get(name)
             if table is None:

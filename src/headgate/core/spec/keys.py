@@ -585,8 +585,8 @@ SYNC_PARALLELISM = Key(
 SYNC_ON_VIOLATION: Key[OnViolation] = Key(
     name="on_violation",
     kind=Choice[OnViolation](words=("stop", "quarantine")),
-    meaning="What becomes of a row that breaks a constraint: `stop`, nothing of its batch is applied; `quarantine`, it is "
-    "set apart with its reason, and the rest is applied.",
+    meaning="What becomes of a row that breaks a constraint, and of a record that cannot be read: `stop`, nothing of its batch "
+    "is applied; `quarantine`, it is set apart with its reason, and the rest is applied.",
     default="stop",
     example="quarantine",
 )
