@@ -135,6 +135,10 @@ class Unavailable(HeadgateError):
         super().__init__(message, advice=advice, **facts)
 
 
+class NoFiles(Unavailable):
+    """there is no file of changes"""
+
+
 class StoreUnavailable(Unavailable):
     """the store of turns does not answer; nothing was written"""
 

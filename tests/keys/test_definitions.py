@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from headgate.core.keys.change import Change
 from headgate.core.keys.definition import require_allowed
 from headgate.errors import InvalidRequest
+from headgate.sources.files import ChangeFiles
+from headgate.syncs.run import SyncSettings, run
 from tests.keys.rooms import KINDS, c, changes_of, fresh, sync
 
 ALLOWED = [
@@ -92,6 +98,43 @@ def test_statements_need_the_syncs_leave(kind: str, request: pytest.FixtureReque
     sync(database, [ddl(add.format("t"))], ddl="apply", tables=frozenset({"t"}))
     sync(database, [Change(seq=1, tx="1", table="t", op="c", after={"id": 1, "x": 5})])
     assert database.rows("t") == [{"id": 1, "x": 5}]
+
+
+def test_without_names_a_sync_changes_the_tables_of_its_changes_and_new_ones(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also after a restart; a table of somebody else in the target is not for a statement of the source."""
+    database = fresh("sqlite", request)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE victim (id int PRIMARY KEY)")
+    lines: list[str] = []
+
+    def bring(table: str, sql: str | None = None, **row: Any) -> None:
+        said = {"op": "c", "after": row} if sql is None else {"op": "ddl", "sql": sql}
+        lines.append(json.dumps({"seq": len(lines), "tx": str(len(lines)), "table": table, **said}) + "\n")
+        (tmp_path / "c.jsonl").write_text("".join(lines))
+        target = database.target()
+        try:
+            list(
+                run(
+                    ChangeFiles(files=str(tmp_path / "c.jsonl")), target, stream="s", settings=SyncSettings(ddl="apply")
+                )
+            )
+        finally:
+            target.close()
+
+    bring("t", id=1)
+    bring("t", "ALTER TABLE t ADD COLUMN x int")
+    bring("n", "CREATE TABLE n (id int PRIMARY KEY)")
+    bring("n", "ALTER TABLE n ADD COLUMN x int")
+    bring("n", id=1, x=2)
+    assert database.rows("n") == [{"id": 1, "x": 2}]
+    for sql in ("ALTER TABLE victim ADD COLUMN x int", "CREATE INDEX i ON victim (id)"):
+        with pytest.raises(InvalidRequest, match=r"does not name.*table=victim"):
+            bring("victim", sql)
+        lines.pop()
+    assert database.query("SELECT sql FROM sqlite_master WHERE tbl_name = 'victim' AND sql IS NOT NULL") == [
+        ("CREATE TABLE victim (id int PRIMARY KEY)",)
+    ]
 
 
 SYSTEM = {

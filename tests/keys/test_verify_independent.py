@@ -361,6 +361,21 @@ def test_a_value_is_read_by_its_type_or_not_at_all(value: Any, schema: Any, expe
     assert decoded(value, schema) == expected
 
 
+def test_a_password_is_no_argument_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused in every place of an address, and never repeated; taken from a variable that the argument names."""
+    begin(tmp_path, FIRM)
+    bring(tmp_path, "a", line(0, 0, "firm", "c", None, {"id": 1, "name": "a"}))
+    assert sync(tmp_path, "run", "--until-idle").code == 0
+    for command_ in (["verify"], ["repair", "s"]):
+        for dsn in ("postgresql://u:s3cret@h/d", "mysql://h/d?password=s3cret", "postgresql://h/d?sslpassword=s3cret"):
+            refused = sync(tmp_path, *command_, "--source", dsn)
+            assert (refused.code, "has a password" in refused.err, "s3cret" in refused.err) == (2, True, False)
+        assert sync(tmp_path, *command_, "--source", "${NO_SUCH_DSN}").code == 2
+    execute(tmp_path / "source.db", FIRM, "INSERT INTO firm VALUES (1, 'b')")
+    monkeypatch.setenv("SOURCE_OF_T", f"sqlite:{tmp_path}/source.db")
+    assert sync(tmp_path, "verify", "--source", "${SOURCE_OF_T}").code == 4
+
+
 def test_the_comparison_shares_no_code_with_what_applies_changes() -> None:
     """Neither reader, nor decoder, nor fold, nor plan: what they do wrong must be seen."""
     root = Path(headgate.__file__).parent

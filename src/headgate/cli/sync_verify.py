@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import typer
 
 from headgate.cli.app import Output
 from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.cli.sync import NAME, keepers_of, named, sync
-from headgate.errors import Corrupt
+from headgate.errors import Corrupt, InvalidRequest
+from headgate.redaction import masked
 from headgate.report import words
 
 if TYPE_CHECKING:
@@ -22,9 +26,36 @@ SOURCE = typer.Option(
     None,
     "--source",
     metavar="DSN",
-    help="The source's own database, to compare with as it is now. Default: `source_dsn` of the file, "
-    "where a password belongs; else the changes.",
+    help="The source's own database, to compare with as it is now: an address without a password, or '${NAME}' for that of an "
+    "environment variable. Default: `source_dsn` of the file; else the changes.",
 )
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def _address(source: str | None) -> str | None:
+    """What --source says.
+
+    Raises:
+        InvalidRequest: It has a password, which other users of the machine can read; or names no variable.
+    """
+    if source is None:
+        return None
+    named = _VARIABLE.fullmatch(source)
+    if named is not None:
+        if named[1] not in os.environ:
+            raise InvalidRequest("--source names an environment variable that is not set", variable=named[1])
+        return os.environ[named[1]]
+    try:
+        parts = urlsplit(source)
+        is_secret = bool(parts.password) or masked("", f"?{parts.query}") != f"?{parts.query}"
+    except ValueError:
+        is_secret = True
+    if is_secret:
+        raise InvalidRequest(
+            "--source has a password, and other users of the machine can read the arguments of a command; nothing was compared",
+            advice="Write --source '${NAME}' for an environment variable, or source_dsn: in the file; change the password",
+        )
+    return source
 
 
 @sync.command("verify")
@@ -45,7 +76,7 @@ def verify_command(
     keepers = keepers_of(spec, name)
     for keeper in keepers:
         with named(keeper, keepers), keeper:
-            found = keeper.verify(limit, source_dsn=source)
+            found = keeper.verify(limit, source_dsn=_address(source))
         differences += found.differences
         tables = [{**dataclasses.asdict(one), "differences": one.differences} for one in found.tables]
         rows.append(
@@ -73,7 +104,7 @@ def repair_command(
     """
     (keeper,) = keepers_of(spec, name)
     with keeper:
-        repaired, found = keeper.repair(source_dsn=source)
+        repaired, found = keeper.repair(source_dsn=_address(source))
     if output is Output.TEXT:
         say(f"{name}: {words.counted(repaired, 'row')} repaired")
         _show(name, found)

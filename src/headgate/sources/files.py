@@ -22,7 +22,7 @@ from typing import Any, Literal, cast, get_args
 from headgate.core.keys import numbers, places
 from headgate.core.keys.change import NO_ROWS, Change, Op, Unread
 from headgate.core.keys.routes import Routes
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest, NoFiles
 from headgate.sources.lines import RECORD_BYTES_MAX, TooLong, lines, record, unread
 from headgate.sources.pieces import Mark, Pieces
 
@@ -440,7 +440,7 @@ def paths_of(files: str) -> list[Path]:
     """A folder's files, a file, or those of a glob, by name; hidden ones and those that begin with _ are left out.
 
     Raises:
-        Unavailable: There is none, and no folder either.
+        NoFiles: There is none, and no folder either.
     """
     place = Path(files)
     if place.is_dir():
@@ -449,7 +449,7 @@ def paths_of(files: str) -> list[Path]:
         found = [place] if place.is_file() else [Path(one) for one in sorted(glob.glob(files))]
     paths = [path for path in found if path.is_file() and not path.name.startswith((".", "_"))]
     if not paths and not place.is_dir():
-        raise Unavailable("there is no file of changes", files=files)
+        raise NoFiles(files=files)
     return paths
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headgate.core.keys import places
 from headgate.core.keys.apply import Progress, whole_because
 from headgate.core.keys.change import Batch
 from headgate.core.keys.plan import assign, with_queues
@@ -71,7 +72,7 @@ def explain(
     if batch.ddl is not None:
         troubles: tuple[Trouble, ...] = ()
         try:
-            allow_definition(batch.ddl, target, how)
+            allow_definition(batch.ddl, target, how, places.tables(progress.place))
         except InvalidRequest as error:
             troubles = (Trouble(table=batch.ddl.table, key="", position=batch.through, reason=error.message),)
         return NextBatch(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headgate.errors import Unavailable
+from headgate.errors import NoFiles, Unavailable
 
 PAUSE_S, PAUSE_MAX_S = 0.5, 15.0
 """Before the second try, and at most; each is twice the one before it, drawn between half and the whole."""
@@ -37,8 +37,8 @@ class Patience:
         Raises:
             Unavailable: `error`, if the time is over.
         """
-        if "files" in error.facts:
-            raise error  # a source without files is a mistake in the file more often than a moment
+        if isinstance(error, NoFiles):
+            raise error  # a mistake in the settings more often than a moment
         now = self.clock()
         if not self.tries:
             self.since = now

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, assert_never
 
+from headgate.core.keys import places
 from headgate.core.keys.actions import may_act, with_actions
 from headgate.core.keys.apply import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from headgate.core.keys.change import NO_ROWS, Batch, Change, batches
@@ -109,6 +110,7 @@ def carry(
 ) -> Iterator[AppliedBatch]:
     """What `run` does on a stream that is open, from `progress` on."""
     number = progress.last_batch
+    known = set(places.tables(progress.place))
 
     def tried(batch: Batch) -> Prepared | None:
         if target.writers_max == 1:
@@ -129,9 +131,11 @@ def carry(
             batch, ready = item
             number += 1
             if (batch.is_snapshot or how.on_violation == "stop") and _is_joinable(batch):
-                yield _apply_with_more(batch, read, target, number, how, seen, ready)
+                applied = _apply_with_more(batch, read, target, number, how, seen, ready)
             else:
-                yield apply_one(batch, target, number, how, seen, ready)
+                applied = apply_one(batch, target, number, how, seen, ready, known)
+            known.update(_tables_of(batch))
+            yield applied
 
 
 class _Following:
@@ -210,10 +214,21 @@ def apply_one(
     how: SyncSettings,
     seen: Seen = lambda effect: None,
     ready: Prepared | None = None,
+    known: Collection[str] = (),
 ) -> AppliedBatch:
-    """Applies one batch, whose number is one more than the last; `ready` is what it was prepared to before, if it was."""
+    """Applies one batch, whose number is one more than the last.
+
+    Args:
+        batch: What to apply.
+        target: With its stream open.
+        number: Of the batch.
+        how: The settings.
+        seen: Told before each step.
+        ready: What it was prepared to before, if it was.
+        known: Target tables that changes of the stream were for: see `allow_definition`.
+    """
     if batch.ddl is not None:
-        allow_definition(batch.ddl, target, how)
+        allow_definition(batch.ddl, target, how, known)
         target.define(batch.ddl)
         return AppliedBatch(batch=number, changes=1, through=batch.through, place=batch.place, complete=None)
     try:
@@ -228,8 +243,16 @@ def apply_one(
     return AppliedBatch(batch=number, changes=batch.size, through=batch.through, place=batch.place, complete=complete)
 
 
-def allow_definition(change: Change, target: TargetDatabase | TargetView, how: SyncSettings) -> None:
+def allow_definition(
+    change: Change, target: TargetDatabase | TargetView, how: SyncSettings, known: Collection[str]
+) -> None:
     """Returns if a statement of the source may be executed in the target.
+
+    Args:
+        change: The statement.
+        target: Where it is to be executed.
+        how: The settings.
+        known: Target tables that changes of the stream were for. Where the sync names no tables, these are its own, and new ones.
 
     Raises:
         InvalidRequest: The sync does not allow statements, or not this one.
@@ -241,17 +264,18 @@ def allow_definition(change: Change, target: TargetDatabase | TargetView, how: S
             table=change.table,
             position=change.seq,
         )
-    if how.tables and change.table not in how.tables:
+    refuse_reserved(change.table, change.seq)
+    there = target.tables([change.table]).get(change.table)
+    own = how.tables or known
+    if change.table not in own and (how.tables or there is not None):
         raise InvalidRequest(
             "the source sends a statement for a table that the sync does not name; nothing was written",
             advice="Name the table under `tables`, or take the statement out of the source",
             table=change.table,
             position=change.seq,
         )
-    refuse_reserved(change.table, change.seq)
-    there = target.tables([change.table]).get(change.table)
     keys = () if there is None else [key.name for key in there.unique_keys]
-    require_allowed(change.sql or "", change.table, tables=how.tables, own_indexes=keys, seq=change.seq)
+    require_allowed(change.sql or "", change.table, tables=own, own_indexes=keys, seq=change.seq)
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:

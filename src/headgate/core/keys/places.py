@@ -6,7 +6,7 @@ Rules for editors: a place that another kind of source wrote is refused, never i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from headgate.errors import CheckpointMismatch
@@ -81,3 +81,11 @@ def waiting(place: str | None) -> tuple[str, int] | None:
         return None if found is None else (str(found["for"]), int(found["since_ms"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
+
+
+def tables(place: str | None) -> Collection[str]:
+    """The target tables that changes were for up to a place, as far as its source notes them."""
+    try:
+        return list(json.loads(place or "{}").get("tables") or {})
+    except (ValueError, AttributeError):
+        return []

@@ -7,7 +7,7 @@ its GTID, or by a position in the log of which the last change is met again. Wha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -254,8 +254,8 @@ def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, boo
     return True, is_met or not seen.digests
 
 
-def _has(ranges: object, number: int) -> bool:
-    return any(first <= number <= last for first, last in ranges)  # type: ignore[attr-defined]
+def _has(ranges: Sequence[Sequence[int]], number: int) -> bool:
+    return any(first <= number <= last for first, last in ranges)
 
 
 def _add(ranges: list[list[int]], number: int, *, is_first: bool) -> None:
