@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from headgate.coordinator.turn import HeldTurn
-from headgate.core.keys.letters import KeptRow, kept_text
-from headgate.core.spec import Erase, Maintain, Mutate, Pipeline, StreamSpec, SyncSpec
-from headgate.core.turns.tokens import job_token
-from headgate.delta.gate import Gate
-from headgate.delta.requests import RequestTable
+from headgate.core.keys.letters import KeptRow, Letter, kept_text
+from headgate.core.spec import Maintain, Pipeline, SyncSpec
 from headgate.errors import InvalidRequest
 from headgate.online import Keeper
-from headgate.operate import RequestDesk, adhoc_turn, last_batch, stream_context
 from headgate.redaction import without_values
-from headgate.site import Site
-from headgate.streams.letters import Letter, Sent, SentAgain, StreamLetters
-from headgate.streams.operations import STUCK, resend_requests
-from headgate.streams.steps import StreamKind
-from headgate.streams.stream import kind_of
-
-R = TypeVar("R")
 
 
 class Desk(Protocol):
@@ -61,7 +47,11 @@ def desks(pipeline: Pipeline, name: str | None) -> list[Desk]:
         InvalidRequest: there is none of this name.
     """
     streams = [one for one in pipeline.streams if not isinstance(one.kind, Maintain)]
-    found: list[Desk] = [StreamDesk(pipeline, one) for one in streams if name in (None, one.name)]
+    found: list[Desk] = []
+    if wanted := [one for one in streams if name in (None, one.name)]:
+        from headgate.operate import StreamDesk  # here, as it needs Spark, which a sync does not
+
+        found += [StreamDesk(pipeline, one) for one in wanted]
     found += [SyncDesk(pipeline, one) for one in pipeline.syncs if name in (None, one.name)]
     if not found and name is not None:
         known = ", ".join([*(one.name for one in streams), *(one.name for one in pipeline.syncs)])
@@ -118,93 +108,3 @@ def _values(row: KeptRow) -> str:
     if isinstance(data, bytes):
         return data.decode("utf-8", "backslashreplace")
     return kept_text({"key": list(row.key), "row": row.image})
-
-
-class StreamDesk:
-    """The dead letters and the dead requests of one stream."""
-
-    def __init__(self, pipeline: Pipeline, stream: StreamSpec) -> None:
-        self._pipeline, self._stream = pipeline, stream
-        self._context = stream_context(pipeline, stream)
-        self._letters = StreamLetters(self._context, stream)
-
-    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
-        """See `Desk`."""
-        return self._letters.rows(rows_max=rows_max, has_values=has_values)
-
-    def drop(self, ids: Sequence[str], reason: str | None) -> int:
-        """See `Desk`."""
-        records, requests = self._parted(ids)
-        count = 0
-        if records:
-            count += self._in_turn("drop", lambda turn: self._letters.drop(turn, records, reason))
-        if requests:
-            count += RequestDesk(self._pipeline, self._stream.name).drop(requests, reason or "")
-        return count
-
-    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
-        """See `Desk`."""
-        records, requests = self._parted(ids)
-        sent = Sent()
-        if records:
-            sent += self._in_turn("retry", lambda turn: self._send(turn, records, corrections))
-        if requests:
-            RequestDesk(self._pipeline, self._stream.name).refuse_unless_in(STUCK, requests)
-            sent += self._in_turn("retry", lambda turn: self._send_requests(turn, requests, corrections))
-        if sent.refused:
-            raise InvalidRequest(
-                f"{sent.refused} of {sent.count} were refused again and are set aside; the others were sent",
-                advice=f"See why with: headgate dead-letters list {self._stream.name}",
-            )
-        return sent.count
-
-    def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Records and requests; all of them are there."""
-        records = [id_ for id_ in ids if id_.startswith("d-")]
-        requests = [id_ for id_ in ids if not id_.startswith("d-")]
-        if records or not ids or not isinstance(self._stream.kind, Mutate | Erase):
-            self._letters.refuse_absent(records if records else ids)
-        return records, requests
-
-    def _kind(self) -> StreamKind:
-        # What is refused again is set aside again, whatever the policy: it does not stop the others.
-        spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
-        return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
-
-    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
-        letters, kind, number, sent = self._letters, self._kind(), turn.batch, Sent()
-        for batch in letters.pending():
-            turn.next_batch(batch, None, is_replay=True)
-            sent += letters.send(turn, batch, kind.run_batch)
-            number = max(number, batch + 1)
-        turn.next_batch(number, None, is_replay=False)
-        if letters.mark(turn, ids, corrections, number):
-            sent += letters.send(turn, number, kind.run_batch)
-        return sent
-
-    def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
-        """Stored anew, and applied by a batch without records: if the command is killed between, by the stream's next one."""
-        count = resend_requests(turn, self._context, self._stream, ids, corrections)
-        turn.next_batch(turn.batch + 1, None, is_replay=False)
-        nothing = self._letters.no_records()
-        self._kind().run_batch(SentAgain(turn, self._stream.name), nothing, turn.batch)
-        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
-            STUCK
-        )
-        assert rows is not None, "they were looked up"
-        return Sent(count, rows.where(rows["request_id"].isin(list(ids))).count())
-
-    def _in_turn(self, what: str, work: Callable[[HeldTurn], R]) -> R:
-        pipeline, context = self._pipeline, self._context
-        token_id = job_token(f"{what}/{self._stream.name}")
-        opened = Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
-        site = replace(opened, log=context.log)  # what the turn has read, the stream need not read again
-        with (
-            contextlib.closing(site),
-            Gate(context.session).acting(self._stream.name, context.session),
-            adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
-        ):
-            turn.acts_as = self._stream.name  # as its helpers do
-            tables = (context.target, context.requests_of(self._stream), self._letters.location)
-            turn.next_batch(last_batch(site, token_id, tables) + 1, None, is_replay=False)
-            return work(turn)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from headgate.coordinator.machine import MachineClock
 from headgate.coordinator.turn import HeldTurn
 from headgate.core.ids import TableLocation, TokenId
+from headgate.core.keys.letters import Letter
 from headgate.core.spec import Append, Erase, Mutate, Pipeline, StreamSpec, TableSpec
 from headgate.core.spec.coordinators import coordinator_place
 from headgate.core.turns.order import ADHOC, NoRule
 from headgate.core.turns.protocol import Order
 from headgate.core.turns.tokens import PREFIX, job_token, lock_token, unpack
 from headgate.delta import governed
+from headgate.delta.gate import Gate
 from headgate.delta.governed import GovernedTable
 from headgate.delta.log import DeltaTableLog
 from headgate.delta.requests import STATES, RequestTable
@@ -24,11 +28,15 @@ from headgate.sinks.tee import Tee
 from headgate.site import Site, locate, open_session, open_store
 from headgate.spark.log_stores import log_store_of
 from headgate.streams import operations
-from headgate.streams.operations import StoredRequest
+from headgate.streams.letters import Sent, SentAgain, StreamLetters
+from headgate.streams.operations import STUCK, StoredRequest, resend_requests
 from headgate.streams.standing import RequestTables
-from headgate.streams.steps import StreamContext
+from headgate.streams.steps import StreamContext, StreamKind
+from headgate.streams.stream import kind_of
 from headgate.tables.explain import Explanation
 from headgate.tables.sql import explain_sql
+
+R = TypeVar("R")
 
 
 def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
@@ -253,7 +261,7 @@ class RequestDesk:
         return self._in_turn(
             ids,
             lambda turn: operations.drop_requests(turn, self._context, self._stream, ids, reason=reason),
-            states=operations.STUCK,
+            states=STUCK,
         )
 
     def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int], states: Sequence[str] = ("dead",)) -> int:
@@ -285,3 +293,96 @@ class RequestDesk:
                 "nothing was changed",
                 advice=f"See them with: headgate requests list {self._stream.name} --state dead",
             )
+
+
+# ---------------------------------------------------------------------------------------------------- dead letters
+
+
+class StreamDesk:
+    """The dead letters and the dead requests of one stream."""
+
+    def __init__(self, pipeline: Pipeline, stream: StreamSpec) -> None:
+        self._pipeline, self._stream = pipeline, stream
+        self._context = stream_context(pipeline, stream)
+        self._letters = StreamLetters(self._context, stream)
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """See `headgate.letters.Desk`."""
+        return self._letters.rows(rows_max=rows_max, has_values=has_values)
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """See `headgate.letters.Desk`."""
+        records, requests = self._parted(ids)
+        count = 0
+        if records:
+            count += self._in_turn("drop", lambda turn: self._letters.drop(turn, records, reason))
+        if requests:
+            count += RequestDesk(self._pipeline, self._stream.name).drop(requests, reason or "")
+        return count
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """See `headgate.letters.Desk`."""
+        records, requests = self._parted(ids)
+        sent = Sent()
+        if records:
+            sent += self._in_turn("retry", lambda turn: self._send(turn, records, corrections))
+        if requests:
+            RequestDesk(self._pipeline, self._stream.name).refuse_unless_in(STUCK, requests)
+            sent += self._in_turn("retry", lambda turn: self._send_requests(turn, requests, corrections))
+        if sent.refused:
+            raise InvalidRequest(
+                f"{sent.refused} of {sent.count} were refused again and are set aside; the others were sent",
+                advice=f"See why with: headgate dead-letters list {self._stream.name}",
+            )
+        return sent.count
+
+    def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Records and requests; all of them are there."""
+        records = [id_ for id_ in ids if id_.startswith("d-")]
+        requests = [id_ for id_ in ids if not id_.startswith("d-")]
+        if records or not ids or not isinstance(self._stream.kind, Mutate | Erase):
+            self._letters.refuse_absent(records if records else ids)
+        return records, requests
+
+    def _kind(self) -> StreamKind:
+        # What is refused again is set aside again, whatever the policy: it does not stop the others.
+        spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
+        return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
+
+    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        letters, kind, number, sent = self._letters, self._kind(), turn.batch, Sent()
+        for batch in letters.pending():
+            turn.next_batch(batch, None, is_replay=True)
+            sent += letters.send(turn, batch, kind.run_batch)
+            number = max(number, batch + 1)
+        turn.next_batch(number, None, is_replay=False)
+        if letters.mark(turn, ids, corrections, number):
+            sent += letters.send(turn, number, kind.run_batch)
+        return sent
+
+    def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        """Stored anew, and applied by a batch without records: if the command is killed between, by the stream's next one."""
+        count = resend_requests(turn, self._context, self._stream, ids, corrections)
+        turn.next_batch(turn.batch + 1, None, is_replay=False)
+        nothing = self._letters.no_records()
+        self._kind().run_batch(SentAgain(turn, self._stream.name), nothing, turn.batch)
+        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
+            STUCK
+        )
+        assert rows is not None, "they were looked up"
+        return Sent(count, rows.where(rows["request_id"].isin(list(ids))).count())
+
+    def _in_turn(self, what: str, work: Callable[[HeldTurn], R]) -> R:
+        pipeline, context = self._pipeline, self._context
+        token_id = job_token(f"{what}/{self._stream.name}")
+        opened = Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
+        site = replace(opened, log=context.log)  # what the turn has read, the stream need not read again
+        with (
+            contextlib.closing(site),
+            Gate(context.session).acting(self._stream.name, context.session),
+            adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
+        ):
+            turn.acts_as = self._stream.name  # as its helpers do
+            tables = (context.target, context.requests_of(self._stream), self._letters.location)
+            turn.next_batch(last_batch(site, token_id, tables) + 1, None, is_replay=False)
+            return work(turn)

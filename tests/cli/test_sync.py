@@ -473,11 +473,12 @@ def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
     """They start in a moment, on machines that have no Java."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
-    for command in ("plan", "run --once", "status"):
+    for command in ("sync plan", "sync run --once", "sync status", "dead-letters list NAME"):
+        command = command.replace("NAME", "crm")
         program = (
             "import sys, atexit\n"
             "atexit.register(lambda: print('pyspark' in sys.modules, file=sys.stderr))\n"
-            f"sys.argv = ['headgate', 'sync', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
+            f"sys.argv = ['headgate', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
             "from headgate.cli.app import run\nrun()\n"
         )
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headgate.core.ids import TableLocation
+from headgate.core.keys.letters import Letter
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
@@ -41,24 +42,6 @@ SENDING = "is being sent again; headgate dead-letters retry ends it"
 OPTIONAL = {"retry_batch": "BIGINT", "retry_raw": "STRING"}
 """Columns that a table of letters gets when one is sent again."""
 _CORRUPT = "_hg_corrupt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """Something that was set aside."""
-
-    name: str
-    """Of the stream or the sync."""
-    kind: str
-    """`record` of a source, `request` of a mutate or erase stream, `row` of a sync."""
-    id: str
-    at_ms: int | None
-    """When it was set aside, or first seen; None: not known."""
-    reason: str
-    position: str | None
-    """Where it came from."""
-    values: str | None = None
-    """As JSON, or as text that does not parse; None where they were not asked for."""
 
 
 @dataclass(frozen=True, slots=True)

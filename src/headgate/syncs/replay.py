@@ -99,8 +99,10 @@ class Replay:
 
     def _make(self, name: str) -> None:
         linked, number, schema = self._linked[name], self._number[name], self._tables[name]
-        parts = [f"{_column(linked, one)} TEXT" for one in linked]
-        for key in _acting(schema, self._tables):
+        acting = _acting(schema, self._tables)
+        defaults = {column: _text(value) for key in acting for column, value in key.defaults}
+        parts = [f"{_column(linked, one)} TEXT DEFAULT {_literal(defaults.get(one))}" for one in linked]
+        for key in acting:
             theirs = self._linked[key.parent]
             parts.append(
                 f"FOREIGN KEY ({', '.join(_column(linked, one) for one in key.columns)}) "
@@ -246,12 +248,16 @@ def _linked(name: str, tables: Mapping[str, TableSchema]) -> tuple[str, ...]:
 
 
 def _acting(schema: TableSchema, tables: Mapping[str, TableSchema]) -> list[ForeignKey]:
-    """Foreign keys whose action changes rows, between tables that are replayed. SET DEFAULT is as SET NULL here, and said."""
+    """Foreign keys whose action changes rows, between tables that are replayed."""
     return [key for key in schema.foreign_keys if key.parent in tables and (key.on_delete or key.on_update)]
 
 
 def _column(linked: Sequence[str], name: str) -> str:
     return f"c{linked.index(name)}"
+
+
+def _literal(text: str | None) -> str:
+    return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
 
 
 def _text(value: object) -> str | None:

@@ -162,20 +162,21 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
             _fold_row(table, change)
         else:
             _fold_copies(table, change)
-    rows = [(name, row) for name, table in open_tables.items() for row in table.rows.values()]
+    every = [(name, row) for name, table in open_tables.items() for row in table.rows.values()]
+    rows = tuple(
+        NetRow(
+            n=n,
+            table=name,
+            key=row.key,
+            image=row.image,
+            origin=row.origin if row.image is not None and row.origin != row.key else None,
+            seq=row.seq,
+            is_partial=row.is_partial and _lacks(row.image, open_tables[name].schema),
+        )
+        for n, (name, row) in enumerate(every)
+    )
     return Net(
-        rows=tuple(
-            NetRow(
-                n=n,
-                table=name,
-                key=row.key,
-                image=row.image,
-                origin=row.origin if row.image is not None and row.origin != row.key else None,
-                seq=row.seq,
-                is_partial=row.is_partial and _lacks(row, open_tables[name].schema),
-            )
-            for n, (name, row) in enumerate(rows)
-        ),
+        rows=rows,
         copies=tuple(
             NetCopies(table=name, image=image, count=copies, seq=seq)
             for name, table in open_tables.items()
@@ -184,20 +185,16 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
         ),
         truncated=tuple(truncated),
         is_repeatable=not any(
-            row.image is not None
-            and row.origin is not None
-            and row.origin != row.key
-            and _lacks(row, open_tables[name].schema)
-            for name, row in rows
+            row.origin is not None and _lacks(row.image, open_tables[row.table].schema) for row in rows
         ),
         changes=count,
         through=through,
     )
 
 
-def _lacks(row: _Row, schema: TableSchema) -> bool:
-    """Whether the changes leave out how a part of the row is."""
-    return row.image is not None and any(column.name not in row.image for column in schema.stored)
+def _lacks(image: Image | None, schema: TableSchema) -> bool:
+    """Whether the changes leave out how a part of a row is."""
+    return image is not None and any(column.name not in image for column in schema.stored)
 
 
 def _opened(tables: Mapping[str, TableSchema], name: str, seq: int) -> _Table:

@@ -27,6 +27,24 @@ LEFT_OUT = "headgate_left_out_bytes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """Something that was set aside."""
+
+    name: str
+    """Of the stream or the sync."""
+    kind: str
+    """`record` of a source, `request` of a mutate or erase stream, `row` of a sync."""
+    id: str
+    at_ms: int | None
+    """When it was set aside, or first seen; None: not known."""
+    reason: str
+    position: str | None
+    """Where it came from."""
+    values: str | None = None
+    """As JSON, or as text that does not parse; None where they were not asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRow:
     """A row that was set apart, as it can be applied again."""
 
