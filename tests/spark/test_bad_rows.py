@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.spec import Append
+from headgate.core.spec import Append, Erase
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.errors import InvalidRequest
 from headgate.events import Noticed
@@ -170,7 +170,10 @@ def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkS
 
 
 def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: SparkSession, tmp_path: Path) -> None:
-    """A function of the user with a UDF; the policy decides; one that raises for all is told."""
+    """A function of the user with a UDF, and UDFs in expressions; before its turn or in it; one that raises for all stops.
+
+    No UDF sees a record that did not parse.
+    """
 
     def inverse(text: str) -> int:
         return 12 // int(text)
@@ -180,30 +183,37 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
     def transform(batch: DataFrame) -> DataFrame:
         return batch.withColumn("v", F.expr("hg_test_inverse(text)"))
 
-    def work(b: Bench, spec: Any) -> StreamWork:
-        made = StreamWork(spec, b.table, b.context(), coordinator_id="c", coordinator=None)
-        made._is_governed = True  # nobody else is here
-        return made
-
-    for number, (policy, kind, more) in enumerate(
-        [(KEPT, Append(), {"transform": transform}), ("fail", Append(), {"transform": transform})]
-    ):
+    mut = mutate(match={"id": "id"}, set_={"v": "hg_test_inverse(text)"})
+    rows = [(1, 3), (9, 1), (9, 6)]
+    cases: list[tuple[str, Any, dict[str, Any], list[tuple[int, int]]]] = [
+        ("fail", Append(), {"transform": transform}, []),
+        (KEPT, Append(), {"transform": transform}, rows),
+        (KEPT, Append(columns={"v": "hg_test_inverse(text)"}), {}, rows),
+        (KEPT, mut, {"coverage": "publish"}, [(9, 6)]),
+        (KEPT, Erase(match={"v": "hg_test_inverse(text) - 5"}, lift_when=None), {}, []),
+    ]
+    records = [(1, "4"), (2, "0"), (3, "y"), (9, "2")]
+    for number, (policy, kind, more, wanted) in enumerate(cases):
         spec = stream("S", kind, on_bad_record=policy, **more)
         b = lake(session, tmp_path / str(number), "id BIGINT, v BIGINT", {}, spec)
         session.sql(f"INSERT INTO delta.`{b.target}` VALUES (9, 1)")
-        records = [(1, "4"), (2, "0"), (3, "y"), (9, "2")]
 
-        def run(b: Bench = b, spec: Any = spec, records: Any = records, batch: int = 0) -> object:
-            return work(b, spec).run_batch(b.turn("S", batch), b.batch(records, "id bigint, text string", batch), batch)
+        def run(records: Any, batch: int, b: Bench = b, spec: Any = spec) -> None:
+            work = StreamWork(spec, b.table, b.context(), coordinator_id="c", coordinator=None)
+            work._is_governed = True  # nobody else is here
+            frame = b.batch(records, "id bigint, text string", batch)
+            work.stage(frame, batch, before=())
+            work.run_batch(b.turn("S", batch), frame, batch)
 
         if policy == "fail":
             with pytest.raises(InvalidRequest, match=r"cannot be computed.*file0#"):
-                run()
+                run(records, 0)
             assert b.rows("id") == [(9,)]
             continue
-        run()
-        assert b.rows("id", "v") == [(1, 3), (9, 1), (9, 6)]
+        run([*records, ("!", "no record")], 0)
+        assert b.rows("id", "v") == wanted
         found = session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/S").collect()
-        assert sorted(row.raw for row in found) == ['{"id":2,"text":"0"}', '{"id":3,"text":"y"}']
+        assert {row.raw for row in found} == {"no record", '{"id":2,"text":"0"}', '{"id":3,"text":"y"}'}
+        assert len(found) == 3
         with pytest.raises(JVM_ERRORS):
-            run(records=[(4, "0"), (5, "0")], batch=1)
+            run([(4, "0"), (5, "0")], 1)

@@ -28,6 +28,7 @@ from headgate.streams.intake import fields_of
 from headgate.streams.keeping_up import Rest
 from headgate.streams.records import (
     column,
+    over_good,
     quoted,
     refusals,
     refuse_bad,
@@ -342,7 +343,7 @@ class AppendStream:
 
     def _records(self, batch: DataFrame) -> DataFrame:
         """The batch as the user's function leaves it, with the columns of `columns`."""
-        return self._with_columns(remembered(transformed(self._spec, batch)))
+        return over_good(remembered(transformed(self._spec, batch)), self._with_columns)
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
         """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""

@@ -15,15 +15,11 @@ from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import NOTHING
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
 from headgate.streams.fitting import fitted
-from headgate.streams.records import quoted, remembered, with_text
+from headgate.streams.records import JSON, over_good, quoted, remembered, with_text
 from headgate.streams.rules import Rule, attempted, told_by
 
-_JSON = {
-    # As exact as the values are: two keys with one digest would be taken for one.
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "timeZone": "UTC",
-}
+_JSON = {**JSON, "timeZone": "UTC"}
+"""As exact as the values are: two keys with one digest would be taken for one."""
 
 
 def digest(values: Mapping[str, Column]) -> Column:
@@ -94,6 +90,9 @@ class Intake:
 
         A record that did not parse has no values, so nothing is evaluated over it.
         """
+        return over_good(batch, self._prepared)
+
+    def _prepared(self, batch: DataFrame) -> DataFrame:
         kind = self._kind
         assigned = kind.set if isinstance(kind, Mutate) else {}
         sequence = kind.sequence_by if isinstance(kind, Mutate) else None

@@ -7,14 +7,17 @@ read twice to find out that it is good.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headgate.core.spec import StreamSpec
+from headgate.delta.jvm import scala_object
+from headgate.delta.plans import PATTERNS
 from headgate.delta.statements import append, create_table
 from headgate.errors import InvalidRequest
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
@@ -84,10 +87,30 @@ def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
     for name in (POSITION, BAD, RAW):
         if name not in good.columns:
             good = good.withColumn(name, F.lit(None).cast("string"))
-    if is_strict:
-        return good
+    return good if is_strict else _with_bad(good, batch)
+
+
+def over_good(batch: DataFrame, computed: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """What is computed of a batch, where bad records have no values.
+
+    Spark evaluates a Python UDF for every row that it reads, also within a CASE that does not choose it. So the bad records are
+    read apart where there is a UDF.
+    """
+    whole = computed(batch)
+    if not _has_python(whole):
+        return whole
+    return _with_bad(computed(batch.where(F.col(BAD).isNull())), with_text(remembered(batch)))
+
+
+def _with_bad(good: DataFrame, batch: DataFrame) -> DataFrame:
     bad = batch.where(F.col(BAD).isNotNull()).select(ORDER, POSITION, BAD, RAW)
     return good.unionByName(bad, allowMissingColumns=True)
+
+
+def _has_python(frame: DataFrame) -> bool:
+    jdf: Any = frame._jdf
+    pattern = scala_object(frame.sparkSession._jvm, PATTERNS).PYTHON_UDF()
+    return bool(jdf.queryExecution().analyzed().containsPattern(pattern))
 
 
 def refuse_bad(frame: DataFrame) -> DataFrame:

@@ -305,6 +305,12 @@ class RequestStream:
             InvalidRequest: a record does not parse or fit and `on_bad_record` is `fail`, or the table lacks a column;
                 nothing was written.
         """
+        try:
+            return self._run_batch(turn, batch, batch_id)
+        finally:
+            self._drop_ahead()
+
+    def _run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
         schema = target_schema(self._context)
         self._storing.check_columns(schema)
         ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
@@ -344,7 +350,6 @@ class RequestStream:
             stored = self._requests.rows(["stored"]) if computed is None else computed.taken.rows
             own = self._reader.read(stored, erasures)
             if not own.requests:
-                self._drop_ahead()
                 return BatchResult(rows_in=0, dead_letters=letters, was_applied_before=True)
             decided = self._reader.decide(
                 own, self._kept(own.keys, erasures, None if known is None else known.decided.kept)
@@ -358,7 +363,6 @@ class RequestStream:
             decided, change, known = kept, None, None
         all_stored = None if known is None else known.taken.rows
         result = self._apply_and_settle(turn, decided, erasures, batch_id, change, all_stored)
-        self._drop_ahead()
         return replace(result, dead_letters=letters)
 
     def _without_refused(self, decided: Decided, erasures: Erasures | None, batch_id: int) -> Decided:

@@ -8,6 +8,7 @@ Source: Delta protocol, "Column Invariants", "CHECK Constraints", "Generated Col
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -216,8 +217,12 @@ def told_by(frame: DataFrame, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _can_select(frame: DataFrame, value: Column) -> bool:
+    logger = logging.getLogger("SQLQueryContextLogger")  # PySpark writes each such error to the output, with its trace
+    was, logger.disabled = logger.disabled, True
     try:
         frame.select(value)
     except (AnalysisException, *JVM_ERRORS):
         return False
+    finally:
+        logger.disabled = was
     return True
