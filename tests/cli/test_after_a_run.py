@@ -128,3 +128,26 @@ def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_tur
     jobs = {job["job"]: job for job in of(root, "status").json["locks"][0]["jobs"]}
     assert (jobs["adhoc"]["turns"], jobs["adhoc"]["lost"]) == (1, None)
     assert of(root, "verify").json["violations"] == []
+
+
+@pytest.mark.timeout(1200)
+def test_a_person_says_that_requests_which_are_gone_are_not_missed(left: Left, tmp_path: Path) -> None:
+    """Until then `check` and `run` refuse, and name the command; a name of no stream changes nothing."""
+    root, requests = left.root, left.root / "_headgate/requests/Gone"
+    away = requests.rename(tmp_path / "Gone")
+    try:
+        for command in ("check", "run"):
+            refused = headgate(command, *(["--until-idle"] if command == "run" else []), "--spec", root)
+            assert refused.code == 2, refused.out
+            assert "the request table of Gone is gone" in refused.err + refused.out
+            assert "headgate requests accept-loss Gone --reason" in refused.err + refused.out
+        before = state_of(root / "table")
+        nobody = headgate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
+        assert (nobody.code, "no requests of a stream 'Nobody' stand" in nobody.err) == (2, True)
+        assert state_of(root / "table") == before
+        said = of(root, "requests", "accept-loss", "Gone", "--reason", "told to").json
+        assert said == {"format": 1, "stream": "Gone", "table": str(root / "table")}
+        assert "told to" in (root / "table/_headgate/standing/Gone.json").read_text()
+        assert headgate("check", "--spec", root).code == 0
+    finally:
+        away.rename(requests)

@@ -18,8 +18,9 @@ from headgate.delta.run import Run
 from headgate.errors import InvalidRequest
 from headgate.events import StatementPublished
 from headgate.streams.held import RequestReader
+from headgate.streams.stream import StreamWork
 from headgate.streams.target import TargetRows
-from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting
+from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 from tests.stream_bench import Crash, stream, table
@@ -293,6 +294,37 @@ def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Pat
         "file1#1": 0,
     }
     assert b.states("Mut") == {"file0#0": "applied", "file1#0": "applied", "file1#1": "applied"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"set_": {"person": "person", "other": "op"}}, {"set_": {"other": "op", "person": "person"}}),
+        ({"match": {"id": "alias", "alias": "op"}}, {"match": {"alias": "op", "id": "alias"}}),
+        ({"match": {"id": "alias"}}, {"match": {"alias": "alias"}}),
+    ],
+    ids=["order of set", "order of match", "other column"],
+)
+def test_requests_of_other_columns_are_refused_before_the_turn_and_in_it(
+    session: SparkSession, tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    """As long as requests are stored for other columns, or for these in another order: nothing of any stream is written."""
+    columns = f"{COLUMNS}, other STRING"
+    b = bench(session, tmp_path, columns=columns, **before)
+    b.run("In", records("1:a", "2:b"), RECORD, 0)
+    b.run("Mut", requests("b>q"), REQUEST, 0)
+    changed = bench(session, tmp_path, columns=columns, **after)
+    said = "the requests of Mut were stored for other columns than"
+    for name in ("Mut", "In"):
+        spec = next(one for one in changed.streams if one.name == name)
+        work = StreamWork(spec, changed.table, changed.context(), coordinator_id="c", coordinator=None)
+        with pytest.raises(InvalidRequest, match=said):
+            work.prepare()  # by the supervisor, before it takes a turn
+    for put in (ahead(changed, "Mut", 1, "a>p"), staged(changed, 1, "3:c")):
+        with pytest.raises(InvalidRequest, match=said):
+            put()
+    assert len(b.request_rows("Mut")) == 1
+    assert sorted(persons(b)) == ["1", "2"]
 
 
 @pytest.mark.parametrize("on_bad_record", ["fail", "dead_letter"])

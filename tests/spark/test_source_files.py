@@ -191,12 +191,34 @@ def test_a_file_that_was_moved_within_the_source_is_not_taken_for_a_new_one(tmp_
     assert moved(there, taken) is None
 
 
+def test_a_folder_that_a_spark_query_writes_has_the_files_of_its_log(tmp_path: Path) -> None:
+    """Of the newest compacted log, and what was added since; by a glob, and from a folder above, all files are read."""
+    paths = {name: write(tmp_path, f"in/{name}") for name in ("a", "b", "c d", "left")}
+    log = tmp_path / "in/_spark_metadata"
+    log.mkdir()
+    for name, logged in {"0": ["left"], "1.compact": ["a"], "2": ["b"], "3": ["c d"]}.items():
+        entries = [json.dumps({"path": "file://" + paths[one].replace(" ", "%20"), "action": "add"}) for one in logged]
+        (log / name).write_text("\n".join(["v1", *entries]))
+    found = listing(f"{tmp_path}/in/")
+    assert set(found.files) == {paths["a"], paths["b"], paths["c d"]}
+    assert reasons(passed_over(found, None, is_drained=True)) == {"unlogged": ["left"]}
+    for path in (f"{tmp_path}/in/*", str(tmp_path)):
+        assert set(listing(path).files) == set(paths.values())
+    (log / "3").write_text("v1\n{")
+    with pytest.raises(Corrupt, match="damaged"):
+        listing(f"{tmp_path}/in")
+
+
 def test_a_delta_table_below_a_source_is_found(tmp_path: Path) -> None:
     """At any depth, unless it is hidden."""
     write(tmp_path, "in/_hidden/_delta_log/0.json")
     assert listing(str(tmp_path / "in")).tables == ()
     write(tmp_path, "in/below/t/_delta_log/0.json")
-    assert listing(str(tmp_path / "in")).tables == (str(tmp_path / "in/below/t"),)
+    table = str(tmp_path / "in/below/t")
+    assert listing(str(tmp_path / "in")).tables == (table,)
+    write(tmp_path, "in/below/t/day=1/h=2/part.parquet")
+    for path in (f"{table}/*", f"{table}/day=1/*/*.parquet", f"{table}/day=1", f"{table}/day=1/h=2/part.parquet"):
+        assert listing(path).tables == (table,), path
 
 
 def test_a_file_that_was_read_may_be_damaged_later(tmp_path: Path) -> None:

@@ -241,12 +241,16 @@ def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     lake: Lake, spoil: Callable[[Lake], object], said: list[str]
 ) -> None:
-    """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on."""
+    """One message with the file, the column and what to do; exit 4; an empty file in its place lets the stream go on.
+
+    A file is no record: also where bad records are set aside, the stream stops.
+    """
     streams = [
         {"name": "In", "source": hg.files(f"{lake.root}/in")},
         {"name": "Stated", "source": hg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
         {"name": "Gz", "source": hg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
     ]
+    streams = [{**one, "on_bad_record": "dead_letter"} for one in streams]
     lake.put("in/1.parquet", days_old=1, id=["a"])
     for name in ("stated", "gz"):
         (lake.root / name).mkdir()
@@ -358,3 +362,65 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
     ]
     named = [line.rpartition(": ")[2] for line in report.passed_over]
     assert named == ["ID", "city", "list.l", "n.y"]
+
+
+def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) -> None:
+    """With `multiLine` Spark reads the first value of a file and drops the others; what a file cannot be decoded to is told."""
+    lake.put("many/1.parquet").unlink()
+    (lake.root / "many/two.json").write_text('{"id": "a",\n "n": 1}\n{"id": "b", "other": 1}')
+    (lake.root / "many/list.json").write_text('[{"id": "c"},\n{"id": "d", "id": "lost"}, 7, {"id": "e"}]')
+    (lake.root / "many/torn.json.gz").write_bytes(gzip.compress(b'[{"id": "f"}, {"id": "lost'))
+    (lake.root / "many/torn2.json").write_text('[{"id": "g"}')
+    lake.put("latin/1.parquet").unlink()
+    (lake.root / "latin/a.json").write_bytes('{"id": "ä"}\n\n{"id": "ö", "n": "x"}'.encode("latin-1"))
+    (lake.root / "plain").mkdir()
+    (lake.root / "plain/a.json").write_bytes(b'{"id": "a"}\n{"id": "\xe4"}\n')
+    options = {"many": {"multiLine": "true"}, "latin": {"encoding": "ISO-8859-1", "lineSep": "\n"}, "plain": {}}
+    streams = [
+        {
+            "name": name,
+            "table": f"{name}_t",
+            "source": hg.files(f"{lake.root}/{name}", format="json", schema="id STRING, n INT", options=own),
+            "on_bad_record": "dead_letter",
+        }
+        for name, own in options.items()
+    ]
+    reports = lake.run(*streams)
+    assert {name: [row[0] for row in lake.rows(f"{name}_t", "id")] for name in options} == {
+        "many": ["a", "b", "c", "e", "f", "g"],
+        "latin": ["ä"],
+        "plain": ["a"],
+    }
+    letters = {
+        name: sorted(
+            (row.raw, row.reason)
+            for row in lake.session.read.format("delta").load(f"{lake.root}/_headgate/dead_letters/{name}").collect()
+        )
+        for name in options
+    }
+    no_record = "is not a JSON record of the stated schema"
+    assert letters["many"] == [
+        (', {"id": "lost', no_record),
+        ("7", no_record),
+        ("[", no_record),
+        ('{"id": "d", "id": "lost"}', "has a field twice"),
+    ]
+    assert letters["latin"] == [('{"id": "ö", "n": "x"}', no_record)]
+    assert [reason for _, reason in letters["plain"]] == ["is not in UTF-8"]
+    assert [line.rpartition(": ")[2] for line in reports["many"].passed_over] == ["other"]
+
+
+def test_a_folder_that_a_spark_query_writes_is_read_as_its_log_says(lake: Lake) -> None:
+    """What a query that failed has left there is no part of its output, and may be half a file: it is named, and not read."""
+    lake.put("from/1.json", id=["a", "b"])
+    rows = lake.session.readStream.schema("id STRING").json(f"{lake.root}/from")
+    query = rows.writeStream.option("checkpointLocation", f"{lake.root}/cp").trigger(availableNow=True)
+    query.format("parquet").start(f"{lake.root}/in").awaitTermination()
+    lake.put("in/left.parquet", id=["left"])
+    (lake.root / "in/half.parquet").write_bytes(b"PAR1")
+    (report,) = lake.run({"name": "In", "source": hg.files(f"{lake.root}/in")}).values()
+    assert lake.rows() == [("a",), ("b",)]
+    (said,) = report.passed_over
+    assert "2 files of the source: not in the log of the Spark query" in said
+    assert "half.parquet" in said
+    assert "left.parquet" in said

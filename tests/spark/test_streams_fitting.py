@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headgate.core.spec import Append, Erase
+from headgate.spark.sources import Known, with_json
 from headgate.streams.fitting import fitted
 from tests.stream_bench import Bench, mutate, stream, table
 
@@ -154,6 +155,59 @@ def letters_of(b: Bench, name: str) -> set[tuple[Any, ...]]:
     """Text and reason of the stream's dead letters."""
     rows = b.session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/{name}")
     return {tuple(row) for row in rows.select("raw", "reason").collect()}
+
+
+JSON_FITS: dict[str, list[str]] = {
+    "DECIMAL(2,1)": ["1.2", "1.20", "-9.9", "0.00", '"1.2"', "1e0"],
+    "TINYINT": ["127", "-128"],
+    "FLOAT": ["0.1", "16777216", '"NaN"'],
+    "DOUBLE": ["0.1", "0.10000000000000001", "9007199254740992", "5e-324"],
+    "STRING": ["1.10", "12345678901234567890.123456789", '"2024"'],
+    "DATE": ['"2024-02-29"'],
+    "TIMESTAMP": ['"2024-03-31T03:30:00.120"', '"2024-01-05 10:00:00Z"', '"2024-03-31T02:30:00+00:00"'],
+    "TIMESTAMP_NTZ": ['"2024-03-31T02:30:00"'],
+    "MAP<STRING, TINYINT>": ['{"a": 1}'],
+}
+JSON_MISFITS: dict[str, list[str]] = {
+    "DECIMAL(2,1)": ["1.26", "10", '"1.26"'],
+    "TINYINT": ["128", "200", "300"],
+    "INT": ["2147483648", "1.5"],
+    "FLOAT": ["16777217", "1e40"],
+    "DOUBLE": ["9007199254740993", "0.12345678901234567890123", "1e400", "1e-400"],
+    "DATE": ['"2024"', '"2024-1-5"', '"2024-02-30"', '"2024-01-05T10:00:00"', '"19723"', "19723"],
+    "TIMESTAMP": ['"2024-01-05"', '"10:00:00"', '"2024-01-05 10:00:00.1234567"', '"2024-03-31 02:30:00"', "1700000000000"],
+    "TIMESTAMP_NTZ": ['"2024-01-05"', '"2024-01-05 10:00:00Z"'],
+    "MAP<STRING, TINYINT>": ['{"a": 200}'],
+    "ARRAY<STRUCT<d: DATE>>": ['[{"d": "2024-01-05"}, {"d": "2024"}]'],
+}  # fmt: skip
+
+
+def test_a_value_of_json_is_never_changed_to_fit_the_stated_schema(session: SparkSession) -> None:
+    """Spark rounds decimals, completes dates, takes numbers for seconds, and 200 for -56; what is read is what is written."""
+    own = session.newSession()
+    own.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    own.conf.set("spark.sql.codegen.wholeStage", "false")
+    own.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    kinds = sorted(JSON_FITS.keys() | JSON_MISFITS.keys())
+    schema = StructType(
+        [StructField(f"c{i}", StructType.fromDDL(f"x {kind}")["x"].dataType) for i, kind in enumerate(kinds)]
+    )
+    texts = [
+        (f'{{"c{i}": {text}}}', is_right, kind, text)
+        for is_right, cases in ((True, JSON_FITS), (False, JSON_MISFITS))
+        for i, kind in enumerate(kinds)
+        for text in cases.get(kind, [])
+    ]
+    frame = own.createDataFrame(texts, "_hg_text string, is_right boolean, kind string, text string")
+    rows = (
+        with_json(own, frame, schema, Known(), {})
+        .select("is_right", "kind", "text", "_hg_bad", "_hg_value.*")
+        .collect()
+    )
+    assert [(row.kind, row.text, row._hg_bad) for row in rows if (row._hg_bad is None) != row.is_right] == []
+    read = {row.text: row[f"c{kinds.index(row.kind)}"] for row in rows if row.is_right}
+    assert read["12345678901234567890.123456789"] == "12345678901234567890.123456789"
+    assert read["5e-324"] == 5e-324
 
 
 def test_keys_that_the_table_takes_for_one_are_one(session: SparkSession, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from headgate.core.spec import Append, Erase
@@ -148,15 +147,26 @@ def test_a_request_table_that_is_gone_or_older_stops_the_streams(session: SparkS
 
 
 def test_a_match_column_that_delta_fills_in_is_met(session: SparkSession, tmp_path: Path) -> None:
-    """A batch that does not bring the column, which is generated: the erased person does not come back by it."""
-    kinds = (stream("In", Append()), stream("TTL", Erase(match={"id": "k"}, lift_when=None)))
+    """A batch that does not bring the column, which is generated, or has a DEFAULT: the erased person does not come back by it."""
+    kinds = (
+        stream("In", Append()),
+        stream("Mut", mutate(match={"tag": "k"}, set_={"note": "w"})),
+        stream("TTL", Erase(match={"id": "k"}, lift_when=None)),
+        stream("Tag", Erase(match={"tag": "k"}, lift_when=None)),
+    )
     b = Bench(session, str(tmp_path), kinds, table(None))
-    made = DeltaTable.create(session).location(b.target).addColumn("raw", "STRING")
-    made.addColumn("id", "STRING", generatedAlwaysAs="lower(raw)").execute()
+    columns = "raw STRING, id STRING GENERATED ALWAYS AS (lower(raw)), tag STRING DEFAULT 'x', note STRING"
+    feature = "TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')"
+    session.sql(f"CREATE TABLE delta.`{b.target}` ({columns}) USING delta {feature}")
     b.run("In", [("A",), ("B",)], "raw string", 0)
     b.run("TTL", [("a",)], "k string", 0)
+    b.run("Mut", [("x", "met")], "k string, w string", 0)
     b.run("In", [("A",), ("C",)], "raw string", 1)
-    assert b.rows("raw", "id") == [("B", "b"), ("C", "c")]
+    assert b.rows("raw", "id", "tag", "note") == [("B", "b", "x", "met"), ("C", "c", "x", "met")]
+    b.run("Tag", [("x",)], "k string", 0)
+    b.run("In", [("D",)], "raw string", 2)
+    b.run("In", [("E", "y")], "raw string, tag string", 3)
+    assert b.rows("raw", "tag", "note") == [("E", "y", None)]
 
 
 def test_what_the_ledger_has_is_asked_for(session: SparkSession, tmp_path: Path) -> None:

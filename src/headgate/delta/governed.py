@@ -58,7 +58,7 @@ def read_governed(spark: SparkSession, table: TableLocation) -> GovernedTable | 
         # As the gate reads it: what cannot be looked up is not taken for a table without a note.
         text = Gate(spark).note(str(jvm.delta_log(table).dataPath().toString()))
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
     return None if text is None else _parsed(table, text)
 
 
@@ -85,7 +85,7 @@ def write_governed(spark: SparkSession, table: TableLocation, note: GovernedTabl
         log = jvm.delta_log(table)
         jvm.put_text_if_absent(log, _note_path(jvm, log), json.dumps({**note.others, **known}))
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
     found = read_governed(spark, table)
     if found is None:
         raise Unavailable("the note that makes a table governed was removed while it was written", table=table)
@@ -116,7 +116,7 @@ def adopt(
         is_table = snapshot.version() >= 0
         properties = jvm.from_map(snapshot.metadata().configuration()) if is_table else {}
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
     if not is_table:
         raise InvalidRequest("there is no Delta table here; nothing was changed", table=table)
     refuse_forgetting(table, properties)
@@ -148,7 +148,7 @@ def release(spark: SparkSession, table: TableLocation) -> bool:
         if files.exists(path.getParent()) and not list(files.listStatus(path.getParent())):
             files.delete(path.getParent(), False)
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
     return was_there
 
 
@@ -259,5 +259,6 @@ def _parsed(table: TableLocation, text: str) -> GovernedTable:
         ) from error
 
 
-def _unreachable(table: str, error: BaseException) -> Unavailable:
+def unreachable(table: str, error: BaseException) -> Unavailable:
+    """What is raised where a note beside a table cannot be read or written."""
     return Unavailable("the table's folder does not answer", table=table, reason=first_line(error))

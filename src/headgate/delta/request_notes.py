@@ -14,11 +14,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from headgate.core.ids import TableLocation, Version
-from headgate.delta.jvm import JVM_ERRORS, Jvm, first_line
-from headgate.errors import Corrupt, InvalidRequest, Unavailable
+from headgate.delta.governed import FOLDER, unreachable
+from headgate.delta.jvm import JVM_ERRORS, Jvm
+from headgate.errors import Corrupt, InvalidRequest
+from headgate.stored_json import parsed
 
 FORMAT = 1
-FOLDER, SUBFOLDER, ENDING = "_headgate", "standing", ".json"
+SUBFOLDER, ENDING = "standing", ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ def read_notes(spark: SparkSession, table: TableLocation) -> dict[str, RequestNo
         names = jvm.names(folder.getFileSystem(jvm.hadoop_conf), folder)
         texts = {name: jvm.read_text(log, jvm.path(folder, name)) for name in sorted(names) if _is_note(name)}
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
     notes = [_parsed(table, name, text) for name, text in texts.items() if text is not None]
     return {note.stream: note for note in notes}
 
@@ -76,7 +78,7 @@ def write_note(spark: SparkSession, table: TableLocation, note: RequestNote) -> 
         text = json.dumps({"format": FORMAT, **asdict(note)})
         log.store().write(jvm.path(folder, note.stream + ENDING), jvm.to_seq([text]).iterator(), True, jvm.hadoop_conf)
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
 
 
 def drop_note(spark: SparkSession, table: TableLocation, stream: str) -> None:
@@ -90,7 +92,7 @@ def drop_note(spark: SparkSession, table: TableLocation, stream: str) -> None:
         path = jvm.path(_folder(jvm, jvm.delta_log(table)), stream + ENDING)
         path.getFileSystem(jvm.hadoop_conf).delete(path, False)
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
 
 
 def delete_table(spark: SparkSession, table: TableLocation) -> None:
@@ -104,7 +106,7 @@ def delete_table(spark: SparkSession, table: TableLocation) -> None:
         path = jvm.delta_log(table).dataPath()
         path.getFileSystem(jvm.hadoop_conf).delete(path, True)
     except JVM_ERRORS as error:
-        raise _unreachable(table, error) from error
+        raise unreachable(table, error) from error
 
 
 def _folder(jvm: Jvm, log: Any) -> Any:
@@ -117,7 +119,7 @@ def _is_note(name: str) -> bool:
 
 def _parsed(table: TableLocation, name: str, text: str) -> RequestNote:
     try:
-        data = json.loads(text)
+        data = parsed(text)
         if int(data["format"]) > FORMAT:
             raise InvalidRequest(
                 "a note of standing requests was written by a newer version of Headgate; nothing was written",
@@ -135,13 +137,9 @@ def _parsed(table: TableLocation, name: str, text: str) -> RequestNote:
             reason=str(data.get("reason", "")),
             batches={str(one): int(batch) for one, batch in dict(data.get("batches", {})).items()},
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(
             "a note of standing requests cannot be read; nothing was written",
             advice=f"Restore it from a backup: {table}/{FOLDER}/{SUBFOLDER}/{name}",
             table=table,
         ) from error
-
-
-def _unreachable(table: str, error: BaseException) -> Unavailable:
-    return Unavailable("the table's folder does not answer", table=table, reason=first_line(error))

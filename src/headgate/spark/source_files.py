@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from headgate.errors import Corrupt, Unavailable
@@ -30,7 +30,7 @@ LOG_VERSION = "v1"
 _MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|\.DS_Store")
 """Files beside data that never hold records: markers of jobs that ended, checksums, footers of other files."""
 
-Reason = Literal["rewritten", "hidden", "link", "unread", "waiting", "empty"]
+Reason = Literal["rewritten", "hidden", "link", "unlogged", "unread", "waiting", "empty"]
 WORDS: Mapping[Reason, tuple[str, str]] = {
     "rewritten": (
         "rewritten after the stream had read them; what they hold now was not read",
@@ -41,6 +41,10 @@ WORDS: Mapping[Reason, tuple[str, str]] = {
         "Rename them if they hold records",
     ),
     "link": ("links that lead nowhere, and not read", "Restore what they lead to"),
+    "unlogged": (
+        f"not in the log of the Spark query that writes the folder ({SPARK_METADATA}) and not read, as Spark does not read them",
+        "A query that failed may have left them; move them to a folder without that log if they hold records",
+    ),
     "unread": ("passed over by Spark and not read", "Give them new names, or move them out of the source"),
     "waiting": ("not read yet", "The next run of the stream reads them"),
     "empty": ("without a byte, and read as files without records", "Give a file that was filled later a new name"),
@@ -70,6 +74,8 @@ class Listing:
     hidden: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     """Links that lead nowhere."""
+    unlogged: tuple[str, ...] = ()
+    """Files that are not in the log of the Spark query that writes the folder: Spark reads those of the log alone."""
     tables: tuple[str, ...] = ()
     """Folders that are Delta tables."""
 
@@ -226,17 +232,70 @@ def listing(path: str) -> Listing:
 
     Raises:
         Unavailable: a folder cannot be read.
+        Corrupt: the folder has a log of the Spark query that writes it, which is damaged.
     """
     files: dict[str, FileState] = {}
     hidden: list[str] = []
     links: list[str] = []
     tables: list[str] = []
-    for root in globbed(plain(path)) if is_glob(path) else [plain(path)]:
+    roots = globbed(plain(path)) if is_glob(path) else [plain(path)]
+    tables += [table for table in {_table_of(root) for root in roots} if table is not None]
+    for root in roots:
+        if os.path.basename(root) in (DELTA_LOG, SPARK_METADATA):  # Spark leaves these out, too
+            continue
         if os.path.isdir(root):
             _walk(root, files, hidden, links, tables, is_below_hidden=False)
         else:
             _note(root, os.path.basename(root), files, hidden, links, is_below_hidden=False)
-    return Listing(files=files, hidden=tuple(sorted(hidden)), links=tuple(sorted(links)), tables=tuple(sorted(tables)))
+    sink = Path(plain(path)) / SPARK_METADATA
+    unlogged = [] if is_glob(path) or not sink.is_dir() else sorted(files.keys() - _logged(sink))
+    for one in unlogged:
+        del files[one]
+    return Listing(
+        files=files,
+        hidden=tuple(sorted(hidden)),
+        links=tuple(sorted(links)),
+        unlogged=tuple(unlogged),
+        tables=tuple(sorted(tables)),
+    )
+
+
+def _table_of(path: str) -> str | None:
+    """The Delta table that a file, or a folder of one of its partitions, belongs to."""
+    folder = os.path.dirname(path.rstrip("/"))
+    while "=" in os.path.basename(folder):
+        folder = os.path.dirname(folder)
+    return folder if os.path.isdir(os.path.join(folder, DELTA_LOG)) else None
+
+
+def _logged(folder: Path) -> set[str]:
+    """The files that the log of a Spark query names."""
+    names = [name for name in os.listdir(folder) if re.fullmatch(r"\d+([.]compact)?", name)]
+    since = max((int(name[: -len(".compact")]) for name in names if name.endswith(".compact")), default=-1)
+    newer = [name for name in names if name.isdecimal() and int(name) > since]
+    found: set[str] = set()
+    for name in [f"{since}.compact", *newer] if since >= 0 else newer:
+        try:
+            found |= {of_uri(str(entry["path"])) for entry in _entries(folder / name)}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"the log of the Spark query that writes the source ({SPARK_METADATA}) is damaged; nothing was read",
+                advice="Restore it from a copy. To read every file of the folder without it, name the files by a glob",
+                path=str(folder / name),
+            ) from error
+    return found
+
+
+def _entries(path: Path) -> list[Any]:
+    """What a log of files has, line by line.
+
+    Raises:
+        ValueError: it is no log of files.
+    """
+    lines = path.read_text(encoding="utf-8").split("\n")
+    if lines[0] != LOG_VERSION:
+        raise ValueError(f"its first line is not {LOG_VERSION}")
+    return [parsed(line) for line in lines[1:] if line]
 
 
 def _walk(
@@ -410,13 +469,7 @@ class Taken:
         path = self._folder / name
         batches: dict[int, list[str]] = {}
         try:
-            lines = path.read_text(encoding="utf-8").split("\n")
-            if lines[0] != LOG_VERSION:
-                raise ValueError(f"its first line is not {LOG_VERSION}")
-            for line in lines[1:]:
-                if not line:
-                    continue
-                entry = parsed(line)
+            for entry in _entries(path):
                 file, batch = of_uri(str(entry["path"])), int(entry["batchId"])
                 self.files[file] = int(entry["timestamp"])
                 batches.setdefault(batch, []).append(file)
@@ -477,5 +530,6 @@ def passed_over(there: Listing, taken: Taken | None, *, is_drained: bool) -> lis
         ("rewritten", rewritten),
         ("unread" if is_drained else "waiting", unread),
     ]
-    found += [("hidden", there.hidden), ("link", there.links), ("empty", empty)]
+    unlogged = [path for path in there.unlogged if taken is None or path not in taken.files]
+    found += [("unlogged", unlogged), ("hidden", there.hidden), ("link", there.links), ("empty", empty)]
     return [PassedOver(reason=reason, files=tuple(sorted(files))) for reason, files in found if files]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -60,6 +60,8 @@ KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
 """What Spark says where offsets of a checkpoint, or of a plan, are gone."""
 _CORRUPT, _TEXT, _VALUE = "_hg_corrupt", "_hg_text", "_hg_value"
 _NUMBERS = itertools.count()
+_OF_FILES = ("multiline", "encoding", "charset", "linesep")
+"""Options of a reader of files that a reader of one record has no use for."""
 LINE_SAMPLE_BYTES = 1 << 20
 TAKEN_FOOTERS_MAX = 100
 """Of so many files that were taken last the columns are known, beside those of the files that are waiting."""
@@ -90,6 +92,8 @@ class Known:
     """Files of text that are waiting → how they were when their lines were estimated, and the lines."""
     records: JsonRecords | None = None
     """What is left out of records of JSON."""
+    texts: str | None = None
+    """The function that splits whole files into records of JSON."""
 
     def waiting(self) -> list[str]:
         """The source's files that are not taken yet."""
@@ -382,18 +386,20 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     reader = spark.readStream.format(source.format).options(**source.options).options(**NOTHING_PASSED_OVER)
     for option, value in _pace(source, known, max_rows).items():
         reader = reader.option(option, value)
-    is_text = source.format == "json" and _is_by_line(source.options)
+    is_text = source.format == "json"
+    how = {name.lower(): value for name, value in source.options.items()}
+    whole = is_text and (how.get("multiline", "").lower() == "true" or bool(how.keys() & {"encoding", "charset"}))
     if is_text:
-        reader = reader.format("text")
+        reader = reader.format("text").option("wholetext", str(whole).lower())
     read = StructType([StructField("value", StringType())]) if is_text else schema
     if known.there is not None or not _has_folders(spark, source):
         # Spark's own reading of the names of folders drops files beside them in silence; without it, files below others.
         reader = reader.option("recursiveFileLookup", "true")
-    if source.format == "json" and not is_text:
-        reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
-        read = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     frame = reader.schema(read).load(_path_for(spark, source.path))
-    if is_text:  # lines without a record are none, and a mark of the byte order is no part of one
+    if whole:
+        texts = _texts(spark, known, how)(F.col("value").cast("binary"))
+        frame = frame.select(F.explode(texts).alias(_TEXT), "_metadata")
+    elif is_text:  # lines without a record are none, and a mark of the byte order is no part of one
         frame = frame.select(F.expr("ltrim('\ufeff', value)").alias(_TEXT), "_metadata").where(
             F.col(_TEXT).rlike(r"\S")
         )
@@ -410,11 +416,8 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     place = F.concat_ws("#", F.col(f"{meta}.file_path"), row.cast("string"))
     bad, raw = _no_text(), _no_text()
     if is_text:
-        frame = _with_json(spark, frame, schema, known, source.options)
+        frame = with_json(spark, frame, schema, known, how)
         bad, raw = F.col(BAD), F.when(F.col(BAD).isNotNull(), F.col(_TEXT))
-    elif source.format == "json":
-        bad = F.when(F.col(_CORRUPT).isNotNull(), F.lit("is not a JSON record of the stated schema"))
-        raw = F.col(_CORRUPT)
     payload: list[Column] = []
     folders = {name.lower(): name for name in known.folders}
     for one in schema.fields:
@@ -450,10 +453,26 @@ def _has_folders(spark: SparkSession, source: FilesSource) -> bool:
     return found.names != [probe]
 
 
-def _is_by_line(options: Mapping[str, str]) -> bool:
-    """Whether each line of a file is a record, in UTF-8: then it is read as a text, of which nothing is left out."""
-    given = {name.lower(): value.lower() for name, value in options.items()}
-    return given.get("multiline") != "true" and not {"encoding", "charset"} & given.keys()
+def _texts(spark: SparkSession, known: Known, options: Mapping[str, str]) -> Callable[[Column], Column]:
+    """What splits a whole file, as bytes, into the texts of its records: its JSON values with `multiLine`, else its lines."""
+    if known.texts is None:
+        jvm: Any = spark._jvm
+        line = None if options.get("multiline", "").lower() == "true" else r"\r\n|\r|\n"
+        if line is not None and (own := options.get("linesep")):
+            line = re.escape(own)
+        split = jvm.io.github.headgate.JsonTexts(options.get("encoding", options.get("charset", "UTF-8")), line)
+        known.texts = _registered(spark, split, "array<string>")
+    name = known.texts
+    return lambda file: F.call_function(name, file)
+
+
+def _registered(spark: SparkSession, function: Any, kind: str) -> str:
+    """The name of a Java function of one column, for this session."""
+    jsession: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    name = f"headgate_json_{next(_NUMBERS)}"
+    jsession.udf().register(name, function, jvm.org.apache.spark.sql.types.DataType.fromDDL(kind))
+    return name
 
 
 def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[Column, Column]:
@@ -526,7 +545,7 @@ def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int
     order = F.struct("topic", "partition", "offset")
     place = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
     frame = frame.select(text.alias(_TEXT), order.alias(ORDER), place.alias(POSITION))
-    frame = _with_json(spark, frame, schema, known, {})
+    frame = with_json(spark, frame, schema, known, {})
     payload = [_field(name, f"{_VALUE}.").alias(name) for name in schema.names]
     raw = F.when(F.col(BAD).isNotNull(), F.coalesce(_TEXT, F.lit("")))
     return frame.select(*payload, ORDER, POSITION, BAD, raw.alias(RAW))
@@ -536,22 +555,31 @@ def _field(name: str, within: str = "") -> Column:
     return F.col(f"{within}`" + name.replace("`", "``") + "`")
 
 
-def _with_json(
+def with_json(
     spark: SparkSession, frame: DataFrame, schema: StructType, known: Known, options: Mapping[str, str]
 ) -> DataFrame:
-    """The rows with the record of JSON that `_hg_text` is, in `_hg_value`, and why it is bad, NULL if it is not, in `_hg_bad`."""
+    """The rows with the record of JSON that `_hg_text` is, in `_hg_value`, and why it is bad, NULL if it is not, in `_hg_bad`.
+
+    Args:
+        spark: The session.
+        frame: With `_hg_text`.
+        schema: Of the records.
+        known: Keeps the function that looks at them.
+        options: Of Spark's reader of JSON, by their names in lower case.
+    """
     if known.records is None or known.records.schema != schema:
-        known.records = JsonRecords(spark, schema)
+        known.records = JsonRecords(spark, schema, options)
     fields = [StructField(one.name, _as_text(one.dataType)) for one in schema.fields]
     with_corrupt = StructType([*fields, StructField(_CORRUPT, StringType())])
-    how = {**options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    how = {name: value for name, value in options.items() if name not in _OF_FILES}
+    how |= {"mode": "PERMISSIVE", "columnnameofcorruptrecord": _CORRUPT}
     frame = frame.withColumns(
         {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(F.col(_TEXT))}
     )
     is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
-    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value")).when(
-        F.col("_hg_refused").isNull() & is_bad, F.lit("is not a JSON record of the stated schema")
-    )
+    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value"))
+    bad = bad.when(~F.is_valid_utf8(_TEXT), F.lit("is not in UTF-8"))  # Spark would read other characters
+    bad = bad.when(F.col("_hg_refused").isNull() & is_bad, F.lit("is not a JSON record of the stated schema"))
     bad = F.coalesce(bad, "_hg_refused")
     return frame.withColumn(BAD, bad)
 
@@ -571,17 +599,18 @@ def _as_text(kind: DataType) -> DataType:
 
 
 class JsonRecords:
-    """What Spark leaves out of records of JSON in silence: a second value in a record, and fields that the schema lacks."""
+    """What Spark leaves out of records of JSON in silence, or changes: a second value, fields that the schema lacks, digits."""
 
-    def __init__(self, spark: SparkSession, schema: StructType) -> None:
+    def __init__(self, spark: SparkSession, schema: StructType, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
         jsession: Any = spark._jsparkSession
         self.schema = schema
         self._names = jvm.io.github.headgate.FieldNames()
-        self._function = f"headgate_json_{next(_NUMBERS)}"
-        jsession.sparkContext().register(self._names, self._function)
-        look = jvm.io.github.headgate.JsonRecord(schema.json(), self._names)
-        jsession.udf().register(self._function, look, jvm.org.apache.spark.sql.types.DataTypes.StringType)
+        jsession.sparkContext().register(self._names, "headgate_json")
+        zone = options.get("timezone") or spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        has_patterns = bool(options.keys() & {"dateformat", "timestampformat", "timestampntzformat"})
+        look = jvm.io.github.headgate.JsonRecord(schema.json(), self._names, zone, has_patterns)
+        self._function = _registered(spark, look, "string")
 
     def refusal(self, text: Column) -> Column:
         """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""

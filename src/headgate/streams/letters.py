@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructType
 
 from headgate.core.ids import TableLocation
 from headgate.core.keys.letters import Letter
@@ -25,7 +25,7 @@ from headgate.delta.requests import RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.errors import InvalidRequest
 from headgate.ports import WriteToken
-from headgate.spark.sources import BAD, ORDER, POSITION, RAW, JsonRecords, schema_of
+from headgate.spark.sources import BAD, ORDER, POSITION, RAW, Known, schema_of, with_json
 from headgate.streams.operations import STUCK
 from headgate.streams.records import JSON, quoted
 from headgate.streams.steps import BatchResult, BatchTurn, StreamContext
@@ -41,7 +41,6 @@ ID = (
 SENDING = "is being sent again; headgate dead-letters retry ends it"
 OPTIONAL = {"retry_batch": "BIGINT", "retry_raw": "STRING"}
 """Columns that a table of letters gets when one is sent again."""
-_CORRUPT = "_hg_corrupt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,25 +265,15 @@ class StreamLetters:
     def _as_records(self, letters: DataFrame) -> DataFrame:
         """Letters as a micro-batch of the source."""
         schema = self._schema()
-        wanted = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
-        options = {**JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        text = F.coalesce("retry_raw", "raw")
-        read = letters.coalesce(1).select(
-            F.from_json(text, wanted, options).alias("_hg_value"),
-            JsonRecords(self._context.session, schema).refusal(text).alias("_hg_refused"),
-            text.alias("_hg_text"),
-            "at_ms",
-            "batch",
-            "position",
-        )
-        is_bad: Column = F.col(f"_hg_value.{_CORRUPT}").isNotNull() | F.col("_hg_value").isNull()
-        is_bad = is_bad | F.col("_hg_refused").isNotNull()
+        text = F.coalesce("retry_raw", "raw").alias("_hg_text")
+        texts = letters.coalesce(1).select(text, "at_ms", "batch", F.col("position").alias(POSITION))
+        read = with_json(self._context.session, texts, schema, Known(), {})
         return read.select(
             *[F.col(f"_hg_value.{quoted(field.name)}").alias(field.name) for field in schema.fields],
             F.struct("at_ms", "batch", F.monotonically_increasing_id().alias("row")).alias(ORDER),
-            F.col("position").alias(POSITION),
-            F.when(is_bad, F.coalesce("_hg_refused", F.lit("is not a record of the stated schema"))).alias(BAD),
-            F.when(is_bad, F.col("_hg_text")).alias(RAW),
+            POSITION,
+            BAD,
+            F.when(F.col(BAD).isNotNull(), F.col("_hg_text")).alias(RAW),
         )
 
 

@@ -6,27 +6,44 @@ import com.fasterxml.jackson.core.JsonToken;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
+import java.io.Serializable;
+import java.math.BigDecimal;
+import java.math.MathContext;
+import java.time.DateTimeException;
+import java.time.LocalDateTime;
+import java.time.ZoneId;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.spark.sql.api.java.UDF1;
 
 /**
- * What Spark would leave out of a record of JSON in silence: what follows the first value, all of an array but its first
- * element, and a field that comes twice are a reason to refuse it, which is the answer; names of fields that the schema lacks
- * go to an accumulator.
+ * What Spark would leave out of a record of JSON in silence, or change: what follows the first value, all of an array but its
+ * first element, a field that comes twice, and a value that its type would round, cut or complete are a reason to refuse it,
+ * which is the answer; names of fields that the schema lacks go to an accumulator.
  */
 public final class JsonRecord implements UDF1<String, String> {
   private static final long serialVersionUID = 1L;
   private static final JsonFactory FACTORY = lenient(); // what is not JSON is for Spark to say
-  private final HashMap<String, Object> fields; // name → fields of it, or null where whatever is in it belongs to its value
+  private static final Pattern DATE = Pattern.compile("([+-]\\d{5,7}|-?\\d{4})-\\d{2}-\\d{2}");
+  private static final Pattern INSTANT =
+      Pattern.compile("(" + DATE.pattern() + ")[T ](\\d{2}:\\d{2}:\\d{2})([.]\\d{1,6}0*)?( ?[A-Za-z+-].*)?");
+  private final Kind record;
   private final FieldNames others;
+  private final String zone;
 
-  /** @param schema a StructType as JSON */
-  public JsonRecord(String schema, FieldNames others) throws IOException {
-    this.fields = fieldsOf(new ObjectMapper().readTree(schema));
+  /**
+   * @param schema a StructType as JSON
+   * @param zone the time zone of texts that name none
+   * @param patterns whether the reader has patterns of its own for dates and times, which say what they mean
+   */
+  public JsonRecord(String schema, FieldNames others, String zone, boolean patterns) throws IOException {
+    this.record = kindOf(new ObjectMapper().readTree(schema), patterns);
     this.others = others;
+    this.zone = zone;
   }
 
   @Override
@@ -38,7 +55,8 @@ public final class JsonRecord implements UDF1<String, String> {
       JsonToken first = parser.nextToken();
       if (first == JsonToken.START_ARRAY) return "is a JSON array, and not one record";
       if (first != JsonToken.START_OBJECT) return null; // Spark finds out what it is
-      if (hasTwice(parser, fields, "", lacking)) return "has a field twice";
+      String refusal = refusalOf(parser, first, record, "", lacking);
+      if (refusal != null) return refusal;
       isBehind = true;
       if (parser.nextToken() != null) return "has more behind its first JSON value";
     } catch (IOException malformed) {
@@ -48,7 +66,8 @@ public final class JsonRecord implements UDF1<String, String> {
     return null;
   }
 
-  private static JsonFactory lenient() {
+  /** A factory that takes whatever Spark may take. */
+  static JsonFactory lenient() {
     JsonFactory made = new JsonFactory();
     for (JsonParser.Feature feature : JsonParser.Feature.values()) {
       if (feature.name().startsWith("ALLOW_")) made.enable(feature);
@@ -56,47 +75,139 @@ public final class JsonRecord implements UDF1<String, String> {
     return made;
   }
 
-  private static boolean hasTwice(JsonParser parser, Map<String, Object> known, String at, Set<String> lacking)
+  private String refusalOf(JsonParser parser, JsonToken value, Kind kind, String at, Set<String> lacking)
+      throws IOException {
+    boolean isObject = value == JsonToken.START_OBJECT;
+    if (isObject && kind.fields != null) return refusalOfObject(parser, kind.fields, at, lacking);
+    if (kind.element != null && (isObject ? kind.isMap : value == JsonToken.START_ARRAY)) {
+      JsonToken end = isObject ? JsonToken.END_OBJECT : JsonToken.END_ARRAY;
+      Set<String> seen = new HashSet<>();
+      for (JsonToken item = parser.nextToken(); item != end && item != null; item = parser.nextToken()) {
+        if (isObject && !seen.add(parser.currentName())) return "has a field twice";
+        if (isObject) item = parser.nextToken();
+        String refusal = refusalOf(parser, item, kind.element, at, lacking);
+        if (refusal != null) return refusal;
+      }
+      return null;
+    }
+    if (value == JsonToken.START_ARRAY && kind.fields != null) { // Spark says whether it takes an array for it
+      for (JsonToken item = parser.nextToken(); item != JsonToken.END_ARRAY && item != null; item = parser.nextToken()) {
+        String refusal = refusalOf(parser, item, kind, at, lacking);
+        if (refusal != null) return refusal;
+      }
+      return null;
+    }
+    parser.skipChildren();
+    return kind.name != null && value.isScalarValue() && isChanged(parser, value, kind)
+        ? "does not fit: " + at + " is not " + kind.name
+        : null;
+  }
+
+  private String refusalOfObject(JsonParser parser, Map<String, Kind> known, String at, Set<String> lacking)
       throws IOException {
     Set<String> seen = new HashSet<>();
     while (parser.nextToken() == JsonToken.FIELD_NAME) {
       String name = parser.currentName();
-      boolean isKnown = known.containsKey(name);
-      if (isKnown && !seen.add(name)) return true;
+      Kind kind = known.get(name);
+      if (kind != null && !seen.add(name)) return "has a field twice";
+      String path = at.isEmpty() ? name : at + "." + name;
       JsonToken value = parser.nextToken();
-      if (!isKnown) {
-        lacking.add(at + name);
+      if (kind == null) {
+        lacking.add(path);
         parser.skipChildren();
-      } else if (hasTwiceIn(parser, value, fieldsIn(known.get(name)), at + name + ".", lacking)) {
-        return true;
+        continue;
+      }
+      String refusal = refusalOf(parser, value, kind, path, lacking);
+      if (refusal != null) return refusal;
+    }
+    return null;
+  }
+
+  /** Whether Spark's reader would give the value as another one. What it refuses itself is not looked at. */
+  private boolean isChanged(JsonParser parser, JsonToken value, Kind kind) throws IOException {
+    boolean isText = value == JsonToken.VALUE_STRING;
+    boolean isNumber = value.isNumeric();
+    String text = parser.getText();
+    try {
+      switch (kind.name) {
+        case "tinyint": // Jackson's bytes go to 255
+          return value == JsonToken.VALUE_NUMBER_INT && new BigDecimal(text).compareTo(BigDecimal.valueOf(127)) > 0;
+        case "float":
+          return isNumber && !gives(text, new BigDecimal(Float.parseFloat(text)), Float.toString(Float.parseFloat(text)));
+        case "double":
+          return isNumber && !gives(text, new BigDecimal(Double.parseDouble(text)), Double.toString(Double.parseDouble(text)));
+        case "date":
+          return isNumber || (isText && !DATE.matcher(text).matches());
+        case "timestamp":
+        case "timestamp_ntz":
+          return isNumber || (isText && !isInstant(text, kind.name.equals("timestamp")));
+        default:
+          return (isNumber || isText) && !holds(kind, new BigDecimal(text));
+      }
+    } catch (NumberFormatException notOne) { // NaN, or what Spark refuses; a number beyond all is Infinity
+      return isNumber && !text.matches("[+-]?(NaN|INF|Inf.*)");
+    }
+  }
+
+  private static boolean gives(String text, BigDecimal exact, String shortest) {
+    BigDecimal said = new BigDecimal(text);
+    return said.compareTo(new BigDecimal(shortest)) == 0
+        || said.compareTo(exact.round(new MathContext(Math.max(1, said.precision())))) == 0;
+  }
+
+  private static boolean holds(Kind kind, BigDecimal said) {
+    BigDecimal plain = said.signum() == 0 ? BigDecimal.ZERO : said.stripTrailingZeros();
+    return plain.scale() <= kind.scale && (long) plain.precision() - plain.scale() <= kind.precision - kind.scale;
+  }
+
+  private boolean isInstant(String text, boolean hasZone) {
+    Matcher found = INSTANT.matcher(text);
+    if (!found.matches()) return false;
+    if (found.group(5) != null || !hasZone) return true; // Spark refuses a zone where none is wanted
+    try { // an hour that summer time skips is none
+      LocalDateTime at = LocalDateTime.parse(found.group(1) + "T" + found.group(3));
+      return !ZoneId.of(zone).getRules().getValidOffsets(at).isEmpty();
+    } catch (DateTimeException other) {
+      return true; // a day that is none, which Spark refuses, or a zone of its own
+    }
+  }
+
+  private static Kind kindOf(JsonNode type, boolean patterns) {
+    Kind kind = new Kind();
+    if (type.has("fields")) {
+      kind.fields = new HashMap<>();
+      for (JsonNode field : type.get("fields")) {
+        kind.fields.put(field.get("name").asText(), kindOf(field.get("type"), patterns));
+      }
+    } else if (type.has("elementType")) {
+      kind.element = kindOf(type.get("elementType"), patterns);
+    } else if (type.has("valueType")) {
+      kind.element = kindOf(type.get("valueType"), patterns);
+      kind.isMap = true;
+    } else {
+      String name = type.asText();
+      Matcher decimal = Pattern.compile("decimal\\((\\d+),\\s*(-?\\d+)\\)").matcher(name);
+      if (decimal.matches()) {
+        kind.name = name;
+        kind.precision = Integer.parseInt(decimal.group(1));
+        kind.scale = Integer.parseInt(decimal.group(2));
+      } else if (name.equals("byte")) {
+        kind.name = "tinyint";
+      } else if (name.equals("float") || name.equals("double") || (!patterns && name.matches("date|timestamp(_ntz)?"))) {
+        kind.name = name;
       }
     }
-    return false;
+    return kind;
   }
 
-  private static boolean hasTwiceIn(
-      JsonParser parser, JsonToken value, Map<String, Object> known, String at, Set<String> lacking) throws IOException {
-    if (known == null || (value != JsonToken.START_OBJECT && value != JsonToken.START_ARRAY)) {
-      parser.skipChildren();
-      return false;
-    }
-    if (value == JsonToken.START_OBJECT) return hasTwice(parser, known, at, lacking);
-    for (JsonToken item = parser.nextToken(); item != JsonToken.END_ARRAY && item != null; item = parser.nextToken()) {
-      if (hasTwiceIn(parser, item, known, at, lacking)) return true;
-    }
-    return false;
-  }
-
-  @SuppressWarnings("unchecked")
-  private static Map<String, Object> fieldsIn(Object kind) {
-    return (Map<String, Object>) kind;
-  }
-
-  private static HashMap<String, Object> fieldsOf(JsonNode type) {
-    while (type != null && type.has("elementType")) type = type.get("elementType");
-    if (type == null || !type.has("fields")) return null;
-    HashMap<String, Object> found = new HashMap<>();
-    for (JsonNode field : type.get("fields")) found.put(field.get("name").asText(), fieldsOf(field.get("type")));
-    return found;
+  /** A type: of a value whose `name` is checked, or with what is in it; with neither where whatever is in it is its value. */
+  private static final class Kind implements Serializable {
+    private static final long serialVersionUID = 1L;
+    private HashMap<String, Kind> fields;
+    private Kind element;
+    private boolean isMap;
+    private String name;
+    private int precision;
+    private int scale;
   }
 }

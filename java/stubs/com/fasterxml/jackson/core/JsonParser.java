@@ -20,6 +20,14 @@ public abstract class JsonParser implements Closeable {
 
   public abstract String currentName() throws IOException;
 
+  public abstract String getText() throws IOException;
+
+  public abstract JsonLocation currentTokenLocation();
+
+  public abstract JsonLocation currentLocation();
+
+  public void finishToken() throws IOException {}
+
   @Override
   public abstract void close() throws IOException;
 }

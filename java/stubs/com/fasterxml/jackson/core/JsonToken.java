@@ -6,5 +6,15 @@ public enum JsonToken {
   START_ARRAY,
   END_ARRAY,
   FIELD_NAME,
-  VALUE_NULL
+  VALUE_STRING,
+  VALUE_NUMBER_INT,
+  VALUE_NULL;
+
+  public final boolean isScalarValue() {
+    return false;
+  }
+
+  public final boolean isNumeric() {
+    return false;
+  }
 }

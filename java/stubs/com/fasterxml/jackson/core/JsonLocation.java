@@ -1,0 +1,7 @@
+package com.fasterxml.jackson.core;
+
+public class JsonLocation {
+  public long getCharOffset() {
+    return 0;
+  }
+}
