@@ -125,7 +125,7 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
 
 def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(lake: Lake) -> None:
     """Spark drops files beside such folders, and takes columns in another order when the first folder comes late."""
-    source = hg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING")
+    source = hg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")
     typed = hg.files(f"{lake.root}/typed")
     (lake.root / "in").mkdir()
     lake.put("typed/month=01/f.parquet", id=["a"])
@@ -139,9 +139,14 @@ def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(la
     got = [(str(dt) if dt else None, key, h) for dt, key, h in lake.rows("t", "dt", "id", "h")]
     assert sorted(got, key=repr) == [("2026-01-01", "part", None), (None, "null", "a:b c"), (None, "plain", None)]
     assert lake.rows("typed_t") == [("a", 1), ("b", 2)]
-    lake.put("in/dt=2026-01-01 23:59/f.parquet", id=["bad"])
-    with pytest.raises(InvalidRequest, match="dt is not date in the name of its folder"):
-        lake.run(*streams)
+    for folder in ("dt=2026-01-01 23:59", "p=1.26", "p=1.5"):
+        lake.put(f"in/{folder}/f.parquet", id=[folder])
+    lake.run({**streams[0], "on_bad_record": "dead_letter"})
+    assert [row[0] for row in lake.rows("t", "id") if "=" in row[0]] == ["p=1.5"]
+    letters = lake.session.read.format("delta").load(f"{lake.root}/_headgate/dead_letters/In")
+    assert {row.reason for row in letters.collect()} == {
+        f"does not fit: {what} in the name of its folder" for what in ("dt is not date", "p is not decimal(2,1)")
+    }
 
 
 def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:

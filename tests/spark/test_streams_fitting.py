@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from headgate.core.spec import Append, Erase
+from headgate.spark.fitting import fitted
 from headgate.spark.sources import Known, with_json
-from headgate.streams.fitting import fitted
 from tests.stream_bench import Bench, mutate, stream, table
 
 FITS: dict[str, list[str]] = {

@@ -35,6 +35,7 @@ from headgate.core.spec import FilesSource, KafkaSource, Source
 from headgate.delta.jvm import JVM_ERRORS
 from headgate.delta.s3_errors import texts_of
 from headgate.errors import Corrupt, Fault, HeadgateError, InvalidRequest, LostTurn, Unavailable
+from headgate.spark.fitting import fitted
 from headgate.spark.source_files import (
     FileState,
     Listing,
@@ -483,18 +484,15 @@ def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[
     has_folder = inner.rlike(f"/{re.escape(quote(name))}=[^/]*/")
     decoded = F.url_decode(F.url_decode(F.regexp_replace(text, r"\+", "%252B")))
     decoded = F.when(decoded != NO_VALUE, decoded)
-    value = decoded.try_cast(wanted.dataType)
-    shape = {
-        IntegralType: r"^[-+]?\d+$",
-        DateType: r"^\d{4}-\d{1,2}-\d{1,2}$",
-    }  # of others Spark cuts off what does not fit
-    for kind, pattern in shape.items():
+    value, misfit = fitted(decoded, StringType(), StructField(wanted.name, _as_text(wanted.dataType)))
+    shapes = {IntegralType: r"^[-+]?\d+$", DateType: r"^\d{4}-\d{1,2}-\d{1,2}$"}  # month=01, day=2024-1-5
+    for kind, pattern in shapes.items():
         if isinstance(wanted.dataType, kind):
-            value = F.when(decoded.rlike(pattern), value)
-    misfit = F.when(
-        has_folder & decoded.isNotNull() & value.isNull(),
-        F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()} in the name of its folder"),
-    )
+            value = F.when(decoded.rlike(pattern), decoded.try_cast(wanted.dataType))
+            misfit = F.when(
+                value.isNull(), F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()}")
+            )
+    misfit = F.when(has_folder & decoded.isNotNull(), F.concat(misfit, F.lit(" in the name of its folder")))
     return F.when(has_folder, value).otherwise(own), misfit
 
 

@@ -21,9 +21,9 @@ from headgate.delta.statements import append, create_table
 from headgate.errors import Fault, InvalidRequest
 from headgate.events import Noticed
 from headgate.ports import WriteToken
+from headgate.spark.fitting import fitted
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from headgate.streams.deciding import Deciding, Look
-from headgate.streams.fitting import fitted
 from headgate.streams.intake import fields_of
 from headgate.streams.keeping_up import Rest
 from headgate.streams.records import (

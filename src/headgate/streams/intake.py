@@ -13,8 +13,8 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from headgate.core.spec import Erase, Mutate, StreamSpec
 from headgate.delta.requests import NOTHING
+from headgate.spark.fitting import fitted
 from headgate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
-from headgate.streams.fitting import fitted
 from headgate.streams.records import JSON, over_good, quoted, remembered, with_text
 from headgate.streams.rules import Rule, attempted, told_by
 

@@ -18,7 +18,7 @@ from headgate.delta.requests import STATES, RequestTable
 from headgate.delta.statements import conflicts, tokened
 from headgate.errors import InvalidRequest
 from headgate.ports import WriteToken
-from headgate.streams.fitting import fitted
+from headgate.spark.fitting import fitted
 from headgate.streams.intake import digest, fields_of
 from headgate.streams.records import quoted
 from headgate.streams.steps import SETTLE, BatchTurn, StreamContext

@@ -29,7 +29,7 @@ from headgate.errors import HeadgateError, InvalidRequest
 from headgate.events import Noticed, TurnEnded
 from headgate.ports import WriteToken
 from headgate.spark.checkpoint import Checkpoint
-from headgate.streams.fitting import fitted
+from headgate.spark.fitting import fitted
 from headgate.streams.intake import digest, fields_of, moved_key
 from headgate.streams.records import quoted
 from headgate.streams.steps import APPLY, SETTLE, BatchTurn, StreamContext
@@ -158,19 +158,17 @@ class RequestTables:
             where = ""
             if note.location != location and log.head(note.location) >= 0:
                 where = f"; they lie at {note.location}, and `storage` names another place"
-            return [self._gone(stream.name, f"the request table of {stream.name} is gone{where}")]
+            return [_gone(stream.name, f"the request table of {stream.name} is gone{where}")]
         if log.metadata(location).id != note.table_id:
-            return [self._gone(stream.name, f"the request table of {stream.name} was made anew")]
+            return [_gone(stream.name, f"the request table of {stream.name} was made anew")]
         if head < note.version:
             text = f"the request table of {stream.name} is at version {head} and was at {note.version}: an older copy was restored"
-            return [self._gone(stream.name, text)]
+            return [_gone(stream.name, text)]
         with suppress(LogGone):
             for commit in log.commits(location, note.version, head):
                 if not commit.is_headgate and any(file.is_data_change for file in commit.removed):
                     said = f"{commit.operation}, version {commit.version}"
-                    return [
-                        self._gone(stream.name, f"requests of {stream.name} were changed by somebody else ({said})")
-                    ]
+                    return [_gone(stream.name, f"requests of {stream.name} were changed by somebody else ({said})")]
         return []
 
     def _older(self, stream: StreamSpec, note: RequestNote | None) -> list[Trouble]:
@@ -184,15 +182,13 @@ class RequestTables:
         what = "is gone" if has.version < 0 else "is older than it was"
         if version > has.version and (note is None or at_ms > note.accepted_ms):
             return [
-                self._gone(
-                    stream.name, f"the request table of {stream.name} {what}: the ledger has its version {version}"
-                )
+                _gone(stream.name, f"the request table of {stream.name} {what}: the ledger has its version {version}")
             ]
         for token, batch in done.items():
             is_own = token in known or token == self._query_of(stream)
             if is_own and batch > max(known.get(token, -1), accepted.get(token, -1)):
                 text = f"the request table of {stream.name} {what}: batch {batch} was done, and it does not have it"
-                return [self._gone(stream.name, text)]
+                return [_gone(stream.name, text)]
         return []
 
     def _batches_of(self, stream: StreamSpec) -> dict[str, int]:
@@ -213,13 +209,6 @@ class RequestTables:
             return None if query is None else query_token(query)
         return None
 
-    def _gone(self, name: str, what: str) -> Trouble:
-        advice = (
-            "Put the newest copy of it back. If its requests are not to stand any more: "
-            f"headgate requests accept-loss {name} --reason …"
-        )
-        return Trouble(stream=name, what=what, advice=advice)
-
     def _left(self, note: RequestNote) -> list[Trouble]:
         """What is wrong with a request table that belongs to no stream of the file."""
         context, name = self._context, note.stream
@@ -227,9 +216,7 @@ class RequestTables:
             return []
         if context.log.head(note.location) < 0 or context.log.metadata(note.location).id != note.table_id:
             return [
-                self._gone(
-                    name, f"the requests of {name}, which is no stream of the file, are gone from {note.location}"
-                )
+                _gone(name, f"the requests of {name}, which is no stream of the file, are gone from {note.location}")
             ]
         kept = RequestTable(context.session, context.log, note.location).rows(KEPT)
         is_done = (F.col("state") == "applied") & (F.col("applies_to") == "arrived")
@@ -350,7 +337,7 @@ class RequestTables:
                 what = (
                     f"the request table of {stream.name} is gone" if head < 0 else f"that of {stream.name} was set back"
                 )
-                raise self._gone(stream.name, what).error(self._context.target)
+                raise _gone(stream.name, what).error(self._context.target)
             self._seen[location] = head
 
     def write_notes(self) -> None:
@@ -547,14 +534,16 @@ def refuse_lost(session: SparkSession, log: DeltaTableLog, table: TableLocation)
             if token in known and batch > max(known[token], note.batches.get(token, -1))
         ]
         if not is_there or behind:
-            raise InvalidRequest(
-                f"the request table of {note.stream}, whose requests stand for the table, is {'older' if behind else 'gone'}; "
-                "nothing was written",
-                advice="Put the newest copy of it back. If its requests are not to stand any more: "
-                f"headgate requests accept-loss {note.stream} --reason …",
-                table=table,
-                requests=note.location,
-            )
+            what = f"the request table of {note.stream} is {'older than it was' if behind else 'gone'}: {note.location}"
+            raise _gone(note.stream, what).error(table)
+
+
+def _gone(name: str, what: str) -> Trouble:
+    advice = (
+        "Put the newest copy of it back. If its requests are not to stand any more: "
+        f"headgate requests accept-loss {name} --reason …"
+    )
+    return Trouble(stream=name, what=what, advice=advice)
 
 
 def recorded(rows: Iterable[TurnEnded]) -> dict[TableLocation, tuple[Version, int]]:

@@ -22,9 +22,9 @@ from headgate.delta.log import NOTHING_COMES, TableMetadata
 from headgate.delta.publish import Staged
 from headgate.delta.statements import conflicts, tokened
 from headgate.ports import WriteToken
+from headgate.spark.fitting import comparable
 from headgate.spark.sources import BAD
 from headgate.streams.erasures import Erasures
-from headgate.streams.fitting import comparable
 from headgate.streams.records import column, quoted
 from headgate.streams.rules import GENERATED, Rule, marked, rules_of, told_by
 from headgate.streams.steps import StreamContext

@@ -1,4 +1,4 @@
-"""Values as a column's type, and whether the column gives them back: the one rule for records, keys and values that are set.
+"""Values as a column's type, and whether the column gives them back: the one rule for records, keys, set values and folders.
 
 A cast that changes a value is a misfit, as one that fails: 7.9 is no BIGINT, '07' is no INT, 12:30 is no DATE. A cast from which
 the value comes back is none: 7.0 is a BIGINT, 1.5 is a DECIMAL(10, 2). Source: docs/explanation/requests.md, "What fits".
@@ -38,8 +38,6 @@ from pyspark.sql.types import (
     TimestampType,
     VariantType,
 )
-
-from headgate.streams.records import quoted
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 """Where Spark keeps that a STRING column is a CHAR(n) or a VARCHAR(n)."""
@@ -90,7 +88,8 @@ def comparable(sql: str, kind: DataType, depth: int = 0) -> str:
         case ArrayType(elementType=inner) if not _is_comparable(inner):
             return f"transform({sql}, {name} -> {comparable(name, inner, depth + 1)})"
         case StructType(fields=fields) if not _is_comparable(kind):
-            parts = ", ".join(comparable(f"{sql}.{quoted(one.name)}", one.dataType, depth) for one in fields)
+            names = {one.name: one.name.replace("`", "``") for one in fields}
+            parts = ", ".join(comparable(f"{sql}.`{names[one.name]}`", one.dataType, depth) for one in fields)
             return f"CASE WHEN {sql} IS NOT NULL THEN struct({parts}) END"
     return sql
 
