@@ -407,7 +407,7 @@ def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) 
     assert letters["many"] == [
         (', {"id": "lost', no_record),
         ("7", no_record),
-        ("[", no_record),
+        ("[", "is a JSON array, and not one record"),  # it ends within it
         ('{"id": "d", "id": "lost"}', "has a field twice"),
     ]
     assert letters["latin"] == [('{"id": "ö", "n": "x"}', no_record)]
