@@ -209,7 +209,7 @@ def test_a_value_of_json_is_never_changed_to_fit_the_stated_schema(session: Spar
     rows = read.collect()
     assert [(row.kind, row.text, row.bad) for row in rows if (row.bad is None) != row.is_right] == []
     values = {row.text: row[row.kind] for row in rows if row.is_right and row.kind in ("STRING", "DOUBLE")}
-    assert values["12345678901234567890.123456789"] == "12345678901234567890.123456789"
+    assert all(values[text] == text for text in JSON_FITS["STRING"] if not text.startswith('"'))
     assert values["5e-324"] == 5e-324
 
 

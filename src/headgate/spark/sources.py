@@ -572,7 +572,10 @@ def with_json(
     how = {name: value for name, value in options.items() if name not in _OF_FILES}
     how |= {"mode": "PERMISSIVE", "columnnameofcorruptrecord": _CORRUPT}
     frame = frame.withColumns(
-        {_VALUE: F.from_json(_TEXT, with_corrupt, how), "_hg_refused": known.records.refusal(F.col(_TEXT))}
+        {
+            _VALUE: F.from_json(known.records.exact(F.col(_TEXT)), with_corrupt, how),
+            "_hg_refused": known.records.refusal(F.col(_TEXT)),
+        }
     )
     is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
     bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value"))
@@ -607,12 +610,19 @@ class JsonRecords:
         jsession.sparkContext().register(self._names, "headgate_json")
         zone = options.get("timezone") or spark.conf.get("spark.sql.session.timeZone") or "UTC"
         has_patterns = bool(options.keys() & {"dateformat", "timestampformat", "timestampntzformat"})
-        look = jvm.io.github.headgate.JsonRecord(schema.json(), self._names, zone, has_patterns)
-        self._function = _registered(spark, look, "string")
+        make = jvm.io.github.headgate.JsonRecord
+        self._refusal, self._exact = (
+            _registered(spark, make(schema.json(), self._names, zone, has_patterns, is_exact), "string")
+            for is_exact in (False, True)
+        )
 
     def refusal(self, text: Column) -> Column:
         """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""
-        return F.call_function(self._function, text)
+        return F.call_function(self._refusal, text)
+
+    def exact(self, text: Column) -> Column:
+        """The record for Spark's reader: numbers that are wanted as texts are texts, with all their digits."""
+        return F.call_function(self._exact, text)
 
     def left_out(self) -> list[str]:
         """Fields of the records until now that the schema lacks, by their dotted names; the first hundred."""

@@ -12,8 +12,10 @@ import java.math.MathContext;
 import java.time.DateTimeException;
 import java.time.LocalDateTime;
 import java.time.ZoneId;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.regex.Matcher;
@@ -31,23 +33,54 @@ public final class JsonRecord implements UDF1<String, String> {
   private static final Pattern DATE = Pattern.compile("([+-]\\d{5,7}|-?\\d{4})-\\d{2}-\\d{2}");
   private static final Pattern INSTANT =
       Pattern.compile("(" + DATE.pattern() + ")[T ](\\d{2}:\\d{2}:\\d{2})([.]\\d{1,6}0*)?( ?[A-Za-z+-].*)?");
+  private static final Pattern FLOAT = Pattern.compile("\\d[.eE][\\d+-]");
   private final Kind record;
   private final FieldNames others;
   private final String zone;
+  private final boolean isExact;
 
   /**
    * @param schema a StructType as JSON
    * @param zone the time zone of texts that name none
    * @param patterns whether the reader has patterns of its own for dates and times, which say what they mean
+   * @param isExact the answer is the record with texts in place of numbers that are wanted as texts: Spark would give 1.10 as 1.1
    */
-  public JsonRecord(String schema, FieldNames others, String zone, boolean patterns) throws IOException {
+  public JsonRecord(String schema, FieldNames others, String zone, boolean patterns, boolean isExact) throws IOException {
     this.record = kindOf(new ObjectMapper().readTree(schema), patterns);
     this.others = others;
     this.zone = zone;
+    this.isExact = isExact;
   }
 
   @Override
   public String call(String text) {
+    return isExact ? exact(text) : refusal(text);
+  }
+
+  private String exact(String text) {
+    if (text == null || !FLOAT.matcher(text).find()) return text;
+    List<int[]> spans = new ArrayList<>();
+    try (JsonParser parser = FACTORY.createParser(text)) {
+      JsonToken first = parser.nextToken();
+      if (first == JsonToken.START_OBJECT) refusalOf(parser, first, record, "", new HashSet<>(), spans);
+    } catch (IOException malformed) {
+      return text;
+    }
+    StringBuilder made = new StringBuilder();
+    int end = 0;
+    for (int[] span : spans) {
+      made.append(text, end, span[0]).append('"');
+      for (char one : text.substring(span[0], span[1]).toCharArray()) {
+        if (one < ' ') made.append(String.format("\\u%04x", (int) one));
+        else made.append(one == '"' || one == '\\' ? "\\" : "").append(one);
+      }
+      made.append('"');
+      end = span[1];
+    }
+    return made.append(text, end, text.length()).toString();
+  }
+
+  private String refusal(String text) {
     if (text == null) return null;
     Set<String> lacking = new HashSet<>();
     boolean isBehind = false;
@@ -55,7 +88,7 @@ public final class JsonRecord implements UDF1<String, String> {
       JsonToken first = parser.nextToken();
       if (first == JsonToken.START_ARRAY) return "is a JSON array, and not one record";
       if (first != JsonToken.START_OBJECT) return null; // Spark finds out what it is
-      String refusal = refusalOf(parser, first, record, "", lacking);
+      String refusal = refusalOf(parser, first, record, "", lacking, null);
       if (refusal != null) return refusal;
       isBehind = true;
       if (parser.nextToken() != null) return "has more behind its first JSON value";
@@ -75,36 +108,42 @@ public final class JsonRecord implements UDF1<String, String> {
     return made;
   }
 
-  private String refusalOf(JsonParser parser, JsonToken value, Kind kind, String at, Set<String> lacking)
+  private String refusalOf(JsonParser parser, JsonToken value, Kind kind, String at, Set<String> lacking, List<int[]> spans)
       throws IOException {
     boolean isObject = value == JsonToken.START_OBJECT;
-    if (isObject && kind.fields != null) return refusalOfObject(parser, kind.fields, at, lacking);
+    if (isObject && kind.fields != null) return refusalOfObject(parser, kind.fields, at, lacking, spans);
     if (kind.element != null && (isObject ? kind.isMap : value == JsonToken.START_ARRAY)) {
       JsonToken end = isObject ? JsonToken.END_OBJECT : JsonToken.END_ARRAY;
       Set<String> seen = new HashSet<>();
       for (JsonToken item = parser.nextToken(); item != end && item != null; item = parser.nextToken()) {
         if (isObject && !seen.add(parser.currentName())) return "has a field twice";
         if (isObject) item = parser.nextToken();
-        String refusal = refusalOf(parser, item, kind.element, at, lacking);
+        String refusal = refusalOf(parser, item, kind.element, at, lacking, spans);
         if (refusal != null) return refusal;
       }
       return null;
     }
     if (value == JsonToken.START_ARRAY && kind.fields != null) { // Spark says whether it takes an array for it
       for (JsonToken item = parser.nextToken(); item != JsonToken.END_ARRAY && item != null; item = parser.nextToken()) {
-        String refusal = refusalOf(parser, item, kind, at, lacking);
+        String refusal = refusalOf(parser, item, kind, at, lacking, spans);
         if (refusal != null) return refusal;
       }
       return null;
     }
+    int start = (int) parser.currentTokenLocation().getCharOffset();
     parser.skipChildren();
+    if (spans != null && kind.isText && (value.isStructStart() || value == JsonToken.VALUE_NUMBER_FLOAT)) {
+      boolean isNumber = value == JsonToken.VALUE_NUMBER_FLOAT;
+      int end = isNumber ? start + parser.getText().length() : (int) parser.currentLocation().getCharOffset();
+      spans.add(new int[] {start, end});
+    }
     return kind.name != null && value.isScalarValue() && isChanged(parser, value, kind)
         ? "does not fit: " + at + " is not " + kind.name
         : null;
   }
 
-  private String refusalOfObject(JsonParser parser, Map<String, Kind> known, String at, Set<String> lacking)
-      throws IOException {
+  private String refusalOfObject(
+      JsonParser parser, Map<String, Kind> known, String at, Set<String> lacking, List<int[]> spans) throws IOException {
     Set<String> seen = new HashSet<>();
     while (parser.nextToken() == JsonToken.FIELD_NAME) {
       String name = parser.currentName();
@@ -117,7 +156,7 @@ public final class JsonRecord implements UDF1<String, String> {
         parser.skipChildren();
         continue;
       }
-      String refusal = refusalOf(parser, value, kind, path, lacking);
+      String refusal = refusalOf(parser, value, kind, path, lacking, spans);
       if (refusal != null) return refusal;
     }
     return null;
@@ -186,6 +225,7 @@ public final class JsonRecord implements UDF1<String, String> {
       kind.isMap = true;
     } else {
       String name = type.asText();
+      kind.isText = name.equals("string") || name.matches("(var)?char\\(\\d+\\)");
       Matcher decimal = Pattern.compile("decimal\\((\\d+),\\s*(-?\\d+)\\)").matcher(name);
       if (decimal.matches()) {
         kind.name = name;
@@ -206,6 +246,7 @@ public final class JsonRecord implements UDF1<String, String> {
     private HashMap<String, Kind> fields;
     private Kind element;
     private boolean isMap;
+    private boolean isText;
     private String name;
     private int precision;
     private int scale;

@@ -8,9 +8,14 @@ public enum JsonToken {
   FIELD_NAME,
   VALUE_STRING,
   VALUE_NUMBER_INT,
+  VALUE_NUMBER_FLOAT,
   VALUE_NULL;
 
   public final boolean isScalarValue() {
+    return false;
+  }
+
+  public final boolean isStructStart() {
     return false;
   }
 
