@@ -220,6 +220,8 @@ class JobCoordinator(Job):
                 supervisor.run_until(lambda: self._is_idle(work), on_waiting=self._site.say)
             else:
                 supervisor.run_paced(_pace_ms(every), on_waiting=self._site.say)
+        except Exception as error:
+            raise self._site.jvm_ended(error) or error from None
         finally:
             self._running = None
             self.attach(None)
@@ -315,6 +317,7 @@ def supervise(
     Raises:
         TurnNotGranted: with `once`, or when nobody else is alive who could let this job in.
         CheckpointMismatch: the checkpoint and the table disagree.
+        JvmEnded: the driver's JVM was killed; start the program again.
         HeadgateError: see its class.
     """
     return job.supervise(make_query, every=every, once=once, until_idle=until_idle, new_checkpoint=new_checkpoint)

@@ -22,6 +22,7 @@ import pytest
 from headgate.cli.processes import JVM_ENDED, RESTARTS_MAX, Processes
 from headgate.cli.run import _is_not_of_py4j
 from headgate.errors import combined_exit_code
+from tests.conftest import FAST_CONF
 
 FILE = """\
 name: p
@@ -144,6 +145,50 @@ def test_a_stream_whose_jvm_was_killed_is_started_again(spark: Any, tmp_path: Pa
     assert len(told) == 1, run.texts()
     assert re.search(r"JVM ended.*started again \(1 of 5\)", told[0])
     assert "Exception while sending command" not in run.errors()
+
+
+WRAPPED = """\
+import os, signal, sys
+import headgate as hg
+from headgate.errors import HeadgateError
+
+spark = hg.session("wrapped", conf=CONF)
+table = "./table"
+if not os.path.exists(table):
+    spark.sql(f"CREATE TABLE delta.`{os.path.abspath(table)}` (id STRING) USING delta")
+job = hg.JobCoordinator(spark, name="W", lock="L", storage="./_headgate", tables=[table])
+
+
+def write(batch, batch_id):
+    batch.write.format("delta").mode("append").save(table)
+    if sys.argv[1] == "killed":
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+
+
+def query():
+    source = spark.readStream.schema("id STRING").json("./in")
+    return source.writeStream.foreachBatch(hg.coordinated(write, job)).option("checkpointLocation", "./checkpoint")
+
+
+try:
+    hg.supervise(query, job, until_idle=True)
+except HeadgateError as error:
+    print(type(error).__name__)
+    raise SystemExit(error.exit_code)
+"""
+
+
+@pytest.mark.spark
+def test_a_wrapped_job_whose_jvm_was_killed_says_so_and_writes_its_batch_once(spark: Any, tmp_path: Path) -> None:
+    """The JVM ends after the commit of a batch, before Spark notes that the batch is done."""
+    (tmp_path / "job.py").write_text(WRAPPED.replace("CONF", repr(FAST_CONF)))
+    put(tmp_path, "In", 0)
+    for how, said, code in (("killed", "JvmEnded\n", 6), ("goes on", "", 0)):
+        done = subprocess.run(
+            [sys.executable, "job.py", how], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+        assert (done.returncode, done.stdout) == (code, said), done.stderr[-4000:]
+        assert rows(spark, tmp_path) == ["In-0"]
 
 
 def test_what_py4j_logs_of_a_connection_that_broke_is_left_out() -> None:

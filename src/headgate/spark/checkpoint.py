@@ -66,10 +66,6 @@ class Checkpoint:
         is_open = planned > committed
         return CheckpointView(last_committed=committed, is_batch_open=is_open), planned if is_open else None
 
-    def committed_batches(self) -> tuple[int, ...]:
-        """Batches in the commit log, rising. Spark keeps the last hundred or so."""
-        return tuple(sorted(self._batches("commits")))
-
     def is_committed(self, batch: int) -> bool:
         """Whether the batch is in the commit log."""
         return self._read(f"commits/{batch}") is not None

@@ -31,8 +31,6 @@ from headgate.streams.steps import StreamContext
 from headgate.tables.running import collected
 from headgate.tables.table import DeltaTable
 
-NO_RULES = pa.schema([("key_hash", pa.string())])
-
 
 def noted(token: WriteToken, **facts: object) -> WriteToken:
     """The token, with facts of a stream under `user` in its commit's `userMetadata`."""
