@@ -92,7 +92,7 @@ def accept_loss_command(
 
     table_path = accept_loss(settings.load_pipeline(spec), stream, reason)
     if output is Output.TEXT:
-        typer.echo(f"{stream}: what is gone of its requests for {table_path} is not asked for any more")
+        say(f"{stream}: what is gone of its requests for {table_path} is not asked for any more")
     else:
         typer.echo(json.dumps({"format": FORMAT, "stream": stream, "table": table_path}))
 

@@ -200,7 +200,7 @@ class DynamodbTurnStore:
         """
         since_s = self._monotonic_s()
         while other.session not in _OPEN_HERE:
-            time.sleep(POLL_MAX_S * random.uniform(0.5, 1.0))
+            time.sleep(POLL_MAX_S * random.SystemRandom().uniform(0.5, 1.0))
             asked_s = self._monotonic_s()
             found = self._table.get(_sessions(lock), other.job)
             if found is None:
@@ -312,7 +312,7 @@ class DynamodbTurnStore:
     def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s, pause_s = time.monotonic() + timeout_s, POLL_S
         while (left_s := deadline_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, pause_s * random.uniform(0.5, 1.0)))
+            time.sleep(min(left_s, pause_s * random.SystemRandom().uniform(0.5, 1.0)))
             pause_s = min(1.5 * pause_s, POLL_MAX_S)
             try:
                 stored = self.read(lock)

@@ -231,7 +231,7 @@ class Table:
         pause_s = PAUSE_S
         while True:
             yield
-            drawn_s = pause_s * random.uniform(0.5, 1.0)
+            drawn_s = pause_s * random.SystemRandom().uniform(0.5, 1.0)
             if time.monotonic() + drawn_s + 2 * self._wait_s > deadline_s:
                 return
             time.sleep(drawn_s)

@@ -46,7 +46,7 @@ class Patience:
         if left <= 0:
             error.tell(waited_s=round(now - self.since), tries=self.tries + 1)
             raise error
-        pause = min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self.tries, 10)) * random.uniform(0.5, 1.0)
+        pause = min(PAUSE_MAX_S, PAUSE_S * 2 ** min(self.tries, 10)) * random.SystemRandom().uniform(0.5, 1.0)
         self.tries, self.retry_at = self.tries + 1, now + min(pause, left)
 
     def succeed(self) -> bool:

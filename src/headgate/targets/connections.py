@@ -155,7 +155,7 @@ class Connections:
                     ) from error
                 if attempt == TRIES_MAX:
                     raise _unavailable(error, told, "the batch was not applied", tries=attempt) from error
-                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
+                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.SystemRandom().uniform(0.5, 1.0))
                 # Whether a commit whose answer was lost was made is read, never guessed.
                 if fault is Fault.GONE and committing and is_done is not None and is_done():
                     return None  # type: ignore[return-value]  # those who say when they are done answer nothing
