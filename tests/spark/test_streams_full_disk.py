@@ -33,7 +33,7 @@ def test_a_stream_on_a_full_disk_ends_clearly_and_goes_on_when_there_is_room(
             )
             if number == 1:
                 disk.fill()
-                with pytest.raises(Unavailable, match="a disk is full|No space left") as ended:
+                with pytest.raises(Unavailable, match=r"a disk is full|No space left") as ended:
                     made.run(until_idle=True, spark=session)
                 assert len(str(ended.value).splitlines()) == 1
                 disk.make_room()
