@@ -137,7 +137,7 @@ def test_a_person_says_that_requests_which_are_gone_are_not_missed(left: Left, t
     away = requests.rename(tmp_path / "Gone")
     try:
         for command in ("check", "run"):
-            refused = headgate(command, *(["--until-idle"] if command == "run" else []), "--spec", root)
+            refused = headgate(command, *(["--until-idle", "--together"] if command == "run" else []), "--spec", root)
             assert refused.code == 2, refused.out
             assert "the request table of Gone is gone" in refused.err + refused.out
             assert "headgate requests accept-loss Gone --reason" in refused.err + refused.out

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import typer
 
+from headgate import settings
 from headgate.cli.app import Output
 from headgate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from headgate.cli.sync import NAME, keepers_of, named, sync
@@ -42,9 +42,10 @@ def _address(source: str | None) -> str | None:
         return None
     named = _VARIABLE.fullmatch(source)
     if named is not None:
-        if named[1] not in os.environ:
+        value = settings.environment().get(named[1])
+        if value is None:
             raise InvalidRequest("--source names an environment variable that is not set", variable=named[1])
-        return os.environ[named[1]]
+        return value
     try:
         parts = urlsplit(source)
         is_secret = bool(parts.password) or masked("", f"?{parts.query}") != f"?{parts.query}"
