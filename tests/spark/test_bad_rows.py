@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +219,25 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
         assert len(found) == 3
         with pytest.raises(JVM_ERRORS):
             run([(4, "0"), (5, "0")], 1)
+
+
+AFTER_A_TRY = """
+from pyspark.logger import PySparkLogger
+from headgate.streams.rules import _can_select
+
+class Frame:
+    def select(self, value):
+        raise ValueError
+
+try:
+    _can_select(Frame(), None)
+except ValueError:
+    PySparkLogger.getLogger("SQLQueryContextLogger").exception("said", errorClass="X")
+"""
+
+
+def test_an_error_of_spark_after_rules_were_tried_is_still_that_error() -> None:
+    """PySpark logs each of its errors, by a logger that is made at the first call: here in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", AFTER_A_TRY], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "said" in done.stderr

@@ -8,12 +8,12 @@ Source: Delta protocol, "Column Invariants", "CHECK Constraints", "Generated Col
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import Column as ClassicColumn
@@ -217,7 +217,8 @@ def told_by(frame: DataFrame, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _can_select(frame: DataFrame, value: Column) -> bool:
-    logger = logging.getLogger("SQLQueryContextLogger")  # PySpark writes each such error to the output, with its trace
+    # PySpark writes each such error to the output, with its trace. The logger has to be made as PySpark makes it.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     was, logger.disabled = logger.disabled, True
     try:
         frame.select(value)
