@@ -6,6 +6,7 @@ no jar, no network. The jar's bytes depend on the sources and the compiler alone
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import subprocess
@@ -62,7 +63,10 @@ def compile_jar(root: Path) -> Path:
             for path in classes:
                 _add(archive, path.relative_to(scratch).as_posix(), path.read_bytes())
         packed.chmod(0o644)
-        packed.replace(jar)  # in one step: a driver that starts meanwhile sees a whole jar
+        # In one step: a driver that starts meanwhile sees a whole jar. The same jar keeps its time of modification, by which
+        # an archive of Java classes is known to fit.
+        if not (jar.is_file() and filecmp.cmp(packed, jar, shallow=False)):
+            packed.replace(jar)
     return jar
 
 
