@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -120,6 +121,10 @@ def pytest_configure() -> None:
     """Every JVM that a test starts, in whatever way, and be it by a command of a page, is one that is soon there; and no property
     is timed.
     """
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell starts it so behind an &; processes of tests inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
     # What takes long beside other work is not wrong.
