@@ -84,7 +84,8 @@ def test_a_record_that_is_restored_while_a_process_has_its_turn_gives_no_epoch_t
     """The next turn lies above the one that the copy does not know, whose process writes nothing more once it has begun."""
     url, take_copy = place
     journal = tmp_path / "journal"
-    first = coordinator(store_of(url), LOCK, "first", timeout_s=60)
+    store = store_of(url)
+    first = coordinator(store, LOCK, "first", timeout_s=60)
     take(first).complete()
     restore = take_copy()
     arguments = [url, LOCK, "holder", str(journal), "1", "1000", "0.05", "60"]
@@ -115,6 +116,7 @@ def test_a_record_that_is_restored_while_a_process_has_its_turn_gives_no_epoch_t
         child.kill()
         child.communicate()
         first.close()
+        store.close()
 
 
 def test_a_mark_that_is_damaged_is_named(tmp_path: Path) -> None:
