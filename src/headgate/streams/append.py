@@ -28,7 +28,6 @@ from headgate.streams.intake import fields_of
 from headgate.streams.keeping_up import Rest
 from headgate.streams.records import (
     column,
-    over_good,
     quoted,
     refusals,
     refuse_bad,
@@ -343,7 +342,7 @@ class AppendStream:
 
     def _records(self, batch: DataFrame) -> DataFrame:
         """The batch as the user's function leaves it, with the columns of `columns`."""
-        return over_good(remembered(transformed(self._spec, batch)), self._with_columns)
+        return transformed(self._spec, batch, lambda good: self._with_columns(remembered(good)))
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
         """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""

@@ -66,13 +66,15 @@ def with_text(frame: DataFrame) -> DataFrame:
     return frame.withColumn(RAW, F.when(F.col(BAD).isNotNull(), text)).drop(RECORD)
 
 
-def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
-    """The batch after the user's function, which never sees a record that did not parse.
+def transformed(
+    spec: StreamSpec, batch: DataFrame, computed: Callable[[DataFrame], DataFrame] = lambda good: good
+) -> DataFrame:
+    """Applies the user's function, then `computed`, to the records that parse; each record is evaluated once.
 
     A record that parses keeps its place in the source as long as the function keeps the `_hg_` columns.
     """
     if spec.transform is None:
-        return batch
+        return over_good(batch, computed)
     is_strict = spec.on_bad_record == "fail"
     good = spec.transform(refuse_bad(batch) if is_strict else batch.where(F.col(BAD).isNull()))
     if not isinstance(good, DataFrame):
@@ -87,6 +89,7 @@ def transformed(spec: StreamSpec, batch: DataFrame) -> DataFrame:
     for name in (POSITION, BAD, RAW):
         if name not in good.columns:
             good = good.withColumn(name, F.lit(None).cast("string"))
+    good = computed(good)
     return good if is_strict else _with_bad(good, batch)
 
 
@@ -99,11 +102,11 @@ def over_good(batch: DataFrame, computed: Callable[[DataFrame], DataFrame]) -> D
     whole = computed(batch)
     if not _has_python(whole):
         return whole
-    return _with_bad(computed(batch.where(F.col(BAD).isNull())), with_text(remembered(batch)))
+    return _with_bad(computed(batch.where(F.col(BAD).isNull())), batch)
 
 
 def _with_bad(good: DataFrame, batch: DataFrame) -> DataFrame:
-    bad = batch.where(F.col(BAD).isNotNull()).select(ORDER, POSITION, BAD, RAW)
+    bad = with_text(remembered(batch)).where(F.col(BAD).isNotNull()).select(ORDER, POSITION, BAD, RAW)
     return good.unionByName(bad, allowMissingColumns=True)
 
 
