@@ -176,6 +176,8 @@ class ConstraintViolated(HeadgateError):
     default_advice = (
         "Correct the row at the source or in the target, or set such rows apart with on_violation: quarantine"
     )
+    is_foreign_key = False
+    """A row refers to a row that is not there."""
 
 
 INTERRUPTED_EXIT_CODE = 130

@@ -125,3 +125,15 @@ def test_what_never_fits_is_refused_as_before(request: pytest.FixtureRequest) ->
             sync(database, changes_of(*steps), changes_max=1, mode=mode)
         assert (refused.value.facts["rows"], refused.value.facts["holder"]) == ("item 1 (position 0)", "9")
         assert database.query("SELECT id FROM item") == [(9,)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_foreign_key_is_known_by_the_code_of_the_error(kind: str, request: pytest.FixtureRequest) -> None:
+    """Servers word their errors in many languages, and a constraint of another kind may have any name."""
+    database = fresh(kind, request)
+    named = '"foreign key"' if kind != "mariadb" else "`foreign key`"
+    database.execute(FIRM, STAFF, f"CREATE TABLE paid (id int PRIMARY KEY, CONSTRAINT {named} CHECK (id > 5))")
+    for table, values, expected in (("staff", {"firm_id": 99, "boss": None}, True), ("paid", {}, False)):
+        with pytest.raises(ConstraintViolated, match=r"(?i)foreign key") as raised:
+            applied(database, [row(table, id=3, **values)], mode="atomic")
+        assert raised.value.is_foreign_key is expected

@@ -190,7 +190,7 @@ def _apply_with_more(
         except ConstraintViolated as error:
             first = first or error
             larger = None
-            if how.on_violation == "stop" or "foreign key" in str(error).lower():
+            if how.on_violation == "stop" or error.is_foreign_key:
                 larger = following.joined(
                     batch, max(1, len(batch.changes) // how.changes_max),
                     changes_max=SNAPSHOT_MAX if is_snapshot else JOINED_MAX, snapshot_only=how.on_violation != "stop",
@@ -464,10 +464,12 @@ def violated(stopped: Stopped) -> ConstraintViolated:
         if stopped.is_begun
         else "the target stays at the last complete batch"
     )
-    return ConstraintViolated(
+    error = ConstraintViolated(
         f"the changes break a constraint of the target: {stopped.violation.reason}; {stays}",
         constraint=stopped.violation.constraint or (clash.key if clash else None),
         rows="; ".join(rows) or None,
         holder=clash.holder if clash else None,
         holder_is_outside_the_batch=clash.is_drift if clash else None,
     )
+    error.is_foreign_key = stopped.violation.is_foreign_key
+    return error

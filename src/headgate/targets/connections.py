@@ -31,7 +31,7 @@ class ViolatedError(ConstraintViolated):
         super().__init__(
             f"the target refused a statement because of its rows: {violated.reason}; nothing of it was written"
         )
-        self.violated = violated
+        self.violated, self.is_foreign_key = violated, violated.is_foreign_key
 
 
 class Connections:

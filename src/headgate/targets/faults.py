@@ -59,6 +59,9 @@ POSTGRES: Mapping[str, Told] = {
 }  # fmt: skip
 """SQLSTATE, or its class. A class that PostgreSQL has not is a code of a trigger's own."""
 
+POSTGRES_FOREIGN_KEY = ("23503", "23001")
+"""SQLSTATE of a row that refers to none, or is referred to; the second where the key says RESTRICT."""
+
 MARIADB_OWN = frozenset(
     {
         "00", "01", "02", "07", "08", "0A", "0K", "0Z", "20", "21", "22", "23", "24", "25", "26", "27", "28", "2B", "2C", "2D",
@@ -84,6 +87,7 @@ _MARIADB: Mapping[Told, tuple[int, ...]] = {
 }  # fmt: skip
 MARIADB: Mapping[int, Told] = {code: told for told, codes in _MARIADB.items() for code in codes}
 """The server's and the client's error numbers."""
+MARIADB_FOREIGN_KEY = (1216, 1217, 1451, 1452, 1761, 1762)
 _MARIADB_CLASSES: Mapping[str, Told] = {"08": GONE, "21": VIOLATION, "22": VIOLATION, "23": VIOLATION, "40": AGAIN}
 
 SQLITE: Mapping[int, Told] = {

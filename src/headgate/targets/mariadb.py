@@ -348,7 +348,8 @@ class MariadbDialect:
     def violated(self, error: BaseException) -> Violated:
         words = str(error.args[1]) if len(error.args) > 1 and isinstance(error, pymysql.Error) else str(error)
         constraint = words.rpartition("for key ")[2].strip("'") if "for key " in words else None
-        return Violated(reason=words, constraint=constraint)
+        is_foreign_key = bool(error.args) and error.args[0] in faults.MARIADB_FOREIGN_KEY
+        return Violated(reason=words, constraint=constraint, is_foreign_key=is_foreign_key)
 
     def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
         return move_mariadb(cursor, table, self.name)

@@ -230,7 +230,10 @@ class PostgresDialect:
         facts = error.diag
         words = [facts.message_primary or str(error), facts.message_detail or ""]
         return Violated(
-            reason=" ".join(" ".join(words).split()), constraint=facts.constraint_name, table=facts.table_name
+            reason=" ".join(" ".join(words).split()),
+            constraint=facts.constraint_name,
+            table=facts.table_name,
+            is_foreign_key=error.sqlstate in faults.POSTGRES_FOREIGN_KEY,
         )
 
     def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:

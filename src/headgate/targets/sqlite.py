@@ -107,7 +107,9 @@ class SqliteDialect:
         broken = set(connection.execute("PRAGMA foreign_key_check"))
         connection.rollback()
         if broken and broken - set(connection.execute("PRAGMA foreign_key_check")):
-            raise sqlite3.IntegrityError("FOREIGN KEY constraint failed")
+            error = sqlite3.IntegrityError("FOREIGN KEY constraint failed")
+            error.sqlite_errorcode = sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
+            raise error
 
     def snapshot(self, connection: Any) -> None:
         connection.execute("BEGIN")
@@ -211,7 +213,8 @@ class SqliteDialect:
     def violated(self, error: BaseException) -> Violated:
         words = str(error)
         constraint = words.partition("constraint failed: ")[2] or None
-        return Violated(reason=words, constraint=constraint)
+        is_foreign_key = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY
+        return Violated(reason=words, constraint=constraint, is_foreign_key=is_foreign_key)
 
     def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
         return ()  # they follow what is inserted

@@ -66,6 +66,8 @@ class Violated:
     reason: str
     constraint: str | None = None
     table: str | None = None
+    is_foreign_key: bool = False
+    """A row refers to a row that is not there: it may fit with what follows."""
 
 
 Outcome = Applied | Violated
