@@ -533,7 +533,7 @@ class Keeper:
         def read(progress: Progress) -> Iterator[ReadRecords]:
             with Records() as records:
                 records.shows_actions = spec.foreign_key_actions == "in_log"
-                records.unread = 0 if spec.on_violation == "quarantine" else None
+                records.counts_unread = spec.on_violation == "quarantine"
                 if isinstance(spec.source, ChangeFilesSource):
                     add_files(
                         records, spec.source.path, table=spec.table, tables=spec.tables,

@@ -20,9 +20,9 @@ from headgate.errors import Unavailable
 from headgate.events import Noticed, PersonActed
 from headgate.sinks.ledger import LedgerSink, read_ledger
 from headgate.stores.sqlite import SqliteTurnStore
-from tests.checks.lake import LOCK, Lake, healthy
+from tests.checks.lake import LOCK, Lake
 from tests.cli.command import headgate
-from tests.cli.test_looking import FILE
+from tests.cli.test_looking import after_a_run
 from tests.conftest import ROOT
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[31mEVIL\r\x9b1m\u202e"
@@ -42,11 +42,7 @@ COMMANDS = (
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A pipeline whose ledger and lock record hold what a hostile process would write there."""
-    made = healthy(tmp_path)
-    made.write_ledger()
-    (tmp_path / "headgate.yml").write_text(FILE)
-    for folder in ("in", "gone"):
-        (tmp_path / folder).mkdir()
+    made = after_a_run(tmp_path)
     storage = tmp_path / "_headgate"
     sink = LedgerSink(storage)
     last = read_ledger(storage)[-1]

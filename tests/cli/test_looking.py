@@ -38,15 +38,20 @@ streams:
 """
 
 
+def after_a_run(root: Path) -> Lake:
+    """A pipeline that has run, with its file."""
+    made = healthy(root)
+    made.write_ledger()
+    (root / "headgate.yml").write_text(FILE)
+    for folder in ("in", "gone"):
+        (root / folder).mkdir()
+    return made
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A pipeline that has run, with its file."""
-    made = healthy(tmp_path)
-    made.write_ledger()
-    (tmp_path / "headgate.yml").write_text(FILE)
-    for folder in ("in", "gone"):
-        (tmp_path / folder).mkdir()
-    return made
+    """A pipeline that has run."""
+    return after_a_run(tmp_path)
 
 
 def record(root: Path) -> LockRecord:

@@ -119,6 +119,21 @@ class _Joined:
         self.last = max(self.last, group.changes[-1].seq)
 
 
+def _joined(groups: Iterator[_Group]) -> Iterator[_Joined]:
+    """Transactions in the order of their positions; those that share one together."""
+    joined: _Joined | None = None
+    for group in groups:
+        if joined is not None and group.first <= joined.last:
+            joined.join(group)
+            continue
+        if joined is not None:
+            yield joined
+        joined = _Joined()
+        joined.join(group)
+    if joined is not None:
+        yield joined
+
+
 def _content(change: Change) -> object:
     return change.table, change.op, change.before, change.after, change.sql
 
@@ -179,7 +194,7 @@ class ChangeFiles:
             return (*fresh[:-1], replace(fresh[-1], place=self._place(marks, ends, routes, apart))) if fresh else ()
 
         try:
-            for joined in self._joined(paths, marks, news, ends, passed):
+            for joined in _joined(self._merged(paths, marks, news, ends, passed)):
                 if passed:
                     if held:
                         yield tuple(held)
@@ -232,27 +247,6 @@ class ChangeFiles:
         # File → the last of its lines that was set apart.
         more = {"apart": {name: line for name, line in apart.items() if line}} if any(apart.values()) else {}
         return places.written(places.FILES, {"at": at(self.files), "files": files, "tables": routes.met, **more})
-
-    def _joined(
-        self,
-        paths: Iterable[Path],
-        marks: Mapping[str, Mark],
-        news: Mapping[str, int],
-        ends: dict[str, int],
-        passed: list[tuple[Path, int, Unread]],
-    ) -> Iterator[_Joined]:
-        """Transactions in the order of their positions; those that share one together."""
-        joined: _Joined | None = None
-        for group in self._merged(paths, marks, news, ends, passed):
-            if joined is not None and group.first <= joined.last:
-                joined.join(group)
-                continue
-            if joined is not None:
-                yield joined
-            joined = _Joined()
-            joined.join(group)
-        if joined is not None:
-            yield joined
 
     def fingerprint(self) -> object:
         """Changes when a file comes, goes or is written: cheap to ask for, in place of reading all again."""

@@ -58,8 +58,10 @@ class Records:
         """What stands in place of a value that was not sent."""
         self.mark: Callable[[Any], Any] | None = None
         """Says of a value of an envelope without a schema that it may stand for bytes."""
-        self.unread: int | None = None
-        """How many cannot be read; None: one of them ends the comparison."""
+        self.unread = 0
+        """How many cannot be read."""
+        self.counts_unread = False
+        """Whether these are counted: else the first one ends the comparison."""
         self.shows_actions = False
         """Whether the source logs what actions of foreign keys did."""
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-verify-")
@@ -90,7 +92,7 @@ class Records:
         Raises:
             Corrupt: They are not to be counted.
         """
-        if self.unread is None:
+        if not self.counts_unread:
             raise Corrupt(f"a record cannot be read: {error}; nothing was compared", **where)
         self.unread += 1
 

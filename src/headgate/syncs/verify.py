@@ -174,7 +174,7 @@ class ReadRecords(Protocol):
         ...
 
     @property
-    def unread(self) -> int | None:
+    def unread(self) -> int:
         """How many cannot be read."""
         ...
 
@@ -228,7 +228,7 @@ def verify(
             return Verified(
                 stream=stream, position=progress.position, last_batch=progress.last_batch, set_apart=comparison.set_apart,
                 tables=compared, behind=0 if is_all else records.beyond, unfinished=records.unfinished,
-                passed_over=records.beyond if is_all else 0, unread=records.unread or 0,
+                passed_over=records.beyond if is_all else 0, unread=records.unread,
             )  # fmt: skip
 
     return marked(target.compare(stream, work), target.kept_rows(stream))
@@ -295,7 +295,7 @@ class _Plain:
     progress: Progress
     beyond: int = 0
     unfinished: int = 0
-    unread: int | None = None
+    unread: int = 0
 
     @property
     def shows_actions(self) -> bool:
