@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.cli.command import Ran, headgate, state_of
+from tests.frozen import assert_frozen
+from tests.frozen.on_disk import shape
 
 FILE = """\
 name: p
@@ -72,6 +74,8 @@ class Left:
 
     root: Path
     head: int
+    shape: str
+    """Of what is on disk."""
     verified: Any
     status: Any
     turns: Any
@@ -86,12 +90,19 @@ def left(root: Path) -> Left:
     verified, status, history = (of(root, *command).json for command in (("verify",), ("status",), ("history", "t")))
     return Left(
         root=root,
+        shape=shape(root, ("_headgate", "table")),
         head=max(int(file.stem) for file in (root / "table" / "_delta_log").glob("*.json")),
         verified=verified,
         status=status,
         turns=history["turns"],
         is_unchanged=state_of(root) == before,
     )
+
+
+@pytest.mark.timeout(1200)
+def test_the_names_on_disk_are_as_they_were(left: Left) -> None:
+    """Files, keys, columns, tokens and steps: data of a user outlive the version that wrote them."""
+    assert_frozen("on_disk.txt", left.shape)
 
 
 @pytest.mark.timeout(1200)
