@@ -182,7 +182,8 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
         else:
             logs[counted.table] = LocalLog(path)
     found = verify(rows, streams, logs)
-    for source in sources_of(pipeline):
+    spark = session_of(pipeline) if any(map(is_far, pipeline.streams)) else None
+    for source in sources_of(pipeline, spark=spark):
         for one in source.not_read:
             if one.reason == "rewritten":
                 found.broken(source.job, str(one))
@@ -318,8 +319,20 @@ class SourceStatus:
     note: str | None
 
 
-def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
-    """Each stream that has not read all of its source as it is now, or of which that cannot be told."""
+def is_far(stream: StreamSpec) -> bool:
+    """Whether files that the stream reads, or their log in its checkpoint, are not on this machine's disk: Spark looks there."""
+    if not isinstance(stream.source, FilesSource) or stream.checkpoint is None:
+        return False
+    return local_path(stream.checkpoint) is None or not is_local(stream.source.path)
+
+
+def sources_of(pipeline: Pipeline, *, spark: SparkSession | None = None) -> list[SourceStatus]:
+    """Each stream that has not read all of its source as it is now, or of which that cannot be told.
+
+    Args:
+        pipeline: The file.
+        spark: To look at what is not on this machine's disk; None: that is left out, and said.
+    """
     found = []
     for stream in pipeline.streams:
         if stream.source is None or stream.checkpoint is None:
@@ -331,8 +344,10 @@ def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
             left_out = tuple(read_left_out(pipeline.storage, stream.name))
             if isinstance(stream.source, FilesSource):
                 checkpoint = local_path(stream.checkpoint)
-                if checkpoint is None or not is_local(stream.source.path):
-                    note = "files are compared with its checkpoint only where both are on this machine's disk"
+                if spark is not None and is_far(stream):
+                    not_read = _far(spark, stream.source, stream.checkpoint)
+                elif is_far(stream) or checkpoint is None:
+                    note = "its files or its checkpoint are not on this machine's disk: they are compared by the run and by verify"
                 else:
                     there = listing(stream.source.path)
                     not_read = tuple(passed_over(there, Taken(checkpoint).refresh(), is_drained=False))
@@ -341,6 +356,18 @@ def sources_of(pipeline: Pipeline) -> list[SourceStatus]:
         if not_read or left_out or note is not None:
             found.append(SourceStatus(job=stream.name, not_read=not_read, left_out=left_out, note=note))
     return found
+
+
+def _far(spark: SparkSession, source: FilesSource, location: str) -> tuple[PassedOver, ...]:
+    from headgate.delta.s3_errors import in_plain_words
+    from headgate.spark.checkpoint import Checkpoint
+    from headgate.spark.sources import compared, listed
+
+    with in_plain_words():
+        there = listed(spark, source.path)
+        checkpoint = local_path(location)
+        taken = Taken(Checkpoint(spark, location) if checkpoint is None else checkpoint).refresh()
+        return tuple(compared(spark, source, there, taken, is_drained=False))
 
 
 def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:

@@ -36,15 +36,17 @@ rows = [[row.k, row.v] for row in spark.read.format("delta").load(table).collect
 print(json.dumps([sorted(said), sorted(rows)]), flush=True)
 """
 STREAMING = """
+from headgate.inspect import verify_pipeline
 storage, source = sys.argv[2], headgate.files("s3a://lake/in", format="json", schema="id BIGINT")
 made = headgate.Pipeline("p", storage=storage)
 table = made.table("people", path="s3a://lake/people", lock="L")
 table.append(name="Ingestion", source=source, checkpoint="s3a://lake/checkpoints/Ingestion", max_rows_per_batch=1)
 print("ready", flush=True)
 for line in sys.stdin:
-    made.run(until_idle=True, spark=spark)
+    (report,) = made.run(until_idle=True, spark=spark).values()
     rows = spark.read.format("delta").load("s3a://lake/people").collect()
-    print(json.dumps(sorted(row.id for row in rows)), flush=True)
+    verified = [one.what for one in verify_pipeline(made.build(base_dir="/")).violations]
+    print(json.dumps([sorted(row.id for row in rows), report.passed_over, verified]), flush=True)
 """
 
 
@@ -92,22 +94,35 @@ def test_statements_of_two_drivers_are_their_serial_replay(
 
 
 def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3: Any, tmp_path: Path) -> None:
-    """Each record once, over a kill -9; batches are planned by conditional puts; the note beside the table names the store."""
-    for n in range(2):
-        s3.put_object(Bucket="lake", Key=f"in/{n}.json", Body=f'{{"id": {n}}}\n'.encode())
+    """Each record once, over a kill -9; batches are planned by conditional puts; the note beside the table names the store.
+
+    Files of the source that are not read, or not as they are now, are named.
+    """
+    for n, name in enumerate(["0", "a b%20c%", "_hidden"]):
+        s3.put_object(Bucket="lake", Key=f"in/{name}.json", Body=f'{{"id": {n}}}\n'.encode())
+    s3.put_object(Bucket="lake", Key="in/zero.json", Body=b"")
     first = Driver(STREAMING, aws, tmp_path / "first.log", str(tmp_path / "_headgate"))
     try:
         assert first.said() == "ready"
         first.go()
-        assert json.loads(first.said()) == [0, 1]
+        rows, (hidden, empty), verified = json.loads(first.said())
+        assert (rows, verified) == ([0, 1], [])
+        assert "1 file of the source: hidden" in hidden
+        assert "s3a://lake/in/_hidden.json" in hidden
+        assert "s3a://lake/in/zero.json" in empty
     finally:
         first.end()
-    s3.put_object(Bucket="lake", Key="in/2.json", Body=b'{"id": 2}\n')
+    for name in ("2", "0"):
+        s3.put_object(Bucket="lake", Key=f"in/{name}.json", Body=b'{"id": 2}\n')
     second = Driver(STREAMING, aws, tmp_path / "second.log", str(tmp_path / "_headgate"))
     try:
         assert second.said() == "ready"
         second.go()
-        assert json.loads(second.said()) == [0, 1, 2]
+        rows, (rewritten, *_), verified = json.loads(second.said())
+        assert rows == [0, 1, 2]
+        assert "1 file of the source: rewritten" in rewritten
+        assert "s3a://lake/in/0.json" in rewritten
+        assert verified == [rewritten]
     finally:
         second.end()
     note = json.loads(s3.get_object(Bucket="lake", Key="people/_headgate/table.json")["Body"].read())

@@ -16,8 +16,10 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 import headgate as hg
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest
+from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
 from headgate.inspect import sources_of, verify_pipeline
+from headgate.spark.source_files import Listing, listing
+from headgate.spark.sources import listed
 from headgate.streams.supervisor import RunReport
 
 DAY_S = 86_400
@@ -213,6 +215,104 @@ def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify
     assert [one.where for one in found.violations] == ["In"]
     assert "1.parquet" in found.violations[0].what
     assert any("_hidden.parquet" in line for line in found.unchecked)
+
+
+@pytest.fixture
+def mounted(lake: Lake) -> str:
+    """The lake's folder as Hadoop reads it on another file system."""
+    cluster = f"c{abs(hash(lake.root))}"
+    context: Any = lake.session.sparkContext._jsc
+    context.hadoopConfiguration().set(f"fs.viewfs.mounttable.{cluster}.link./lake", f"file://{lake.root}")
+    return f"viewfs://{cluster}/lake"
+
+
+def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounted: str) -> None:
+    """Of a folder, a file and a glob: the same files, those that are hidden, and Delta tables in it, below it and above."""
+    names = ["a", "a b%20c%é+#", "day=1/_b=2/c", "_x/y=1/z", ".z", "d._COPYING_", "_SUCCESS", "f/_spark_metadata/0"]
+    tables = ["t/_delta_log/0", "t/_delta_log/_sidecars/1", "t/day=1/h=2/p", "_t/_delta_log/0"]
+    for name in (*names, *tables):
+        path = lake.root / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (lake.root / "in/_empty").touch()
+
+    def told(found: Listing, root: str) -> list[object]:
+        inner = [{path.removeprefix(root) for path in paths} for paths in (found.files, found.hidden, found.tables)]
+        states = {path.removeprefix(root): (one.modified_ms, one.size_bytes) for path, one in found.files.items()}
+        return [found.base.removeprefix(root).rstrip("/"), *inner, states]
+
+    for path in (
+        "in",
+        "in/",
+        "in/*",
+        "in/{a,day=*}",
+        "in/t/*",
+        "in/t/day=1",
+        "in/t/day=1/*/p",
+        "in/[_.]*",
+        "in/f/*",
+        "in/none*",
+    ):
+        here, far = listing(f"{lake.root}/{path}"), listed(lake.session, f"{mounted}/{path}")
+        assert told(far, mounted) == told(here, str(lake.root)), path
+    assert list(listed(lake.session, f"{mounted}/in/a").files) == [f"{mounted}/in/a"]
+
+
+def test_files_on_another_file_system_are_compared_as_well(lake: Lake, mounted: str) -> None:
+    """Source, checkpoint or both: what Spark passes over is named in the run and in `verify`; what it reads again is refused."""
+    places = {"Source": (mounted, str(lake.root)), "Checkpoint": (str(lake.root), mounted), "Both": (mounted, mounted)}
+
+    def stream(name: str, path: str | None = None, **keys: Any) -> dict[str, Any]:
+        source, checkpoint = places[name]
+        files = hg.files(f"{source}/{path or name}", schema="id STRING")
+        return {"name": name, "table": f"t{name}", "source": files, "checkpoint": f"{checkpoint}/cp/{name}", **keys}
+
+    streams = [stream(name) for name in places]
+    for name in places:
+        for file in ("1", "a b%20c%", "_hidden", "_below/1"):
+            lake.put(f"{name}/{file}.parquet", days_old=1, id=[file])
+        for file in ("zero.parquet", "_SUCCESS"):
+            (lake.root / name / file).touch()
+    for report in lake.run(*streams).values():
+        hidden, empty = report.passed_over
+        assert "2 files of the source: hidden" in hidden
+        assert "zero.parquet" in empty
+    for name in places:
+        lake.put(f"{name}/1.parquet", id=["new"])
+    reports = lake.run(*streams)
+    found = verify_pipeline(lake.built())
+    compared = sources_of(lake.built(), spark=lake.session)
+    assert [one.where for one in found.violations] == list(places)
+    for (name, report), status in zip(reports.items(), compared, strict=True):
+        assert lake.rows(f"t{name}") == [("1",), ("a b%20c%",)]
+        assert "1 file of the source: rewritten" in report.passed_over[0]
+        assert f"{name}/1.parquet" in report.passed_over[0]
+        assert report.passed_over == tuple(map(str, status.not_read))
+        assert any(line.startswith(f"{name}: 2 files of the source: hidden") for line in found.unchecked)
+    assert [one.note is not None and "verify" in one.note for one in sources_of(lake.built())] == [True] * 3
+
+    lake.put("elsewhere/1.parquet", id=["other"])
+    for name in places:
+        with pytest.raises(Corrupt, match="is of another source"):
+            lake.run(stream(name, "elsewhere"))
+        with pytest.raises(InvalidRequest, match="holds a Delta table"):
+            lake.run(stream(name, "tBoth"))
+        (lake.root / name / "done").mkdir()
+        moved = (lake.root / name / "a b%20c%.parquet").rename(lake.root / name / "done/a b%20c%.parquet")
+        with pytest.raises(InvalidRequest, match="was moved within the source") as refused:
+            lake.run(stream(name))
+        assert "done/a b%20c%.parquet" in str(refused.value)
+        moved.unlink()
+        late = lake.put(f"{name}/late.parquet", id=["late"])
+        with pytest.raises(InvalidRequest, match="cannot be computed"):
+            lake.run(stream(name, columns={"id": "cast(raise_error('no luck') AS STRING)"}))
+        late.unlink()
+        with pytest.raises(Corrupt, match=r"has lost .* of the 1 files"):
+            lake.run(stream(name))
+        late.touch()
+        lake.run(stream(name))
+        with pytest.raises(Unavailable, match="does not exist"):
+            lake.run(stream(name, "nowhere"))
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         "texts/3",
         "write/4",
         "missing/3",
+        "listing/2",
     ),
     f"{OURS}.Gate": (
         *("govern/1", "release/1", "grant/5", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),

@@ -38,7 +38,7 @@ class Checkpoint:
         Raises:
             Corrupt: there are offsets, or commits, without the file that says whose they are.
         """
-        text = self._read("metadata")
+        text = self.read("metadata")
         if text is None:
             if self._batches("offsets") or self._batches("commits"):
                 raise Corrupt(
@@ -68,11 +68,11 @@ class Checkpoint:
 
     def is_committed(self, batch: int) -> bool:
         """Whether the batch is in the commit log."""
-        return self._read(f"commits/{batch}") is not None
+        return self.read(f"commits/{batch}") is not None
 
     def offsets_sha256(self, batch: int) -> str | None:
         """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
-        data = self._read(f"offsets/{batch}")
+        data = self.read(f"offsets/{batch}")
         return None if data is None else hashlib.sha256(data).hexdigest()
 
     def refuse_damage(self, source: Literal["files", "kafka"]) -> None:
@@ -88,7 +88,7 @@ class Checkpoint:
             if committed is None
             else [f"commits/{committed}", *([f"offsets/{committed}"] if committed != planned else [])]
         ):
-            data = self._read(name)
+            data = self.read(name)
             if data is not None and (reason := _damage(data, name, source)) is not None:
                 raise Corrupt(
                     f"the checkpoint's file {name} {reason}; nothing was run and nothing was written",
@@ -106,7 +106,7 @@ class Checkpoint:
         Empty before the first commit.
         """
         committed = max(self._batches("commits"), default=None)
-        data = None if committed is None else self._read(f"offsets/{committed}")
+        data = None if committed is None else self.read(f"offsets/{committed}")
         if data is None:
             return {}
         said = parsed(data.splitlines()[2])  # `refuse_damage` has looked at it
@@ -116,20 +116,24 @@ class Checkpoint:
 
     def note(self, name: str) -> str | None:
         """A note of Headgate's own beside Spark's files; None where there is none."""
-        data = self._read(name)
+        data = self.read(name)
         return None if data is None else data.decode(errors="replace")
 
     def write_note(self, name: str, text: str) -> None:
         """Writes a note; there must be none of this name."""
         self._bulk.write(self._path(""), name, self._conf, text.encode())
 
-    def _batches(self, folder: str) -> list[int]:
-        names = self._bulk.names(self._fs, self._path(folder))
-        return [int(name) for name in names.split("\n") if name.isdecimal()]
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of it; empty where there is none."""
+        return str(self._bulk.names(self._fs, self._path(folder))).split("\n")[:-1]
 
-    def _read(self, name: str) -> bytes | None:
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file of it; None where there is none."""
         found = self._bulk.read(self._path(name), self._conf)
         return None if found is None else bytes(found)
+
+    def _batches(self, folder: str) -> list[int]:
+        return [int(name) for name in self.names(folder) if name.isdecimal()]
 
     def _path(self, name: str) -> Any:
         return self._new_path(f"{self.location.rstrip('/')}/{name}" if name else self.location)

@@ -1,4 +1,4 @@
-"""The files of a source on this machine's disk: what Spark sees, what it passes over, and what a stream has taken. Needs no Spark.
+"""The files of a source: what Spark sees, what it passes over, and what a stream has taken. Needs no Spark.
 
 Spark's file source skips files in silence: hidden names, and a file that was rewritten under a name that it has taken. Its log
 of files (`sources/0` in a checkpoint) says what was taken, so the difference can be counted and named.
@@ -10,11 +10,11 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import unquote
 
 from headgate.errors import Corrupt, Unavailable
@@ -27,6 +27,8 @@ COPYING = "._COPYING_"
 SPARK_METADATA, DELTA_LOG = "_spark_metadata", "_delta_log"
 HIDDEN_SHOWN_MAX = 3
 LOG_VERSION = "v1"
+_LOG = "sources/0"
+"""Where a checkpoint has Spark's log of files."""
 _MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|\.DS_Store")
 """Files beside data that never hold records: markers of jobs that ended, checksums, footers of other files."""
 
@@ -69,6 +71,8 @@ class FileState:
 class Listing:
     """The files that a source stands for, by their paths."""
 
+    base: str = ""
+    """The folder below which they lie, as their paths name it."""
     files: Mapping[str, FileState] = field(default_factory=dict)
     """Those that Spark sees."""
     hidden: tuple[str, ...] = ()
@@ -252,12 +256,43 @@ def listing(path: str) -> Listing:
     for one in unlogged:
         del files[one]
     return Listing(
+        base=base_of(path),
         files=files,
         hidden=tuple(sorted(hidden)),
         links=tuple(sorted(links)),
         unlogged=tuple(unlogged),
         tables=tuple(sorted(tables)),
     )
+
+
+def far_listing(text: str) -> Listing:
+    """The files of a source on another file system, as `Bulk.listing` tells of them. A log of Spark's in the folder is not read."""
+    whole, *lines = text.split("\n")[:-1]
+    root = ""
+    files: dict[str, FileState] = {}
+    hidden: set[str] = set()
+    tables: set[str] = set()
+    for line in lines:
+        modified_ms, size, uri = line.split(" ", 2)
+        path, size_bytes = of_uri(uri), int(size)
+        if size_bytes == -1:
+            root = path.rstrip("/") + "/"
+            continue
+        if size_bytes == -2:
+            tables.add(path)
+            continue
+        *folders, name = path.removeprefix(root).split("/")
+        if SPARK_METADATA in folders:
+            continue
+        above = folders[: folders.index(DELTA_LOG)] if DELTA_LOG in folders else folders
+        is_below_hidden = any(map(is_hidden, above))
+        if DELTA_LOG in folders:
+            tables |= set() if is_below_hidden else {(root + "/".join(above)).rstrip("/")}
+        elif not is_below_hidden and not is_hidden(name):
+            files[path] = FileState(int(modified_ms) * 1_000_000, size_bytes)
+        elif not _MARKERS.fullmatch(name) and size_bytes:
+            hidden.add(path)
+    return Listing(base=base_of(of_uri(whole)), files=files, hidden=tuple(sorted(hidden)), tables=tuple(sorted(tables)))
 
 
 def _table_of(path: str) -> str | None:
@@ -276,7 +311,7 @@ def _logged(folder: Path) -> set[str]:
     found: set[str] = set()
     for name in [f"{since}.compact", *newer] if since >= 0 else newer:
         try:
-            found |= {of_uri(str(entry["path"])) for entry in _entries(folder / name)}
+            found |= {of_uri(str(entry["path"])) for entry in _entries((folder / name).read_bytes())}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"the log of the Spark query that writes the source ({SPARK_METADATA}) is damaged; nothing was read",
@@ -286,13 +321,13 @@ def _logged(folder: Path) -> set[str]:
     return found
 
 
-def _entries(path: Path) -> list[Any]:
+def _entries(log: bytes) -> list[Any]:
     """What a log of files has, line by line.
 
     Raises:
         ValueError: it is no log of files.
     """
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = log.decode().split("\n")
     if lines[0] != LOG_VERSION:
         raise ValueError(f"its first line is not {LOG_VERSION}")
     return [parsed(line) for line in lines[1:] if line]
@@ -355,12 +390,50 @@ def _unreadable(path: str, error: OSError) -> Unavailable:
 # ------------------------------------------------------------------------------------------------------------- taken
 
 
+class Stored(Protocol):
+    """The files of a checkpoint, wherever it lies."""
+
+    @property
+    def location(self) -> str: ...
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of it; empty where there is none."""
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file of it; None where there is none."""
+
+
+class _OnDisk:
+    """A checkpoint on this machine's disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.location = str(path)
+
+    def names(self, folder: str) -> list[str]:
+        path = f"{self.location}/{folder}"
+        try:
+            return os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def read(self, name: str) -> bytes | None:
+        path = f"{self.location}/{name}"
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+
 class Taken:
     """The files that a stream has planned or read, by Spark's own log in its checkpoint; read again only where it grew."""
 
-    def __init__(self, checkpoint: Path) -> None:
-        self._folder = checkpoint / "sources" / "0"
-        self._sizes_file = checkpoint / "headgate" / "sizes.jsonl"
+    def __init__(self, checkpoint: Path | Stored) -> None:
+        self._stored = _OnDisk(checkpoint) if isinstance(checkpoint, Path) else checkpoint
+        self._sizes_file = checkpoint / "headgate" / "sizes.jsonl" if isinstance(checkpoint, Path) else None
         self.files: dict[str, int] = {}
         """Path → time of modification in ms, as Spark saw it."""
         self.sizes: dict[str, int] = {}
@@ -374,12 +447,7 @@ class Taken:
         Raises:
             Corrupt: it is no log of files.
         """
-        try:
-            names = os.listdir(self._folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return self
-        except OSError as error:
-            raise _unreadable(str(self._folder), error) from error
+        names = self._stored.names(_LOG)
         if not self._read:
             self._read_sizes()
         compacts = [int(name[: -len(".compact")]) for name in names if re.fullmatch(r"\d+\.compact", name)]
@@ -399,28 +467,24 @@ class Taken:
         Raises:
             Corrupt: a part of the log is gone; nothing was read.
         """
-        offsets = self._folder.parent.parent / "offsets"
-        try:
-            newest = max((int(name) for name in os.listdir(offsets) if name.isdecimal()), default=None)
-        except OSError:
-            return
+        newest = max((int(name) for name in self._stored.names("offsets") if name.isdecimal()), default=None)
         last = None if newest is None else self._offset(newest)
         if last is not None and last >= 0 and last not in self._read:
             raise Corrupt(
                 "the checkpoint's log of files ends before its offsets: a part of it is gone; nothing was read and nothing was "
                 "written",
                 advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
-                path=self._folder,
+                path=f"{self._stored.location}/{_LOG}",
             )
 
     def note_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Notes how large the files of a batch are, before anything of it is written.
+        """Notes how large the files of a batch are, before anything of it is written; in a checkpoint on this machine's disk.
 
         Raises:
             Unavailable: it cannot be written.
         """
         new = {path: size for path, size in sizes.items() if self.sizes.get(path) != size}
-        if not new:
+        if not new or self._sizes_file is None:
             return
         try:
             make_folder(self._sizes_file.parent)
@@ -436,6 +500,8 @@ class Taken:
         self.sizes.update(new)
 
     def _read_sizes(self) -> None:
+        if self._sizes_file is None:
+            return
         try:
             lines = self._sizes_file.read_bytes().split(b"\n")
         except OSError:  # a checkpoint from before, or a copy without it: times alone are compared
@@ -455,10 +521,10 @@ class Taken:
         return [path for one in range(first, last + 1) for path in self._batches.get(one, ())]
 
     def _offset(self, batch: int) -> int | None:
+        data = self._stored.read(f"offsets/{batch}")
         try:
-            text = (self._folder.parent.parent / "offsets" / str(batch)).read_text(encoding="utf-8")
-            return int(parsed(text.splitlines()[2])["logOffset"])
-        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return None if data is None else int(parsed(data.splitlines()[2])["logOffset"])
+        except (ValueError, KeyError, IndexError, TypeError):
             return None
 
     def newest(self, count: int) -> list[str]:
@@ -466,32 +532,38 @@ class Taken:
         return [path for batch in sorted(self._batches)[-count:] for path in self._batches[batch]][: -count - 1 : -1]
 
     def _take(self, name: str) -> None:
-        path = self._folder / name
+        data = self._stored.read(f"{_LOG}/{name}")
+        if data is None:
+            return  # compacted meanwhile
         batches: dict[int, list[str]] = {}
         try:
-            for entry in _entries(path):
+            for entry in _entries(data):
                 file, batch = of_uri(str(entry["path"])), int(entry["batchId"])
                 self.files[file] = int(entry["timestamp"])
                 batches.setdefault(batch, []).append(file)
-        except FileNotFoundError:
-            return  # compacted meanwhile
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 "the checkpoint's log of files is damaged; nothing was read and nothing was written",
                 advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
-                path=path,
+                path=f"{self._stored.location}/{_LOG}/{name}",
             ) from error
-        except OSError as error:
-            raise _unreadable(str(path), error) from error
         self._batches.update(batches)  # a compacted file has all of each batch
 
 
 def of_uri(uri: str) -> str:
-    """The path of a `file:` URI as Spark writes it; another URI as it is."""
-    return unquote("/" + uri.removeprefix("file:").lstrip("/")) if uri.startswith("file:") else uri
+    """The path of a `file:` URI as Spark writes it; another URI decoded."""
+    return unquote(plain(uri))
 
 
 # -------------------------------------------------------------------------------------------------------- comparison
+
+
+def _is_same_time(path: str, one_ms: int, other_ms: int) -> bool:
+    if path.startswith("s3a:") and not (
+        one_ms % 1000 and other_ms % 1000
+    ):  # some servers tell less of one object than of a list
+        return one_ms // 1000 == other_ms // 1000
+    return one_ms == other_ms
 
 
 def moved(there: Listing, taken: Taken) -> tuple[str, str] | None:
@@ -508,13 +580,24 @@ def moved(there: Listing, taken: Taken) -> tuple[str, str] | None:
     return None
 
 
-def passed_over(there: Listing, taken: Taken | None, *, is_drained: bool) -> list[PassedOver]:
+def _on_disk(paths: Sequence[str]) -> Sequence[str]:
+    return [path for path in paths if os.path.exists(path)]
+
+
+def passed_over(
+    there: Listing,
+    taken: Taken | None,
+    *,
+    is_drained: bool,
+    still_there: Callable[[Sequence[str]], Sequence[str]] = _on_disk,
+) -> list[PassedOver]:
     """What of a source is not read, or is not read as it is now.
 
     Args:
         there: The source's files.
         taken: What the stream has taken, looked at after `there`; None if that is not known.
         is_drained: The stream has read all that Spark gave it since `there`: a file that was not taken was passed over.
+        still_there: Which of some files are there now.
     """
     rewritten, unread = [], []
     if taken is not None:
@@ -522,9 +605,12 @@ def passed_over(there: Listing, taken: Taken | None, *, is_drained: bool) -> lis
             at_ms = taken.files.get(path)
             if at_ms is None:
                 unread.append(path)
-            elif at_ms != state.modified_ms or taken.sizes.get(path, state.size_bytes) != state.size_bytes:
+            elif (
+                not _is_same_time(path, at_ms, state.modified_ms)
+                or taken.sizes.get(path, state.size_bytes) != state.size_bytes
+            ):
                 rewritten.append(path)
-    unread = [path for path in unread if os.path.exists(path)]
+    unread = list(still_there(unread)) if unread else []
     empty = [path for path, state in there.files.items() if state.size_bytes == 0]
     found: list[tuple[Reason, Sequence[str]]] = [
         ("rewritten", rewritten),

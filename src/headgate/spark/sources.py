@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -32,21 +32,24 @@ from pyspark.sql.types import (
 )
 
 from headgate.core.spec import FilesSource, KafkaSource, Source
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.delta.s3_errors import texts_of
+from headgate.delta.jvm import JVM_ERRORS, first_line
+from headgate.delta.s3_errors import refusal, texts_of
 from headgate.errors import Corrupt, Fault, HeadgateError, InvalidRequest, LostTurn, Unavailable
 from headgate.spark.fitting import fitted
 from headgate.spark.source_files import (
     FileState,
     Listing,
+    PassedOver,
     Taken,
     as_glob,
     base_of,
+    far_listing,
     is_glob,
     is_local,
     listing,
     moved,
     of_uri,
+    passed_over,
     plain,
     printable,
     spark_path,
@@ -81,9 +84,9 @@ class Known:
     """What one stream knows of its source from one look to the next; see `looked_at`."""
 
     taken: Taken | None = None
-    """The files that it has taken; None where its checkpoint or its source is not on this machine's disk."""
+    """The files that it has taken; None where there is no checkpoint to tell."""
     there: Listing | None = None
-    """The source's files, as of the last look; None where they are not on this machine's disk."""
+    """The source's files, as of the last look."""
     footers: Footers = field(default_factory=Footers)
     folders: Mapping[str, DataType] = field(default_factory=dict)
     """Columns that folders `name=value` give, as of the last look."""
@@ -98,26 +101,59 @@ class Known:
 
     def waiting(self) -> list[str]:
         """The source's files that are not taken yet."""
-        assert self.there is not None, "only files on this machine's disk are looked at"
+        assert self.there is not None, "the source was looked at"
         taken = {} if self.taken is None else self.taken.files
         return [path for path in self.there.files if path not in taken]
 
 
-def looked_at(source: FilesSource, known: Known) -> None:
-    """Lists the source's files, reads what Spark has taken of them, and the footers of Parquet files that are waiting.
+def listed(spark: SparkSession, path: str) -> Listing:
+    """The files of a source, wherever it lies.
+
+    Raises:
+        Unavailable: there is no such file or folder, or it cannot be read.
+        Corrupt: see `listing`.
+    """
+    if is_local(path):
+        is_there = is_glob(path) or os.path.exists(plain(path))
+        found = listing(path) if is_there else None
+    else:
+        jvm: Any = spark._jvm
+        jsession: Any = spark._jsparkSession
+        try:
+            text = jvm.io.github.headgate.Bulk.listing(path, jsession.sessionState().newHadoopConf())
+        except JVM_ERRORS as error:
+            raise refusal(error) or Unavailable(
+                f"the source {path} cannot be read: {first_line(error)}; nothing was read"
+            ) from error
+        found = None if text is None else far_listing(text)
+    if found is None:
+        raise Unavailable(f"the source {path} does not exist; nothing was read", advice="Make it, or correct `files`")
+    return found
+
+
+def compared(
+    spark: SparkSession, source: FilesSource, there: Listing, taken: Taken, *, is_drained: bool
+) -> list[PassedOver]:
+    """What of a source is not read, or is not read as it is now; see `passed_over`."""
+    if is_local(source.path):
+        return passed_over(there, taken, is_drained=is_drained)
+
+    def still_there(paths: Sequence[str]) -> Sequence[str]:
+        now = listed(spark, source.path).files
+        return [path for path in paths if path in now]
+
+    return passed_over(there, taken, is_drained=is_drained, still_there=still_there)
+
+
+def looked_at(spark: SparkSession, source: FilesSource, known: Known) -> None:
+    """Lists the source's files and reads what Spark has taken of them; on this machine's disk also the footers of Parquet files.
 
     Raises:
         Unavailable: there is no such file or folder, or it cannot be read.
         Corrupt: a file that is waiting is no Parquet file; or the checkpoint's log of files is damaged, or of another source.
         InvalidRequest: the source is a Delta table.
     """
-    if not is_local(source.path):
-        return
-    if not is_glob(source.path) and not os.path.exists(plain(source.path)):
-        raise Unavailable(
-            f"the source {source.path} does not exist; nothing was read", advice="Make it, or correct `files`"
-        )
-    known.there = listing(source.path)
+    known.there = listed(spark, source.path)
     if known.there.tables:
         raise InvalidRequest(
             "the source holds a Delta table, whose files have rows that the table does not have any more; nothing was read",
@@ -125,7 +161,7 @@ def looked_at(source: FilesSource, known: Known) -> None:
             table=printable(known.there.tables[0]),
         )
     if known.taken is not None:
-        _refuse_other_source(source, known.taken.refresh())
+        _refuse_other_source(source, known.there, known.taken.refresh())
         known.taken.refuse_lost()
         if (again := moved(known.there, known.taken)) is not None:
             raise InvalidRequest(
@@ -134,6 +170,8 @@ def looked_at(source: FilesSource, known: Known) -> None:
                 before=printable(again[0]),
                 file=printable(again[1]),
             )
+    if not is_local(source.path):
+        return
     if source.format == "parquet":
         # Of those that were taken the newest: a column that only they have may be named by the stream, and the last ones are
         # read again if their batch was not done.
@@ -141,7 +179,7 @@ def looked_at(source: FilesSource, known: Known) -> None:
         files, taken = known.there.files, {} if known.taken is None else known.taken.files
         older = {path: files[path] for path in newest if path in files and files[path].modified_ms == taken[path]}
         known.footers.read({path: files[path] for path in known.waiting()}, older)
-    known.folders = folder_columns(known.there.files, base_of(source.path))
+    known.folders = folder_columns(known.there.files, known.there.base)
 
 
 def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_per_batch: int) -> DataFrame:
@@ -160,60 +198,74 @@ def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_p
     """
     match source:
         case FilesSource():
-            looked_at(source, known)
+            looked_at(spark, source, known)
             return _files(spark, source, known, max_rows_per_batch)
         case KafkaSource():
             return _kafka(spark, source, known, max_rows_per_batch)
 
 
-def require_files(source: Source, known: Known, checkpoint: str | None, batch_id: int) -> None:
+def require_files(spark: SparkSession, source: Source, known: Known, batch_id: int) -> None:
     """Looks whether the files that a batch was planned from are still there: Spark leaves out those that are not.
 
     Raises:
         Corrupt: one is gone; nothing of the batch was written.
         LostTurn: folders `name=value` came while the query began, so that a column would have been empty.
     """
-    if not isinstance(source, FilesSource) or known.taken is None or known.there is None or checkpoint is None:
+    if not isinstance(source, FilesSource) or known.taken is None or known.there is None:
         return
     files = known.taken.refresh().of_batch(batch_id)
     sizes: dict[str, int] = {}
     gone = []
-    for path in files:
-        try:
-            sizes[path] = os.stat(path).st_size
-        except OSError:
-            gone.append(path)
+    if is_local(source.path):
+        for path in files:
+            try:
+                sizes[path] = os.stat(path).st_size
+            except OSError:
+                gone.append(path)
+    elif (missing := _missing(spark, known.there.base, files)) is not None:
+        gone = [missing]
     if gone:
+        how_many = len(gone) if is_local(source.path) else "at least one"
         raise Corrupt(
-            f"the source has lost {len(gone)} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
+            f"the source has lost {how_many} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
             "the batch was written",
             advice="Put it back; or, to go on without it, put an empty file in its place",
             file=printable(gone[0]),
         )
     known.taken.note_sizes(sizes)
-    if source.schema is not None:
+    if source.schema is not None and is_local(source.path):
         columns = {name.lower() for name in _declared(source.schema).names}
         late = columns & {
-            name.lower() for name in folder_columns(files, base_of(source.path)).keys() - known.folders.keys()
+            name.lower() for name in folder_columns(files, known.there.base).keys() - known.folders.keys()
         }
         if late:
             raise LostTurn("folders that give a column came while the query began; the batch will run again")
 
 
+def _missing(spark: SparkSession, base: str, files: Sequence[str]) -> str | None:
+    """One of these files of another file system that is not there; in one call. A line break in a name would make two of it."""
+    jvm: Any = spark._jvm
+    jsession: Any = spark._jsparkSession
+    folder = jvm.org.apache.hadoop.fs.Path(base)
+    there = folder.getFileSystem(jsession.sessionState().newHadoopConf())
+    found = jvm.io.github.headgate.Bulk.missing(there, folder, "\n".join(one for one in files if "\n" not in one))
+    return None if found is None else str(found)
+
+
 def left_out_columns(source: Source, known: Known) -> list[str]:
     """What the stated schema leaves out of the Parquet files that are waiting: a sentence for each column."""
-    if not isinstance(source, FilesSource) or source.schema is None or known.there is None:
+    if not isinstance(source, FilesSource) or source.schema is None or source.format != "parquet":
         return []
-    found = left_out(known.footers.columns(), _declared(source.schema)) if source.format == "parquet" else {}
+    found = left_out(known.footers.columns(), _declared(source.schema))
     return [
         f"the files have a column that the stated schema leaves out, and that is not read: {printable(name)} (in {printable(path)})"
         for name, path in sorted(found.items())
     ]
 
 
-def _refuse_other_source(source: FilesSource, taken: Taken) -> None:
-    base = base_of(source.path).rstrip("/") + "/"
-    if taken.files and not any(path.startswith(base) for path in taken.files):
+def _refuse_other_source(source: FilesSource, there: Listing, taken: Taken) -> None:
+    base = there.base.rstrip("/") + "/"
+    if taken.files and not any(f"{path}/".startswith(base) for path in taken.files):
         raise Corrupt(
             "the checkpoint is of another source: it has taken no file of this one; nothing was read",
             advice="Take the old `files` back; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
@@ -237,12 +289,12 @@ def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -
     """
     if isinstance(source, FilesSource) and known is None:
         known = Known()
-        looked_at(source, known)
+        looked_at(spark, source, known)
     if source.schema is not None:
         return _declared(source.schema)
     assert isinstance(source, FilesSource)
     assert known is not None
-    if known.there is None:
+    if not is_local(source.path):
         return _remote_schema(spark, source)
     waiting = known.waiting()
     try:
@@ -393,7 +445,7 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
     if is_text:
         reader = reader.format("text").option("wholetext", str(whole).lower())
     read = StructType([StructField("value", StringType())]) if is_text else schema
-    if known.there is not None or not _has_folders(spark, source):
+    if is_local(source.path) or not _has_folders(spark, source):
         # Spark's own reading of the names of folders drops files beside them in silence; without it, files below others.
         reader = reader.option("recursiveFileLookup", "true")
     frame = reader.schema(read).load(_path_for(spark, source.path))
@@ -502,12 +554,13 @@ def _no_text() -> Column:
 
 def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
     """How many files make a micro-batch, so that their rows stay within `max_rows` unless one file alone is above it."""
-    if known.there is None:
+    if not is_local(source.path):
         # Footers of a remote store cost a request each; a bound in bytes keeps the batch in the right order of magnitude.
         return {"maxBytesPerTrigger": str(max_rows * 100)}
     if source.format == "parquet":
         largest = known.footers.most_rows()
     else:
+        assert known.there is not None
         states = {path: known.there.files[path] for path in known.waiting()}
         seen = known.lines
         known.lines = {

@@ -21,8 +21,8 @@ from headgate.events import LeftOut, Noticed
 from headgate.spark.checkpoint import Checkpoint
 from headgate.spark.kafka_topics import Topics
 from headgate.spark.log_stores import log_store_of
-from headgate.spark.source_files import Taken, passed_over
-from headgate.spark.sources import Known, file_trouble, left_out_columns, placed, read_stream, require_files
+from headgate.spark.source_files import PassedOver, Taken
+from headgate.spark.sources import Known, compared, file_trouble, left_out_columns, placed, read_stream, require_files
 from headgate.streams.append import AppendStream
 from headgate.streams.erase import EraseStream
 from headgate.streams.isolating import may_be_of_a_row, without_raising
@@ -49,7 +49,7 @@ class StreamWork:
         self._coordinator_id, self._coordinator = coordinator_id, coordinator
         self._kind = kind_of(spec, table, context)
         self._is_governed = self._is_looked_at = False
-        self._source = _known(spec)
+        self._source = Known()
         self._topics = Topics(context.session, spec.source) if isinstance(spec.source, KafkaSource) else None
         self._told: set[tuple[str, str]] = set()
         self._left_out: list[str] = []
@@ -133,6 +133,9 @@ class StreamWork:
         if self._topics is not None:
             for text in self._topics.look(checkpoint):
                 self._leave_out(text)
+        if is_files and self._source.taken is None:
+            path = local_path(self._spec.checkpoint)
+            self._source.taken = Taken(checkpoint if path is None else path)
         frame = read_stream(
             self._context.session, self._spec.source, self._source, max_rows_per_batch=self._spec.max_rows_per_batch
         )
@@ -201,7 +204,7 @@ class StreamWork:
     def _placed(self, batch: DataFrame, batch_id: int) -> DataFrame:
         assert self._spec.source is not None, "only streams with a source have batches"
         if self._required != batch_id:
-            require_files(self._spec.source, self._source, self._spec.checkpoint, batch_id)
+            require_files(self._context.session, self._spec.source, self._source, batch_id)
             self._required = batch_id
         return placed(batch, self._spec.source)
 
@@ -209,9 +212,9 @@ class StreamWork:
         there, taken, records = self._source.there, self._source.taken, self._source.records
         for name in [] if records is None else records.left_out():
             self._leave_out(f"records have a field that the stated schema lacks, and that is not read: {name}")
-        files = []
-        if there is not None:
-            files = passed_over(there, None if taken is None else taken.refresh(), is_drained=True)
+        files: list[PassedOver] = []
+        if there is not None and taken is not None and isinstance(self._spec.source, FilesSource):
+            files = compared(self._context.session, self._spec.source, there, taken.refresh(), is_drained=True)
         for one in files:
             new = {(one.reason, path) for path in one.files} - self._told
             if new:
@@ -253,12 +256,6 @@ class StreamWork:
 
     def _notice(self, text: str) -> None:
         self._context.events.emit(Noticed(job=self._spec.name, text=text))
-
-
-def _known(spec: StreamSpec) -> Known:
-    """Nothing yet of the source; with the files that Spark's log says were taken, where it can be read as a file."""
-    path = None if spec.checkpoint is None else local_path(spec.checkpoint)
-    return Known(taken=None if path is None or not isinstance(spec.source, FilesSource) else Taken(path))
 
 
 def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> StreamKind:

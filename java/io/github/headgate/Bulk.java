@@ -7,6 +7,7 @@ import java.io.InterruptedIOException;
 import java.io.OutputStream;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Method;
+import java.nio.file.AccessDeniedException;
 import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.NoSuchFileException;
@@ -26,8 +27,11 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocatedFileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RemoteIterator;
 import org.apache.hadoop.fs.permission.FsPermission;
+import org.apache.hadoop.security.AccessControlException;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.storage.LogStore;
 import scala.collection.Iterator;
@@ -212,6 +216,50 @@ public final class Bulk {
       return "";
     }
     return names.toString();
+  }
+
+  /**
+   * The files that a path or a glob stands for, at any depth; null where there is no such path. The first line is the path with its
+   * file system; the others are time of modification (ms), size and URI. A size of -1 is of a folder: what follows, to the next one,
+   * lies in it, or is a file of it that matches. One of -2 is of a folder above a match that is a Delta table.
+   */
+  public static String listing(String pattern, Configuration conf) throws IOException {
+    Path path = new Path(pattern);
+    FileSystem files = path.getFileSystem(conf);
+    FileStatus[] matches = files.globStatus(path);
+    if (matches == null) return null;
+    StringBuilder found = new StringBuilder(files.makeQualified(path).toUri().toString()).append('\n');
+    Set<Path> above = new LinkedHashSet<>();
+    for (FileStatus match : matches) {
+      Path root = match.getPath();
+      Path folder = root.getParent();
+      while (folder != null && folder.getName().contains("=")) folder = folder.getParent();
+      if (folder != null) above.add(folder);
+      if (root.getName().equals("_delta_log") || root.getName().equals("_spark_metadata")) continue; // Spark leaves these out, too
+      line(found, 0, -1, match.isDirectory() ? root : root.getParent());
+      if (match.isDirectory()) {
+        RemoteIterator<LocatedFileStatus> below = files.listFiles(root, true);
+        while (below.hasNext()) line(found, below.next());
+      } else {
+        line(found, match);
+      }
+    }
+    for (Path folder : above) {
+      try {
+        if (files.exists(new Path(folder, "_delta_log"))) line(found, 0, -2, folder);
+      } catch (AccessDeniedException | AccessControlException closed) {
+        // who may read the source alone need not look above it
+      }
+    }
+    return found.toString();
+  }
+
+  private static void line(StringBuilder found, FileStatus file) {
+    line(found, file.getModificationTime(), file.getLen(), file.getPath());
+  }
+
+  private static void line(StringBuilder found, long modifiedMs, long size, Path path) {
+    found.append(modifiedMs).append(' ').append(size).append(' ').append(path.toUri()).append('\n');
   }
 
   /**

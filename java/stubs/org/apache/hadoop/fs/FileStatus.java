@@ -7,6 +7,10 @@ public class FileStatus {
     return null;
   }
 
+  public boolean isDirectory() {
+    return false;
+  }
+
   public long getLen() {
     return 0;
   }

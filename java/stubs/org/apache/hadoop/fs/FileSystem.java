@@ -24,6 +24,18 @@ public abstract class FileSystem {
     return null;
   }
 
+  public FileStatus[] globStatus(Path pattern) throws IOException {
+    return null;
+  }
+
+  public RemoteIterator<LocatedFileStatus> listFiles(Path path, boolean recursive) throws FileNotFoundException, IOException {
+    return null;
+  }
+
+  public Path makeQualified(Path path) {
+    return null;
+  }
+
   public FSDataOutputStream create(Path path, boolean overwrite) throws IOException {
     return null;
   }

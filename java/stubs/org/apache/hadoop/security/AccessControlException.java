@@ -1,0 +1,5 @@
+package org.apache.hadoop.security;
+
+public class AccessControlException extends java.io.IOException {
+  private static final long serialVersionUID = 1L;
+}
