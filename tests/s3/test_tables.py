@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headgate.spark.source_files import far_listing
 from headgate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import Driver
 
@@ -131,3 +132,16 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     planned = [one for one in puts if one.key[-1].isdigit()]
     assert len(planned) == 2
     assert all(one.is_conditional for one in planned)
+
+
+def test_a_source_is_listed_by_who_may_not_look_above_it(aws: AwsServer, s3: Any, jvm: Any, hadoop: Any) -> None:
+    """Rights that are given by prefix: whether the folder above is a Delta table is then not known."""
+    s3.put_object(Bucket="lake", Key="closed/in/a.json", Body=b"{}")
+    s3.put_object(Bucket="lake", Key="closed/_delta_log/0", Body=b"")
+    source, bulk = "s3a://lake/closed/in", jvm.io.github.headgate.Bulk
+    assert far_listing(bulk.listing(source, hadoop)).tables == ("s3a://lake/closed",)
+    aws.fail(
+        Fault("error_before", key="_delta_log", times=None, status=403, code="AccessDenied", message="Access Denied")
+    )
+    found = far_listing(bulk.listing(source, hadoop))
+    assert (list(found.files), found.tables) == ([f"{source}/a.json"], ())

@@ -15,6 +15,7 @@ from headgate.spark.source_files import (
     PassedOver,
     Taken,
     base_of,
+    far_listing,
     globbed,
     is_glob,
     listing,
@@ -207,6 +208,15 @@ def test_a_folder_that_a_spark_query_writes_has_the_files_of_its_log(tmp_path: P
     (log / "3").write_text("v1\n{")
     with pytest.raises(Corrupt, match="damaged"):
         listing(f"{tmp_path}/in")
+
+
+def test_s3_tells_a_time_in_seconds_or_in_milliseconds(tmp_path: Path) -> None:
+    """The same time is no other one; another second is, and on other file systems a millisecond."""
+    taken = Taken(tmp_path)
+    taken.files = {f"{root}/{name}": 7_000 for root in ("s3a://lake", "hdfs://lake") for name in ("same", "other")}
+    text = "{0}\n0 -1 {0}\n7004 1 {0}/same\n8000 1 {0}/other\n"
+    for root, names in {"s3a://lake": ["other"], "hdfs://lake": ["other", "same"]}.items():
+        assert reasons(passed_over(far_listing(text.format(root)), taken, is_drained=True)) == {"rewritten": names}
 
 
 def test_a_delta_table_below_a_source_is_found(tmp_path: Path) -> None:
