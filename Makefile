@@ -11,7 +11,7 @@ JAVA_SOURCES := $(shell find java -name '*.java')
 help:
 	@echo 'make demo             three streams on one table, with turns and without; writes a report'
 	@echo 'make test             lint and the whole test suite; skips by name what this machine lacks'
-	@echo 'make env              only the environment: afterwards .venv/bin/headgate works'
+	@echo 'make env              only the environment: afterwards .venv/bin/lakegate works'
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
 	@echo 'make bench-turns      a turn, its hand-over and its take-over, beside the lock of kazoo; some minutes'
@@ -43,16 +43,16 @@ env: .venv/.installed
 
 .venv/.installed: .venv/.synced pyproject.toml hatch_build.py $(JAVA_SOURCES)
 	@command -v javac >/dev/null || test -x "$${JAVA_HOME:-/nonexistent}/bin/javac" || { \
-	  echo 'A JDK 17 or later was not found: Headgate compiles a small jar when it is installed from source.' >&2; \
+	  echo 'A JDK 17 or later was not found: Lakegate compiles a small jar when it is installed from source.' >&2; \
 	  echo '  Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless' >&2; \
 	  echo '  macOS:           brew install openjdk@17' >&2; \
 	  exit 7; }
-	@echo '== headgate itself, editable'
+	@echo '== lakegate itself, editable'
 	@.tools/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: env
-	@$(BIN)/headgate demo
+	@$(BIN)/lakegate demo
 
 lint: env
 	$(BIN)/ruff check .
@@ -86,17 +86,17 @@ bench-s3: env
 	$(BIN)/python -m benchmarks s3
 
 simulate: env
-	HEADGATE_MATRIX=1 $(BIN)/pytest tests/simulation
+	LAKEGATE_MATRIX=1 $(BIN)/pytest tests/simulation
 
 soak: env
-	$(BIN)/python -m headgate.testing.turn_soak --seconds 600 --result benchmarks/results/turn_soak.json
+	$(BIN)/python -m lakegate.testing.turn_soak --seconds 600 --result benchmarks/results/turn_soak.json
 
 soak-rows: env
-	$(BIN)/python -m headgate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null
-	$(BIN)/python -m headgate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
+	$(BIN)/python -m lakegate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null
+	$(BIN)/python -m lakegate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: .venv/tests.jsa
-	HEADGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --no-loadscope-reorder
+	LAKEGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --no-loadscope-reorder
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py

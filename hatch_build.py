@@ -17,9 +17,9 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-JAR = "src/headgate/spark/headgate.jar"
+JAR = "src/lakegate/spark/lakegate.jar"
 MISSING_JDK = """\
-javac was not found: building Headgate from source needs a JDK 17 or later (using its wheel needs a Java runtime only).
+javac was not found: building Lakegate from source needs a JDK 17 or later (using its wheel needs a Java runtime only).
   Debian, Ubuntu:  apt-get install openjdk-17-jdk-headless
   macOS:           brew install openjdk@17
 or point JAVA_HOME to an installed one.

@@ -22,10 +22,10 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-import headgate
+import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
 from benchmarks.streams import ORDER, SOURCE, cut, digest, ours, ratio
-from headgate.core.spec.data import Coverage
+from lakegate.core.spec.data import Coverage
 
 WORLDS = {"0 ms a request": (0, 0), "30 ms a request": (30, 0), "0 ms a request, each batch asks for 5 s": (0, 5)}
 """Name → milliseconds that a request to storage takes, and seconds that a batch asks a service."""
@@ -57,7 +57,7 @@ def main() -> None:
 
 def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
     """Both, in interleaved pairs, in this process."""
-    data = Path(os.environ.get("HEADGATE_TEST_DATA") or "../shared/data") / "engagement"
+    data = Path(os.environ.get("LAKEGATE_TEST_DATA") or "../shared/data") / "engagement"
     expected = json.loads((data / "expected.json").read_text())[SOURCE]
     first_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
     then_ms: dict[Coverage, list[float]] = {coverage: [] for coverage in COVERAGES}
@@ -82,7 +82,7 @@ def measured(latency_ms: int, asked_s: float) -> dict[str, object]:
             "spark.driver.extraJavaOptions": f"-Dslow.ms={latency_ms} -XX:ReservedCodeCacheSize=400m -XX:+UseParallelGC",
             "spark.hadoop.fs.file.impl": "SlowFileSystem",
         }
-        spark = headgate.session("bench", conf=conf)
+        spark = lakegate.session("bench", conf=conf)
         for number in range(WARMING + ROUNDS):
             for coverage in COVERAGES if number % 2 else reversed(COVERAGES):
                 target = folder / f"{coverage}-{number}"

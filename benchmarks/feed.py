@@ -9,15 +9,15 @@ import tempfile
 import time
 from pathlib import Path
 
-import headgate
+import lakegate
 from benchmarks.measure import figures, machine, write
-from headgate.core.ids import TableLocation
-from headgate.core.keys.change import Change
-from headgate.delta.feed import TableFeed
-from headgate.ports import ChangeSource
-from headgate.syncs.run import run
-from headgate.testing.changes import Changes
-from headgate.testing.databases import Database, postgres_server
+from lakegate.core.ids import TableLocation
+from lakegate.core.keys.change import Change
+from lakegate.delta.feed import TableFeed
+from lakegate.ports import ChangeSource
+from lakegate.syncs.run import run
+from lakegate.testing.changes import Changes
+from lakegate.testing.databases import Database, postgres_server
 
 ROWS = 10_000
 PAIRS = 30
@@ -40,7 +40,7 @@ def main() -> None:
             database = Database("postgres", server)
             for table in ("fed", "told"):
                 database.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, email text UNIQUE)")
-            spark = headgate.session("feed", conf=SPARK)
+            spark = lakegate.session("feed", conf=SPARK)
             lake = f"delta.`{folder}/people`"
             spark.sql(
                 f"CREATE TABLE {lake} (id BIGINT, email STRING) USING delta TBLPROPERTIES "

@@ -1,4 +1,4 @@
-"""One commit of ten million rows carried to PostgreSQL: how long, and how much memory the processes of `headgate sync run` take.
+"""One commit of ten million rows carried to PostgreSQL: how long, and how much memory the processes of `lakegate sync run` take.
 
 python -m benchmarks.many [ROWS]
 """
@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import headgate
+import lakegate
 from benchmarks.measure import machine, write
-from headgate.testing.databases import Database, postgres_server
+from lakegate.testing.databases import Database, postgres_server
 
 ROWS = 10_000_000
 SPARK = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}
@@ -74,26 +74,26 @@ def main(rows: int = ROWS) -> None:
         with postgres_server(folder / "server") as server:
             database = Database("postgres", server)
             database.execute("CREATE TABLE people (id bigint PRIMARY KEY, email text UNIQUE, n bigint)")
-            spark = headgate.session("many", conf=SPARK)
+            spark = lakegate.session("many", conf=SPARK)
             table = f"delta.`{folder}/people`"
             feed = "'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true'"
             spark.sql(f"CREATE TABLE {table} (id BIGINT, email STRING, n BIGINT) USING delta TBLPROPERTIES ({feed})")
             spark.sql(f"INSERT INTO {table} SELECT id, concat('m', id, '@example.org'), id % 97 FROM range({rows})")
             spark.stop()
-            (folder / "headgate.yml").write_text(
-                f"name: many\nstorage: {folder}/_headgate\nspark: {json.dumps(SPARK)}\n"
+            (folder / "lakegate.yml").write_text(
+                f"name: many\nstorage: {folder}/_lakegate\nspark: {json.dumps(SPARK)}\n"
                 f"tables: {{people: {{path: {folder}/people}}}}\n"
                 f"sync: {{crm: {{from: people, start: {{version: 1}}, to: '{server}'}}}}\n"
             )
             command = [
                 sys.executable,
                 "-m",
-                "headgate",
+                "lakegate",
                 "sync",
                 "run",
                 "--once",
                 "--spec",
-                str(folder / "headgate.yml"),
+                str(folder / "lakegate.yml"),
             ]
             begun = time.perf_counter()
             with subprocess.Popen(command) as process, Memory(process.pid) as memory:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate
+import lakegate
 from benchmarks.measure import figures, machine, write
 
 PAIRS, WARM_UP = 30, 5
@@ -27,7 +27,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-        spark = headgate.session("bench", conf={**conf, "spark.databricks.delta.snapshotPartitions": "2"})
+        spark = lakegate.session("bench", conf={**conf, "spark.databricks.delta.snapshotPartitions": "2"})
         seed = folder / "seed"
         spark.range(ROWS).selectExpr("id", "concat('name-', id) AS name").coalesce(1).write.parquet(str(seed))
         file = next(seed.glob("*.parquet"))
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 class Plain:
-    """The same query without Headgate."""
+    """The same query without Lakegate."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
@@ -88,15 +88,15 @@ class Ours(Plain):
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         super().__init__(spark, folder)
-        self.job = headgate.JobCoordinator(
-            spark, name="A", lock="L", storage=str(folder / "_headgate"), tables=[str(self.table)]
+        self.job = lakegate.JobCoordinator(
+            spark, name="A", lock="L", storage=str(folder / "_lakegate"), tables=[str(self.table)]
         )
 
     def sink(self) -> Callable[[DataFrame, int], None]:
-        return headgate.coordinated(self.write, self.job)
+        return lakegate.coordinated(self.write, self.job)
 
     def run(self) -> None:
-        headgate.supervise(self.query, self.job, once=True)
+        lakegate.supervise(self.query, self.job, once=True)
 
 
 if __name__ == "__main__":

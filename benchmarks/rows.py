@@ -21,11 +21,11 @@ from typing import Any
 from delta.tables import DeltaTable as StockTable
 from pyspark.sql import SparkSession
 
-import headgate
+import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
-from headgate.delta.run import GROUP_CONF
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+from lakegate.delta.run import GROUP_CONF
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 
 PAIRS, WARM_UP = 30, 6
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
@@ -50,7 +50,7 @@ def main() -> None:
         "spark.driver.memory": "4g",
         "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m",
     }
-    spark = headgate.session("bench", conf=conf)
+    spark = lakegate.session("bench", conf=conf)
     spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a checkpoint may still be written
         for part in wanted:
@@ -83,7 +83,7 @@ def dml(
     """A statement on rows of its own, in so many of the files."""
     keys = keys_of(number, files)
     target = kind.forPath(spark, path).alias("t")
-    said: Callable[[str], object] = spark.sql if kind is StockTable else partial(headgate.sql, spark)
+    said: Callable[[str], object] = spark.sql if kind is StockTable else partial(lakegate.sql, spark)
     match operation:
         case "UPDATE, SQL":
             return lambda: said(f"UPDATE delta.`{path}` SET v = {number} WHERE k IN ({keys})")
@@ -109,7 +109,7 @@ def uncontended(spark: SparkSession, folder: Path) -> dict[str, Any]:
     for operation in ("DELETE", "UPDATE", "MERGE", "OPTIMIZE", "UPDATE, SQL", "INSERT, SQL"):
         sides = {
             "stock": (StockTable, table(spark, folder, f"{operation[:6]}-{len(result)}-stock"), []),
-            "ours": (headgate.DeltaTable, table(spark, folder, f"{operation[:6]}-{len(result)}-ours"), []),
+            "ours": (lakegate.DeltaTable, table(spark, folder, f"{operation[:6]}-{len(result)}-ours"), []),
         }
         for number in range(PAIRS + WARM_UP):
             order = list(sides.values())
@@ -146,7 +146,7 @@ def writers(spark: SparkSession, folder: Path) -> dict[str, Any]:
     return result
 
 
-WAYS = ("stock with retry", "stock under one lock", "headgate", "headgate, groups")
+WAYS = ("stock with retry", "stock under one lock", "lakegate", "lakegate, groups")
 
 
 @cache
@@ -175,7 +175,7 @@ def _cell(
     levels: Counter[int] = Counter()
     spent_ms = {"line": 0.0, "publish": 0.0}
     numbers = iter(range(statements + 1))
-    kind = headgate.DeltaTable if way.startswith("headgate") else StockTable
+    kind = lakegate.DeltaTable if way.startswith("lakegate") else StockTable
     session = spark.newSession()
     session.conf.set(GROUP_CONF, "24" if "groups" in way else "1")
     dml(kind, session, path, next(numbers), "UPDATE", files)()
@@ -202,8 +202,8 @@ def _cell(
                         break
                     count["conflicts"] += 1
                     continue
-                done = getattr(done, "headgate", done)
-                if isinstance(done, headgate.tables.result.Result):
+                done = getattr(done, "lakegate", done)
+                if isinstance(done, lakegate.tables.result.Result):
                     levels[done.level] += 1
                     spent_ms["line"] += done.waited_ms
                     spent_ms["publish"] += done.publish_ms
@@ -249,7 +249,7 @@ def lock(spark: SparkSession, folder: Path) -> dict[str, Any]:
     """8 writers beside stock under one lock, in interleaved rounds: a single cell differs by a tenth from the next."""
     _warm_up(spark, folder)
     cells: dict[str, list[dict[str, Any]]] = {
-        way: [] for way in ("stock under one lock", "headgate", "headgate, groups")
+        way: [] for way in ("stock under one lock", "lakegate", "lakegate, groups")
     }
     for number in range(ROUNDS):
         for way, found in cells.items():
@@ -296,12 +296,12 @@ def appender(spark: SparkSession, folder: Path) -> dict[str, Any]:
             while time.perf_counter() < deadline:
                 begun = time.perf_counter()
                 if operation == "UPDATE":
-                    done: Any = headgate.DeltaTable.forPath(spark, path).update("k < 10", {"v": "v + 1"})
+                    done: Any = lakegate.DeltaTable.forPath(spark, path).update("k < 10", {"v": "v + 1"})
                 else:
-                    target = headgate.DeltaTable.forPath(spark, path).alias("t")
+                    target = lakegate.DeltaTable.forPath(spark, path).alias("t")
                     source = spark.sql("SELECT explode(sequence(-1, 9)) AS k").alias("s")
                     merge: Any = target.merge(source, "t.k = s.k").whenMatchedUpdate(set={"v": "t.v + 1"})
-                    done = merge.execute().headgate
+                    done = merge.execute().lakegate
                 times.append((time.perf_counter() - begun) * 1000)
                 levels[done.level] += 1
                 if done.level > 0:  # else stock Delta's own commit was put

@@ -1,6 +1,6 @@
 """Ways to carry changes to a PostgreSQL database with unique keys: what others do, as baselines for `sync.py`.
 
-Each takes changes in source order and applies them; each counts what went wrong on the way. None is part of Headgate.
+Each takes changes in source order and applies them; each counts what went wrong on the way. None is part of Lakegate.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from headgate.core.keys.change import Change
-from headgate.core.keys.plan import components
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.plan import components
 
 LANES = 8
 PER_COMMIT = 50

@@ -23,9 +23,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headgate
+import lakegate
 from benchmarks.measure import figures, machine, write
-from headgate.core.spec.data import Coverage
+from lakegate.core.spec.data import Coverage
 
 SOURCE = "rlists"
 ROUNDS = 3
@@ -35,16 +35,16 @@ ORDER = {"ingest": "arrival_seq", "mutation": "seq", "delete": "person_id"}
 
 def main() -> None:
     """Measures and writes the result."""
-    data = Path(os.environ.get("HEADGATE_TEST_DATA") or "../shared/data") / "engagement"
+    data = Path(os.environ.get("LAKEGATE_TEST_DATA") or "../shared/data") / "engagement"
     if not data.is_dir():
-        sys.exit(f"no data sets at {data}: set HEADGATE_TEST_DATA")
+        sys.exit(f"no data sets at {data}: set LAKEGATE_TEST_DATA")
     expected = json.loads((data / "expected.json").read_text())[SOURCE]
     conf = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for kind, parts in PARTS.items():
             cut(data / kind / f"{SOURCE}.parquet", folder / "in" / kind, ORDER[kind], parts)
-        spark = headgate.session("bench", conf={**conf, "spark.databricks.delta.snapshotPartitions": "2"})
+        spark = lakegate.session("bench", conf={**conf, "spark.databricks.delta.snapshotPartitions": "2"})
         plain_ms, keeping_ms, ours_ms = [], [], []
         for number in range(ROUNDS + 1):  # the first round warms the JVM up
             runs = [(plain, plain_ms), (keeping, keeping_ms), (ours, ours_ms)]
@@ -97,19 +97,19 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
     keys: dict[str, Any] = {}
     if coverage is not None:
         keys = {"coverage": coverage, "max_rows_per_batch": 1, "turn_limit": {"batches": 1}}
-    pipeline = headgate.Pipeline("bench", storage=str(target / "_headgate"), coordinator=f"sqlite:{target}/turns.db")
+    pipeline = lakegate.Pipeline("bench", storage=str(target / "_lakegate"), coordinator=f"sqlite:{target}/turns.db")
     properties = {"delta.enableDeletionVectors": "true"}
     table = pipeline.table("engagement", path=str(target / "table"), properties=properties)
     ingestion = table.append(
         name="Ingestion",
-        source=headgate.files(str(source / "ingest")),
+        source=lakegate.files(str(source / "ingest")),
         columns={"person_id": "alias_id"},
         **keys,
     )
     mutation = table.mutate(
         name="Mutation",
         after="Ingestion",
-        source=headgate.files(str(source / "mutation")),
+        source=lakegate.files(str(source / "mutation")),
         match={"alias_id": "alias_id"},
         set={"person_id": "new_person_id"},
         sequence_by="seq",
@@ -119,7 +119,7 @@ def ours(spark: SparkSession, source: Path, target: Path, coverage: Coverage | N
     erasure = table.erase(
         name="TTL",
         after="Mutation",
-        source=headgate.files(str(source / "delete")),
+        source=lakegate.files(str(source / "delete")),
         match={"person_id": "person_id"},
         **keys,
     )

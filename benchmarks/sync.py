@@ -25,13 +25,13 @@ import psycopg
 
 from benchmarks import strategies
 from benchmarks.measure import machine, write
-from headgate.core.keys.apply import Mode
-from headgate.core.keys.change import Change
-from headgate.online import open_target
-from headgate.syncs.run import SyncSettings, carry, run
-from headgate.testing.changes import Changes
-from headgate.testing.databases import fresh_postgres, postgres_server
-from headgate.testing.proxy import Proxy
+from lakegate.core.keys.apply import Mode
+from lakegate.core.keys.change import Change
+from lakegate.online import open_target
+from lakegate.syncs.run import SyncSettings, carry, run
+from lakegate.testing.changes import Changes
+from lakegate.testing.databases import fresh_postgres, postgres_server
+from lakegate.testing.proxy import Proxy
 
 TABLES = ("t0", "t1", "t2", "t3")
 WEIGHTS = (70, 10, 10, 10)
@@ -174,7 +174,7 @@ def wrong_rows(dsn: str, final: Final) -> int:
 
 
 def ours(mode: Mode) -> Callable[[str, Sequence[Change]], Counter[str]]:
-    """Headgate, as `headgate sync run` applies changes."""
+    """Lakegate, as `lakegate sync run` applies changes."""
 
     def apply(dsn: str, changes: Sequence[Change]) -> Counter[str]:
         with contextlib.closing(open_target(dsn)) as target:

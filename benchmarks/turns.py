@@ -22,10 +22,10 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from benchmarks.measure import figures, machine, write
-from headgate.core.turns.tokens import job_token
-from headgate.settings import java_sources
-from headgate.testing.contender import coordinator, store_of
-from headgate.testing.servers import zookeeper
+from lakegate.core.turns.tokens import job_token
+from lakegate.settings import java_sources
+from lakegate.testing.contender import coordinator, store_of
+from lakegate.testing.servers import zookeeper
 
 TURNS = 500
 CONTENDED_TURNS = 500

@@ -1,9 +1,9 @@
 """What tests share: one Spark session per process, the servers, the data sets, and what this machine lacks.
 
 A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `postgres`, `mariadb`, `browser`, `data`, `jdk`, `wheel`);
-where that is missing, the test is skipped by name. HEADGATE_REQUIRE=all (or a list: HEADGATE_REQUIRE=kafka,data) makes such a
+where that is missing, the test is skipped by name. LAKEGATE_REQUIRE=all (or a list: LAKEGATE_REQUIRE=kafka,data) makes such a
 skip a failure.
-HEADGATE_MATRIX=1 adds the long tests marked `matrix`.
+LAKEGATE_MATRIX=1 adds the long tests marked `matrix`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from headgate.errors import HeadgateError
-from headgate.spark.jars import JarSources, jar_sources
-from headgate.spark.java import JavaSources, find_java, java_sources
-from headgate.testing.databases import installed_postgres, lacks_mariadb, lacks_postgres
+from lakegate.errors import LakegateError
+from lakegate.spark.jars import JarSources, jar_sources
+from lakegate.spark.java import JavaSources, find_java, java_sources
+from lakegate.testing.databases import installed_postgres, lacks_mariadb, lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headgate.testing.aws_server import AwsServer
+    from lakegate.testing.aws_server import AwsServer
 
-pytest.register_assert_rewrite("headgate.testing.conformance")  # or a fault found there would not be shown
+pytest.register_assert_rewrite("lakegate.testing.conformance")  # or a fault found there would not be shown
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -56,9 +56,9 @@ FAST_CONF = {
     # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Tests play writers outside of Headgate in the JVM of its streams. What users have, `refuse`, is what the commands and the
+    # Tests play writers outside of Lakegate in the JVM of its streams. What users have, `refuse`, is what the commands and the
     # demo run with in processes of their own, and tests/spark/test_stock_turns.py.
-    "spark.headgate.outside": "pass",
+    "spark.lakegate.outside": "pass",
 }
 # Delta keeps what it knows of every table for an hour, 2 to 3 MB each, and a run of the tests makes hundreds. In a small heap a
 # tenth of the time went into collecting it. And this JVM lives long enough for compiling well.
@@ -70,22 +70,22 @@ LASTING_CONF = {
 
 
 def data_dir() -> Path:
-    """The folder of data sets: HEADGATE_TEST_DATA, or ../shared/data beside the repository."""
-    return Path(os.environ.get("HEADGATE_TEST_DATA") or ROOT.parent / "shared" / "data")
+    """The folder of data sets: LAKEGATE_TEST_DATA, or ../shared/data beside the repository."""
+    return Path(os.environ.get("LAKEGATE_TEST_DATA") or ROOT.parent / "shared" / "data")
 
 
 @cache
 def _lacks_java() -> str | None:
     try:
         find_java(java_sources(os.environ))
-    except HeadgateError as error:
+    except LakegateError as error:
         return str(error)
     return None
 
 
 def _lacks_installing() -> str | None:
-    if os.environ.get("HEADGATE_OFFLINE"):
-        return "HEADGATE_OFFLINE is set"
+    if os.environ.get("LAKEGATE_OFFLINE"):
+        return "LAKEGATE_OFFLINE is set"
     return None if UV.exists() else f"no {UV}: make env"
 
 
@@ -94,7 +94,7 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "kafka": _lacks_java,
     "zookeeper": _lacks_java,
     "browser": lambda: None if CHROMIUM.exists() else f"no browser at {CHROMIUM}: apt-get install chromium",
-    "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set HEADGATE_TEST_DATA",
+    "data": lambda: None if data_dir().is_dir() else f"no data sets at {data_dir()}: set LAKEGATE_TEST_DATA",
     "wheel": _lacks_installing,
     "postgres": lacks_postgres,
     "full_postgres": lambda: (
@@ -150,7 +150,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for fixture, marker in NEEDED_BY_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
-    if os.environ.get("HEADGATE_MATRIX", "0") in ("", "0"):
+    if os.environ.get("LAKEGATE_MATRIX", "0") in ("", "0"):
         long = [item for item in items if item.get_closest_marker("matrix")]
         items[:] = [item for item in items if item not in long]
         config.hook.pytest_deselected(items=long)
@@ -166,7 +166,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip by name what this machine lacks, or fail where it was required."""
-    required = os.environ.get("HEADGATE_REQUIRE", "").split(",")
+    required = os.environ.get("LAKEGATE_REQUIRE", "").split(",")
     for marker, lacks in LACKS.items():
         if item.get_closest_marker(marker) is not None and (reason := lacks()):
             if marker in required or "all" in required:
@@ -195,7 +195,7 @@ def java_from() -> JavaSources:
 @pytest.fixture(scope="session")
 def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The one Spark session of this process; never stopped, as a JVM takes ten seconds. Most tests want `session`."""
-    from headgate.spark.session import session as make_session
+    from lakegate.spark.session import session as make_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     conf = {**LASTING_CONF, "spark.sql.warehouse.dir": str(warehouse)}
@@ -227,7 +227,7 @@ def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
 @pytest.fixture(scope="session")
 def kafka_sasl_port() -> int:
     """Where the same broker lets in only who logs in."""
-    from headgate.testing.servers import free_ports
+    from lakegate.testing.servers import free_ports
 
     return free_ports(1)[0]
 
@@ -237,7 +237,7 @@ def kafka_servers(
     jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory, kafka_sasl_port: int
 ) -> Iterator[str]:
     """The address of a Kafka broker that lives as long as the tests; topics are made on first use."""
-    from headgate.testing.servers import kafka_broker
+    from lakegate.testing.servers import kafka_broker
 
     folder = tmp_path_factory.mktemp("kafka")
     with kafka_broker(folder, jars=jars_from, java=java_from, sasl_port=kafka_sasl_port) as servers:
@@ -247,7 +247,7 @@ def kafka_servers(
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
     """S3 and DynamoDB that live as long as the tests; each takes buckets and tables of its own, and heals what it breaks."""
-    from headgate.testing.aws_server import aws_server
+    from lakegate.testing.aws_server import aws_server
 
     with aws_server(tmp_path_factory.mktemp("aws")) as server:
         yield server
@@ -267,30 +267,30 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch, aws: AwsServer, tmp_path: P
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the tests."""
-    from headgate.testing.databases import postgres_server
+    from lakegate.testing.databases import postgres_server
 
     # Not among pytest's own folders, which only their owner may enter: the server is another user's if we are root.
-    with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
+    with tempfile.TemporaryDirectory(prefix="lakegate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="module")
 def mortal_postgres() -> Iterator[str]:
     """A PostgreSQL server that a module of tests may let crash."""
-    from headgate.testing.databases import postgres_server
+    from lakegate.testing.databases import postgres_server
 
-    with tempfile.TemporaryDirectory(prefix="headgate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
+    with tempfile.TemporaryDirectory(prefix="lakegate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
         yield dsn
 
 
 @pytest.fixture(scope="session")
 def full_postgres() -> Iterator[str]:
     """The same with ICU and the contributed types: a server that the machine has from its distribution."""
-    from headgate.testing.databases import installed_postgres, postgres_server
+    from lakegate.testing.databases import installed_postgres, postgres_server
 
     programs = installed_postgres()
     assert programs is not None
-    folder = tempfile.TemporaryDirectory(prefix="headgate-postgres-")
+    folder = tempfile.TemporaryDirectory(prefix="lakegate-postgres-")
     with folder, postgres_server(Path(folder.name) / "d", programs=programs) as dsn:
         yield dsn
 
@@ -298,13 +298,13 @@ def full_postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[str]:
     """The address of a MariaDB server that lives as long as the tests."""
-    from headgate.testing.databases import mariadb_server
+    from lakegate.testing.databases import mariadb_server
 
     # In memory where there is such a folder: each table that is made waits for the disk several times.
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() else None
     with (
-        tempfile.TemporaryDirectory(dir=place, prefix="headgate-mariadb-") as folder,
+        tempfile.TemporaryDirectory(dir=place, prefix="lakegate-mariadb-") as folder,
         mariadb_server(Path(folder)) as dsn,
     ):
         yield dsn

@@ -11,10 +11,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from headgate import sql
-from headgate.spark.jars import jar_sources
-from headgate.spark.java import java_sources
-from headgate.spark.session import session
+from lakegate import sql
+from lakegate.spark.jars import jar_sources
+from lakegate.spark.java import java_sources
+from lakegate.spark.session import session
 from tests.conftest import FAST_CONF
 
 OPTIONS = "spark.driver.extraJavaOptions"

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.ids import Epoch, TableLocation, TokenId
-from headgate.core.spec import (
+from lakegate.core.ids import Epoch, TableLocation, TokenId
+from lakegate.core.spec import (
     Append,
     Erase,
     FilesSource,
@@ -22,13 +22,13 @@ from headgate.core.spec import (
     TableSpec,
     Unmatched,
 )
-from headgate.core.turns.order import NoRule
-from headgate.core.turns.tokens import Applied, NotApplied, Token, read_token, unpack
-from headgate.delta.log import DeltaTableLog
-from headgate.events import Event
-from headgate.ports import StatementConflict, WriteToken
-from headgate.streams.append import AppendStream
-from headgate.streams.steps import StreamContext
+from lakegate.core.turns.order import NoRule
+from lakegate.core.turns.tokens import Applied, NotApplied, Token, read_token, unpack
+from lakegate.delta.log import DeltaTableLog
+from lakegate.events import Event
+from lakegate.ports import StatementConflict, WriteToken
+from lakegate.streams.append import AppendStream
+from lakegate.streams.steps import StreamContext
 
 DAY_MS = 86_400_000
 
@@ -83,14 +83,14 @@ class HandTurn:
         if name in self.crash_before:
             raise Crash(name)
         self.before(name)
-        token_id = TokenId(f"headgate/{self.job}" + ("/sweep" if self.is_sweep else ""))
+        token_id = TokenId(f"lakegate/{self.job}" + ("/sweep" if self.is_sweep else ""))
         token = Token(epoch=Epoch(self.epoch), batch=self.batch, step=step)
         for _ in range(20):
             reading = read_token(self.log.read_tokens(table).tokens.get(token_id), token)
             if isinstance(reading, Applied):
                 return False
             assert isinstance(reading, NotApplied), reading
-            metadata = {"headgate": 1, "job": self.job, "epoch": self.epoch, "batch": self.batch, "step": name}
+            metadata = {"lakegate": 1, "job": self.job, "epoch": self.epoch, "batch": self.batch, "step": name}
             self.between(name)
             try:
                 statement(WriteToken(token_id=token_id, number=token.pack(), user_metadata=json.dumps(metadata)))
@@ -106,11 +106,11 @@ class HandTurn:
     def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
         if name in self.crash_before:
             raise Crash(name)
-        token_id = TokenId(f"headgate/{self.job}" + ("/sweep" if self.is_sweep else ""))
+        token_id = TokenId(f"lakegate/{self.job}" + ("/sweep" if self.is_sweep else ""))
         stored = self.log.read_tokens(table).tokens.get(token_id)
         before = Token(epoch=Epoch(self.epoch), batch=-1) if stored is None else unpack(stored)
         token = Token(epoch=Epoch(self.epoch), batch=before.batch, step=before.step + 1)
-        metadata = {"headgate": 1, "job": self.job, "epoch": self.epoch, "batch": before.batch, "step": name}
+        metadata = {"lakegate": 1, "job": self.job, "epoch": self.epoch, "batch": before.batch, "step": name}
         statement(WriteToken(token_id=token_id, number=token.pack(), user_metadata=json.dumps(metadata)))
         self.written.append(name)
         self.log.read_tokens(table)
@@ -144,7 +144,7 @@ class Bench:
         return StreamContext(
             session=self.session,
             log=self.log,
-            storage=f"{self.root}/_headgate",
+            storage=f"{self.root}/_lakegate",
             target=self.target,
             neighbours=self.streams,
             clock=self.clock,
@@ -158,15 +158,15 @@ class Bench:
             case Append():
                 return AppendStream(spec, self.table, self.context())
             case Mutate():
-                from headgate.streams.mutate import MutateStream
+                from lakegate.streams.mutate import MutateStream
 
                 return MutateStream(spec, self.context())
             case Erase():
-                from headgate.streams.erase import EraseStream
+                from lakegate.streams.erase import EraseStream
 
                 return EraseStream(spec, self.context())
             case Maintain():
-                from headgate.streams.maintain import MaintainStream
+                from lakegate.streams.maintain import MaintainStream
 
                 return MaintainStream(spec, self.table, self.context())
 
@@ -189,10 +189,10 @@ class Bench:
             for i, row in enumerate(rows)
             if row[:1] == ("!",)
         ]
-        frame = self.session.createDataFrame(good + bad, f"{schema}, _hg_n int, _hg_bad string, _hg_raw string")
-        order = F.struct(F.lit(f"file{batch}").alias("file"), F.col("_hg_n").alias("row"))
-        place = F.concat(F.lit(f"file{batch}#"), F.col("_hg_n").cast("string"))
-        return frame.withColumn("_hg_order", order).withColumn("_hg_position", place).drop("_hg_n")
+        frame = self.session.createDataFrame(good + bad, f"{schema}, _lg_n int, _lg_bad string, _lg_raw string")
+        order = F.struct(F.lit(f"file{batch}").alias("file"), F.col("_lg_n").alias("row"))
+        place = F.concat(F.lit(f"file{batch}#"), F.col("_lg_n").cast("string"))
+        return frame.withColumn("_lg_order", order).withColumn("_lg_position", place).drop("_lg_n")
 
     def rows(self, *columns: str, version: int | None = None) -> list[tuple[Any, ...]]:
         """The table's rows, sorted."""
@@ -205,7 +205,7 @@ class Bench:
 
     def request_rows(self, name: str) -> list[Any]:
         """The rows of the request table."""
-        return self.session.read.format("delta").load(f"{self.root}/_headgate/requests/{name}").collect()
+        return self.session.read.format("delta").load(f"{self.root}/_lakegate/requests/{name}").collect()
 
     def states(self, name: str) -> dict[str, str]:
         return {position: state for position, (state, _) in sorted(self.requests(name).items())}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import headgate
-from headgate.spark.jars import OWN_JAR
+import lakegate
+from lakegate.spark.jars import OWN_JAR
 from tests.conftest import ROOT, UV
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCK_FILES = ("requirements.lock", "src/headgate/spark/jars.lock")
+LOCK_FILES = ("requirements.lock", "src/lakegate/spark/jars.lock")
 # Put together here, so that this file does not carry them either.
 INDEX_HOSTS = ("pypi" + ".org", "python" + "hosted", "maven" + ".org", "maven" + "-central", "npm" + "js.")
 
@@ -81,18 +81,18 @@ def test_the_lock_holds_what_the_project_asks_for() -> None:
 
 def test_the_version_is_one() -> None:
     """The package and its metadata agree."""
-    assert headgate.__version__ == PYPROJECT["project"]["version"]
+    assert lakegate.__version__ == PYPROJECT["project"]["version"]
 
 
-def test_importing_headgate_needs_nothing_but_python() -> None:
-    """`import headgate` brings in the standard library alone; what a name needs comes when it is used."""
+def test_importing_lakegate_needs_nothing_but_python() -> None:
+    """`import lakegate` brings in the standard library alone; what a name needs comes when it is used."""
     script = (
-        "import sys; before = set(sys.modules); import headgate; headgate.__version__\n"
+        "import sys; before = set(sys.modules); import lakegate; lakegate.__version__\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
         "print(sorted(new - set(sys.stdlib_module_names)))"
     )
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "['headgate']"
+    assert answer.stdout.strip() == "['lakegate']"
 
 
 def reads_environment(tree: ast.AST) -> bool:
@@ -118,7 +118,7 @@ def reads_environment(tree: ast.AST) -> bool:
 
 def test_only_settings_reads_the_environment() -> None:
     """Every value has an origin that `config show --origin` can name."""
-    package = ROOT / "src" / "headgate"
+    package = ROOT / "src" / "lakegate"
     readers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
@@ -167,12 +167,12 @@ def test_without_a_jdk_the_build_says_what_to_install(tmp_path: Path, monkeypatc
 
 IN_THE_WHEEL = """
 import sys
-import headgate
-spark = headgate.session("wheel", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
+import lakegate
+spark = lakegate.session("wheel", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.databricks.delta.snapshotPartitions": "1"})
 spark.range(3).write.format("delta").save(sys.argv[1])
-print("rows", spark.read.format("delta").load(sys.argv[1]).count(), headgate.__file__)
+print("rows", spark.read.format("delta").load(sys.argv[1]).count(), lakegate.__file__)
 """
 
 
@@ -181,7 +181,7 @@ print("rows", spark.read.format("delta").load(sys.argv[1]).count(), headgate.__f
 @pytest.mark.spark
 @pytest.mark.timeout(1500)
 def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
-    """Built, installed with what it says that it needs, and used: version, jars, and a Delta table through `headgate.session`."""
+    """Built, installed with what it says that it needs, and used: version, jars, and a Delta table through `lakegate.session`."""
 
     def run(*command: str | Path) -> str:
         answer = subprocess.run(list(map(str, command)), cwd=tmp_path, capture_output=True, text=True)
@@ -198,8 +198,8 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     run(UV, "venv", "--python", sys.executable, tmp_path / "venv")
     run(UV, "pip", "install", "--python", bin_dir / "python", "--constraint", constraints, wheel)
 
-    assert run(bin_dir / "headgate", "--version") == f"headgate {headgate.__version__}\n"
-    own, *others = run(bin_dir / "headgate", "jars", "path").strip().split(",")
+    assert run(bin_dir / "lakegate", "--version") == f"lakegate {lakegate.__version__}\n"
+    own, *others = run(bin_dir / "lakegate", "jars", "path").strip().split(",")
     assert own.startswith(str(tmp_path))
     assert len(others) == 8
     (tmp_path / "use.py").write_text(IN_THE_WHEEL)

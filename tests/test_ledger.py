@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import Corrupt, Unavailable
-from headgate.events import LeftOut, PersonActed, TurnEnded
-from headgate.sinks.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
+from lakegate.errors import Corrupt, Unavailable
+from lakegate.events import LeftOut, PersonActed, TurnEnded
+from lakegate.sinks.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
 
 
 def row(epoch: int) -> TurnEnded:

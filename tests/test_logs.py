@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 import pytest
 
-from headgate import settings
-from headgate.errors import InvalidRequest
-from headgate.events import Event, Noticed, TurnGranted, TurnWaits
-from headgate.logs import JsonFormatter, working
-from headgate.sinks.logs import LogSink
+from lakegate import settings
+from lakegate.errors import InvalidRequest
+from lakegate.events import Event, Noticed, TurnGranted, TurnWaits
+from lakegate.logs import JsonFormatter, working
+from lakegate.sinks.logs import LogSink
 from tests.report.test_metrics import turn
 
 
@@ -92,9 +92,9 @@ def test_who_configures_no_logging_is_not_written_to(capfd: pytest.CaptureFixtur
 
 def test_the_setting_is_off_or_json() -> None:
     """Anything else is refused, with what was meant."""
-    assert [settings.log_format({}), settings.log_format({"HEADGATE_LOG": "json"})] == ["off", "json"]
+    assert [settings.log_format({}), settings.log_format({"LAKEGATE_LOG": "json"})] == ["off", "json"]
     with pytest.raises(InvalidRequest, match=r"did you mean \"json\"") as refused:
-        settings.log_format({"HEADGATE_LOG": "jsn"})
+        settings.log_format({"LAKEGATE_LOG": "jsn"})
     assert refused.value.exit_code == 2
 
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
-from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Member, Pause, Ticket, record_from_json
-from headgate.errors import Corrupt, InvalidRequest
-from headgate.events import PersonActed
-from headgate.sinks.ledger import LINE_BYTES_MAX, LedgerSink, action_from, action_line, from_line, read_ledger, to_line
-from headgate.stored_json import Damaged, parsed
+from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
+from lakegate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Member, Pause, Ticket, record_from_json
+from lakegate.errors import Corrupt, InvalidRequest
+from lakegate.events import PersonActed
+from lakegate.sinks.ledger import LINE_BYTES_MAX, LedgerSink, action_from, action_line, from_line, read_ledger, to_line
+from lakegate.stored_json import Damaged, parsed
 from tests.test_ledger import row
 
 RECORD = LockRecord(
@@ -25,11 +25,11 @@ RECORD = LockRecord(
     epoch=Epoch(7),
     holder=Holder(
         nonce=Nonce("n"), session=SessionId("s"), job=JobName("A"), run="r", host="h", boot_id="b", pid=1, pid_start=2, jvm_pid=3,
-        jvm_start=4, token_ids=(TokenId("headgate/q"),), batch=5, tables=(TableLocation("/t"),), since_ms=6,
+        jvm_start=4, token_ids=(TokenId("lakegate/q"),), batch=5, tables=(TableLocation("/t"),), since_ms=6,
     ),
     tickets=(Ticket(job=JobName("B"), session=SessionId("t"), nonce=Nonce("m"), asked_at_ms=1, priority=2, aging_ms=3),),
     jobs={JobName("A"): JobState(done=Epoch(3), lost=(Epoch(2), 1), turns=4, idle_at={}, rule={"after": {"any": ["B"]}})},
-    in_doubt=(InDoubt(token_id=TokenId("headgate/q"), epoch=Epoch(6), tables=(TableLocation("/t"),)),),
+    in_doubt=(InDoubt(token_id=TokenId("lakegate/q"), epoch=Epoch(6), tables=(TableLocation("/t"),)),),
     tables={TableLocation("/t"): Epoch(7)},
     paused={JobName("B"): Pause(since_ms=1, by="me", reason="why")},
     members={JobName("B"): Member(run="r", has_left=True)},

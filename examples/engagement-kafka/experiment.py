@@ -2,7 +2,7 @@
 
     python examples/engagement-kafka/experiment.py FOLDER
 
-Starts a Kafka broker and a ZooKeeper server on this machine, fills the topics, and runs `headgate.yml` beside this file; then
+Starts a Kafka broker and a ZooKeeper server on this machine, fills the topics, and runs `lakegate.yml` beside this file; then
 the same streams as plain Structured Streaming, each of which writes when it is ready. Compares both tables with the true
 answer, and draws both timelines in FOLDER/report.html. Exit status 1 if the run with turns is not what it promises.
 """
@@ -20,20 +20,20 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from headgate import inspect, settings
-from headgate.core.spec.data import Pipeline
-from headgate.demo import journal
-from headgate.demo.expected import compare, replay
-from headgate.demo.experiment import CONFLICT, Run, commits_of, machine, read, reading, run_without_turns, side_of
-from headgate.demo.generator import generate
-from headgate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
-from headgate.demo.records import FOLDERS, Inputs
-from headgate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
-from headgate.testing.servers import kafka_broker, zookeeper
+from lakegate import inspect, settings
+from lakegate.core.spec.data import Pipeline
+from lakegate.demo import journal
+from lakegate.demo.expected import compare, replay
+from lakegate.demo.experiment import CONFLICT, Run, commits_of, machine, read, reading, run_without_turns, side_of
+from lakegate.demo.generator import generate
+from lakegate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
+from lakegate.demo.records import FOLDERS, Inputs
+from lakegate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
+from lakegate.testing.servers import kafka_broker, zookeeper
 
 ROWS = 1200
 AFTER = {MUTATION: INGESTION, TTL: MUTATION}
-"""The order of `headgate.yml`."""
+"""The order of `lakegate.yml`."""
 NO_COORDINATOR = "no coordinator"
 
 
@@ -47,7 +47,7 @@ def main(folder: Path, seed: int = 7) -> int:
         kafka_broker(lake.root / "kafka", jars=settings.jar_sources(), java=java) as servers,
     ):
         fill_topics(servers, inputs)
-        text = Path(__file__).with_name("headgate.yml").read_text(encoding="utf-8")
+        text = Path(__file__).with_name("lakegate.yml").read_text(encoding="utf-8")
         text = text.replace("127.0.0.1:2181", node.address).replace("127.0.0.1:9092", servers)
         lake.spec.write_text(text, encoding="utf-8")
         ours, pipeline = run_with_turns(lake)
@@ -91,9 +91,9 @@ def fill_topics(servers: str, inputs: Inputs) -> None:
 
 
 def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
-    """Three applications, as on three clusters: each `headgate run` is a process with a Spark driver of its own."""
+    """Three applications, as on three clusters: each `lakegate run` is a process with a Spark driver of its own."""
     began_s = time.monotonic()
-    command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
+    command = [sys.executable, "-m", "lakegate", "run", "--until-idle", "--spec", str(lake.spec), "--output", "jsonl"]
     started = []
     for streams in ([INGESTION], [MUTATION], [TTL, "Audit", "--together"]):
         with (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 from pyspark.sql import SparkSession
 
-import headgate
+import lakegate
 
 ORDER = {"ingest": "arrival_seq", "mutation": "seq", "delete": "request_time"}
 STREAMS = {"ingest": "Ingestion", "mutation": "Mutation", "delete": "TTL"}
@@ -73,9 +73,9 @@ def drop(folder: Path, kind: str, number: int, rows: pa.Table) -> None:
 
 def pipeline(
     root: Path, kinds: tuple[str, ...] = ("ingest", "mutation", "delete"), *, is_ordered: bool = True, **keys: object
-) -> headgate.Pipeline:
+) -> lakegate.Pipeline:
     """The three streams over `root/in`, into `root/table`; `ahead`: each file is a batch, computed before its turn."""
-    made = headgate.Pipeline("engagement", storage=str(root / "_headgate"))
+    made = lakegate.Pipeline("engagement", storage=str(root / "_lakegate"))
     table = made.table(
         "engagement", path=str(root / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
     )
@@ -87,7 +87,7 @@ def pipeline(
         keys, ahead["max_rows_per_batch"] = {**keys, "max_rows_per_batch": 1}, 1
     table.append(
         name="Ingestion",
-        source=headgate.files(str(root / "in/ingest")),
+        source=lakegate.files(str(root / "in/ingest")),
         columns={"person_id": "alias_id"},
         max_rows_per_batch=int(str(keys.get("max_rows_per_batch", 1_000_000))),
         **append_keys,
@@ -96,7 +96,7 @@ def pipeline(
         table.mutate(
             name="Mutation",
             after="Ingestion" if is_ordered else None,
-            source=headgate.files(str(root / "in/mutation")),
+            source=lakegate.files(str(root / "in/mutation")),
             match={"alias_id": "alias_id"},
             set={"person_id": "new_person_id"},
             sequence_by="seq",
@@ -107,7 +107,7 @@ def pipeline(
         table.erase(
             name="TTL",
             after=("Mutation" if "mutation" in kinds else "Ingestion") if is_ordered else None,
-            source=headgate.files(str(root / "in/delete")),
+            source=lakegate.files(str(root / "in/delete")),
             match={"person_id": "person_id"},
             **ahead,
         )

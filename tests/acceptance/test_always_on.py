@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate
-from headgate.core.ids import JobName
-from headgate.core.turns.record import LockRecord
-from headgate.errors import InvalidRequest, LostTurn, TurnNotGranted, Unavailable
-from headgate.events import TurnEnded
-from headgate.sinks.ledger import read_ledger
-from headgate.site import open_store
+import lakegate
+from lakegate.core.ids import JobName
+from lakegate.core.turns.record import LockRecord
+from lakegate.errors import InvalidRequest, LostTurn, TurnNotGranted, Unavailable
+from lakegate.events import TurnEnded
+from lakegate.sinks.ledger import read_ledger
+from lakegate.site import open_store
 from tests.acceptance.engagement import drop
 from tests.acceptance.test_turns_on_spark import ids, people
 
@@ -43,16 +43,16 @@ class AlwaysOn:
     def __init__(self, spark: SparkSession, root: Path) -> None:
         self.spark, self.root = spark, root
         spark.createDataFrame([], "id BIGINT, person STRING").write.format("delta").save(str(root / "table"))
-        self.jobs: list[headgate.JobCoordinator] = []
-        self.store = open_store(f"sqlite:{root / '_headgate/turns.db'}")
+        self.jobs: list[lakegate.JobCoordinator] = []
+        self.store = open_store(f"sqlite:{root / '_lakegate/turns.db'}")
 
-    def job(self, name: str, **keys: str) -> headgate.JobCoordinator:
+    def job(self, name: str, **keys: str) -> lakegate.JobCoordinator:
         (self.root / "in" / name).mkdir(parents=True)
-        made = headgate.JobCoordinator(
+        made = lakegate.JobCoordinator(
             self.spark,
             name=name,
             lock="L",
-            storage=str(self.root / "_headgate"),
+            storage=str(self.root / "_lakegate"),
             tables=[str(self.root / "table")],
             **keys,
         )
@@ -63,10 +63,10 @@ class AlwaysOn:
         batch.write.format("delta").mode("append").save(str(self.root / "table"))
 
     def writer(
-        self, job: headgate.JobCoordinator, function: Callable[[DataFrame, int], None] | None = None
+        self, job: lakegate.JobCoordinator, function: Callable[[DataFrame, int], None] | None = None
     ) -> DataStreamWriter:
         frame = self.spark.readStream.schema("id BIGINT, person STRING").parquet(str(self.root / "in" / job.name))
-        writer = frame.writeStream.foreachBatch(headgate.coordinated(function or self.append, job))
+        writer = frame.writeStream.foreachBatch(lakegate.coordinated(function or self.append, job))
         return writer.option("checkpointLocation", str(self.root / "checkpoints" / job.name))
 
     def record(self) -> LockRecord:
@@ -79,7 +79,7 @@ class AlwaysOn:
         return record is not None and record.job(JobName(name)).idle_since_ms is not None
 
     def turns(self, job: str) -> list[TurnEnded]:
-        return [row for row in read_ledger(self.root / "_headgate", "L") if row.job == job]
+        return [row for row in read_ledger(self.root / "_lakegate", "L") if row.job == job]
 
     def ids(self) -> list[int]:
         return ids(self.spark, self.root)
@@ -99,7 +99,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[AlwaysOn]:
 def test_each_micro_batch_takes_a_turn_and_without_data_the_job_is_idle(lake: AlwaysOn) -> None:
     """Two queries run beside one another: their turns alternate as `strict` says, and idle is said before the first batch."""
     first, second = lake.job("First", predecessor="Second"), lake.job("Second", predecessor="First")
-    running = [headgate.start(lake.writer(job), job) for job in (first, second)]
+    running = [lakegate.start(lake.writer(job), job) for job in (first, second)]
 
     def have_had(turns: int) -> bool:
         return len(lake.turns("First")) == len(lake.turns("Second")) == turns
@@ -138,10 +138,10 @@ def test_a_turn_is_not_completed_before_the_commit_log_is_written(lake: AlwaysOn
         commits.write_text("no folder")
 
     with pytest.raises(Unavailable, match="the query ended with an error"):
-        headgate.start(lake.writer(job, in_the_way), job).awaitTermination()
+        lakegate.start(lake.writer(job, in_the_way), job).awaitTermination()
     assert [row.outcome for row in lake.turns("Own")] == ["failed"]
     commits.unlink()
-    running = headgate.start(lake.writer(job), job)
+    running = lakegate.start(lake.writer(job), job)
     wait_until(lambda: len(lake.turns("Own")) == 2)
     running.stop()
     assert [row.outcome for row in lake.turns("Own")] == ["failed", "replayed"]
@@ -155,15 +155,15 @@ def test_a_turn_that_is_lost_ends_the_query(lake: AlwaysOn) -> None:
 
     def loses(batch: DataFrame, batch_id: int) -> None:
         lake.append(batch, batch_id)
-        for file in (lake.root / "_headgate").rglob("*Own*"):  # the session's file: how others know that it is alive
+        for file in (lake.root / "_lakegate").rglob("*Own*"):  # the session's file: how others know that it is alive
             if file.is_file() and "turns.db" in str(file):
                 file.unlink()
 
-    running = headgate.start(lake.writer(job, loses), job)
+    running = lakegate.start(lake.writer(job, loses), job)
     with pytest.raises(LostTurn, match="nothing more was written"):
         running.awaitTermination(WAIT_S)
     assert not running.query.isActive
-    again = headgate.start(lake.writer(job), job)
+    again = lakegate.start(lake.writer(job), job)
     wait_until(lambda: lake.is_idle("Own"))
     again.stop()
     assert [row.outcome for row in lake.turns("Own")] == ["lost", "replayed"]
@@ -175,16 +175,16 @@ def test_a_query_that_waits_for_its_turn_can_be_stopped_and_gives_up_in_time(lak
     other, job = lake.job("Other"), lake.job("Own", lock_timeout="2s")
     drop(lake.root / "in", "Own", 0, people(0, 10))
     with other.turn():
-        waits = headgate.start(lake.writer(job), job)
+        waits = lakegate.start(lake.writer(job), job)
         with pytest.raises(TurnNotGranted, match="within 2 s, and nothing was written"):
             waits.awaitTermination()
-        waits = headgate.start(lake.writer(job), job)
+        waits = lakegate.start(lake.writer(job), job)
         wait_until(lambda: bool(lake.record().tickets))
         waits.query.stop()
         assert waits.awaitTermination()
         assert not lake.record().tickets
         assert lake.ids() == []
-    running = headgate.start(lake.writer(job), job)
+    running = lakegate.start(lake.writer(job), job)
     wait_until(lambda: lake.is_idle("Own"))
     running.stop()
     assert lake.ids() == list(range(10))
@@ -194,16 +194,16 @@ def test_async_progress_tracking_is_refused(lake: AlwaysOn) -> None:
     """Its commit log lags behind."""
     job = lake.job("Own")
     with pytest.raises(InvalidRequest, match="asyncProgressTrackingEnabled"):
-        headgate.start(lake.writer(job).option("asyncProgressTrackingEnabled", "true"), job)
+        lakegate.start(lake.writer(job).option("asyncProgressTrackingEnabled", "true"), job)
 
 
 KILLED = """
 import os, signal, sys
-import headgate
+import lakegate
 
 root = sys.argv[1]
-spark = headgate.session("killed", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
-job = headgate.JobCoordinator(spark, name="Own", lock="L", storage=f"{root}/_headgate", tables=[f"{root}/table"])
+spark = lakegate.session("killed", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+job = lakegate.JobCoordinator(spark, name="Own", lock="L", storage=f"{root}/_lakegate", tables=[f"{root}/table"])
 
 
 def append(batch, batch_id):
@@ -213,8 +213,8 @@ def append(batch, batch_id):
 
 
 frame = spark.readStream.schema("id BIGINT, person STRING").option("maxFilesPerTrigger", 1).parquet(f"{root}/in/Own")
-writer = frame.writeStream.foreachBatch(headgate.coordinated(append, job))
-headgate.start(writer.option("checkpointLocation", f"{root}/checkpoints/Own"), job).awaitTermination()
+writer = frame.writeStream.foreachBatch(lakegate.coordinated(append, job))
+lakegate.start(writer.option("checkpointLocation", f"{root}/checkpoints/Own"), job).awaitTermination()
 """
 
 
@@ -226,7 +226,7 @@ def test_a_query_that_is_killed_after_its_write_loses_and_doubles_nothing(lake: 
     ended = subprocess.run([sys.executable, "-c", KILLED, str(lake.root)], env=dict(os.environ), check=False)
     assert ended.returncode == -signal.SIGKILL
     assert lake.ids() == list(range(20))
-    running = headgate.start(lake.writer(job), job)
+    running = lakegate.start(lake.writer(job), job)
     wait_until(lambda: lake.is_idle("Own"))
     running.stop()
     assert lake.ids() == list(range(30))
@@ -244,7 +244,7 @@ def test_no_value_of_a_record_is_in_the_ledger_or_a_log(lake: AlwaysOn, caplog: 
     name = "Canary"
     table = f"delta.`{lake.root / 'table'}`"
     guard = lake.spark.newSession()
-    guard.conf.set("spark.headgate.outside", "pass")
+    guard.conf.set("spark.lakegate.outside", "pass")
     guard.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < 1000)")
 
     def raises(batch: DataFrame, batch_id: int) -> None:
@@ -256,17 +256,17 @@ def test_no_value_of_a_record_is_in_the_ledger_or_a_log(lake: AlwaysOn, caplog: 
     def breaks(batch: DataFrame, batch_id: int) -> None:
         lake.append(batch.selectExpr("id + 1000 AS id", "'Canary' AS person"), batch_id)
 
-    with caplog.at_level("DEBUG", logger="headgate"):
+    with caplog.at_level("DEBUG", logger="lakegate"):
         for function in (raises, casts, breaks):
             with pytest.raises(Exception, match=r"Canary|CAST_INVALID_INPUT|CONSTRAINT|calling"):
-                headgate.start(lake.writer(job, function), job).awaitTermination()
+                lakegate.start(lake.writer(job, function), job).awaitTermination()
     turns = lake.turns("Own")
     assert [row.outcome for row in turns] == ["failed"] * 3
     reasons = [row.reason or "" for row in turns]
     assert reasons[0] == f"ValueError in raises, test_always_on.py line {raises.__code__.co_firstlineno + 1}"
     assert "CAST_INVALID_INPUT" in reasons[1]
     assert "CONSTRAINT" in reasons[2]
-    logged = "".join(record.getMessage() for record in caplog.records if record.name.startswith("headgate"))
+    logged = "".join(record.getMessage() for record in caplog.records if record.name.startswith("lakegate"))
     assert "CAST_INVALID_INPUT" in logged
-    ledger = "".join(file.read_text() for file in (lake.root / "_headgate" / "ledger").rglob("*.jsonl"))
+    ledger = "".join(file.read_text() for file in (lake.root / "_lakegate" / "ledger").rglob("*.jsonl"))
     assert name not in ledger + logged

@@ -12,20 +12,20 @@ from pathlib import Path
 import pyarrow.compute as compute
 import pytest
 
-from headgate.testing.databases import fresh_postgres
+from lakegate.testing.databases import fresh_postgres
 from tests.acceptance.engagement import Source
 from tests.acceptance.test_real_data import write_spec
 
-COMMAND = [sys.executable, "-m", "headgate"]
+COMMAND = [sys.executable, "-m", "lakegate"]
 
 
-def headgate(root: Path, *arguments: str, until: int | None = None) -> tuple[int, str]:
+def lakegate(root: Path, *arguments: str, until: int | None = None) -> tuple[int, str]:
     """A command of its own process; killed with kill -9 once it has told of so many batches that are in the target."""
     seen = 0
     with (
         (root / f"{arguments[0]}.err").open("a") as errors,
         subprocess.Popen(
-            [*COMMAND, *arguments, "--spec", str(root / "headgate.yml"), "--output", "jsonl"],
+            [*COMMAND, *arguments, "--spec", str(root / "lakegate.yml"), "--output", "jsonl"],
             stdout=subprocess.PIPE, stderr=errors, text=True,
         ) as process,
     ):  # fmt: skip
@@ -51,7 +51,7 @@ def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_pa
     source.write(tmp_path / "in", {"ingest": 2, "mutation": 2, "delete": 1})
     database = fresh_postgres(postgres)
     write_spec(tmp_path)
-    spec = tmp_path / "headgate.yml"
+    spec = tmp_path / "lakegate.yml"
     text = spec.read_text().replace(
         'delta.enableDeletionVectors: "true"', 'delta.enableDeletionVectors: "true", delta.enableChangeDataFeed: "true"'
     )
@@ -64,7 +64,7 @@ def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_pa
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        code, told = headgate(tmp_path, "sync", "run", "crm", until=1)
+        code, told = lakegate(tmp_path, "sync", "run", "crm", until=1)
         assert code == -signal.SIGKILL, told
         streams.kill()
         _, said = streams.communicate(timeout=400)
@@ -87,6 +87,6 @@ def test_a_database_follows_the_lake_through_kills(engagement_data: Path, tmp_pa
         [*COMMAND, "sync", "verify", "crm", "--spec", str(spec)], capture_output=True, text=True, check=False
     )
     assert compared.returncode == 0, compared.stdout + compared.stderr[-3000:]
-    ((epoch, place),) = database.query("SELECT epoch, place FROM headgate_stream")
+    ((epoch, place),) = database.query("SELECT epoch, place FROM lakegate_stream")
     assert epoch == 2
     assert json.loads(place)["source"] == "delta"

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.events import TurnEnded
-from headgate.sinks.ledger import read_ledger
-from headgate.streams.stream import StreamWork
+from lakegate.events import TurnEnded
+from lakegate.sinks.ledger import read_ledger
+from lakegate.streams.stream import StreamWork
 from tests.acceptance.engagement import (
     STREAMS,
     Source,
@@ -108,7 +108,7 @@ def test_batches_computed_beside_each_other_give_the_same_table(
     pipeline(tmp_path, ahead=True).run(until_idle=True, spark=spark)
     assert dict(content(spark, tmp_path)) == source.answer()
     check_every_version(spark, tmp_path)
-    turns = sorted(read_ledger(tmp_path / "_headgate", "L"), key=lambda turn: turn.granted_at_ms or 0)
+    turns = sorted(read_ledger(tmp_path / "_lakegate", "L"), key=lambda turn: turn.granted_at_ms or 0)
     turns = [turn for turn in turns if turn.batches is not None]
     assert [turn.job for turn in turns] == ["Ingestion", "Mutation", "TTL", "Ingestion", "Mutation", "Ingestion"]
     ended = {(job, batch): end_ms for job, batch, _, end_ms in worked}
@@ -190,11 +190,11 @@ def test_a_job_killed_at_any_point_loses_and_doubles_nothing(
 
 
 def write_spec(root: Path) -> None:
-    """`headgate.yml` with the three streams of `pipeline`, one file a batch."""
-    (root / "headgate.yml").write_text(
+    """`lakegate.yml` with the three streams of `pipeline`, one file a batch."""
+    (root / "lakegate.yml").write_text(
         """
 name: engagement
-storage: ./_headgate
+storage: ./_lakegate
 spark:
   spark.master: "local[2]"
   spark.ui.enabled: "false"
@@ -229,12 +229,12 @@ streams:
 
 def run_and_kill(root: Path, *, after_events: int | None) -> tuple[int, str]:
     """Runs all streams in one process until idle; kills it after so many events, its JVM ends by itself."""
-    command = [sys.executable, "-m", "headgate", "run", "--until-idle", "--together", "--output", "jsonl"]
+    command = [sys.executable, "-m", "lakegate", "run", "--until-idle", "--together", "--output", "jsonl"]
     lines: list[str] = []
     with (
         (root / "stderr.txt").open("a") as stderr,
         subprocess.Popen(
-            [*command, "--spec", str(root / "headgate.yml")], stdout=subprocess.PIPE, stderr=stderr, text=True
+            [*command, "--spec", str(root / "lakegate.yml")], stdout=subprocess.PIPE, stderr=stderr, text=True
         ) as process,
     ):
         assert process.stdout is not None

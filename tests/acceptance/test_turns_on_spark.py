@@ -18,17 +18,17 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate
-from headgate.core.ids import JobName, TableLocation
-from headgate.delta.governed import release
-from headgate.errors import CheckpointMismatch, InvalidRequest, LostTurn
-from headgate.pipelines import PipelineRun
-from headgate.sinks.ledger import read_ledger
-from headgate.spark.java import JavaSources
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing import contender
-from headgate.testing.proxy import Proxy
-from headgate.testing.servers import ZookeeperNode, zookeeper
+import lakegate
+from lakegate.core.ids import JobName, TableLocation
+from lakegate.delta.governed import release
+from lakegate.errors import CheckpointMismatch, InvalidRequest, LostTurn
+from lakegate.pipelines import PipelineRun
+from lakegate.sinks.ledger import read_ledger
+from lakegate.spark.java import JavaSources
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.testing import contender
+from lakegate.testing.proxy import Proxy
+from lakegate.testing.servers import ZookeeperNode, zookeeper
 from tests.acceptance.engagement import drop
 
 
@@ -51,28 +51,28 @@ def node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> It
         yield node
 
 
-def pipeline(root: Path, *, lock: str = "L", turn_limit: int = 10, url: str | None = None) -> headgate.Pipeline:
+def pipeline(root: Path, *, lock: str = "L", turn_limit: int = 10, url: str | None = None) -> lakegate.Pipeline:
     """Three streams over `root/in`, one file a batch."""
-    made = headgate.Pipeline("people", storage=str(root / "_headgate"), coordinator=url)
+    made = lakegate.Pipeline("people", storage=str(root / "_lakegate"), coordinator=url)
     table = made.table(
         "people", path=str(root / "table"), lock=lock, properties={"delta.enableDeletionVectors": "true"}
     )
     table.append(
         name="Ingestion",
-        source=headgate.files(str(root / "in/ingest"), schema="id BIGINT, person STRING"),
+        source=lakegate.files(str(root / "in/ingest"), schema="id BIGINT, person STRING"),
         max_rows_per_batch=1,
         turn_limit={"batches": turn_limit},
     )
     table.mutate(
         name="Mutation",
-        source=headgate.files(str(root / "in/mutation"), schema="old STRING, new STRING"),
+        source=lakegate.files(str(root / "in/mutation"), schema="old STRING, new STRING"),
         match={"person": "old"},
         set={"person": "new"},
         applies_to="arrived_and_later",
     )
     table.erase(
         name="TTL",
-        source=headgate.files(str(root / "in/delete"), schema="person STRING"),
+        source=lakegate.files(str(root / "in/delete"), schema="person STRING"),
         match={"person": "person"},
     )
     return made
@@ -92,7 +92,7 @@ def test_a_backlog_gives_the_turn_to_others_after_its_limit(spark: SparkSession,
     report = pipeline(tmp_path, turn_limit=2).run("Ingestion", until_idle=True, spark=spark)["Ingestion"]
     assert ids(spark, tmp_path) == list(range(70))
     assert (report.turns, report.batches) == (4, 7)
-    rows = read_ledger(tmp_path / "_headgate", "L")
+    rows = read_ledger(tmp_path / "_lakegate", "L")
     assert [row.batches for row in rows] == [(0, 1), (2, 3), (4, 5), (6, 6)]
     assert [row.epoch for row in rows] == list(range(1024, 1028))
 
@@ -102,13 +102,13 @@ def test_turns_go_on_above_every_epoch_when_the_lock_database_is_deleted(spark: 
     make_folders(tmp_path)
     drop(tmp_path / "in", "ingest", 0, people(0, 10))
     pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
-    for file in (tmp_path / "_headgate").glob("turns.db*"):
+    for file in (tmp_path / "_lakegate").glob("turns.db*"):
         if file.is_file():
             file.unlink()
     drop(tmp_path / "in", "ingest", 1, people(10, 10))
     pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == list(range(20))
-    epochs = [row.epoch for row in read_ledger(tmp_path / "_headgate", "L") if row.epoch is not None]
+    epochs = [row.epoch for row in read_ledger(tmp_path / "_lakegate", "L") if row.epoch is not None]
     assert epochs == [1024, 1024 + 1024]
 
 
@@ -127,14 +127,14 @@ def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession,
     """Else its successors would pass it while it has a batch in hand."""
     make_folders(tmp_path)
     store, is_idle = SqliteTurnStore(tmp_path / "turns.db"), list[bool]()
-    made = headgate.Pipeline(
-        "people", storage=str(tmp_path / "_headgate"), coordinator=f"sqlite:{tmp_path / 'turns.db'}"
+    made = lakegate.Pipeline(
+        "people", storage=str(tmp_path / "_lakegate"), coordinator=f"sqlite:{tmp_path / 'turns.db'}"
     )
     table = made.table("people", path=str(tmp_path / "table"), lock="L")
 
     @table.append(
         name="Ingestion",
-        source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING"),
+        source=lakegate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING"),
         coverage="publish",
     )
     def looks_at_the_record(records: DataFrame) -> DataFrame:
@@ -156,24 +156,24 @@ def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession,
 def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:
     """A stream without data of its own stays until the other has written, meets what it wrote, and both end."""
     make_folders(tmp_path)
-    made = headgate.Pipeline("people", storage=str(tmp_path / "_headgate"))
+    made = lakegate.Pipeline("people", storage=str(tmp_path / "_lakegate"))
     table = made.table(
         "people", path=str(tmp_path / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
     )
 
     @table.append(
-        name="Ingestion", source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
+        name="Ingestion", source=lakegate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
     )
     def gives_the_other_time_to_end(records: DataFrame) -> DataFrame:
         for thread in threading.enumerate():
-            if thread.name == "headgate-Mutation":
+            if thread.name == "lakegate-Mutation":
                 thread.join(5)  # it should not
         return records
 
     table.mutate(
         name="Mutation",
         after="Ingestion",
-        source=headgate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
+        source=lakegate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
         match={"person": "old"},
         set={"person": "new"},
         applies_to="arrived",
@@ -201,17 +201,17 @@ def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: 
 def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSession, tmp_path: Path) -> None:
     """Beyond its `lock_timeout`: the other has its process, and no session before its Spark is up."""
     make_folders(tmp_path)
-    made = headgate.Pipeline("people", storage=str(tmp_path / "_headgate"))
+    made = lakegate.Pipeline("people", storage=str(tmp_path / "_lakegate"))
     table = made.table(
         "people", path=str(tmp_path / "table"), lock="L", properties={"delta.enableDeletionVectors": "true"}
     )
     table.append(
-        name="Ingestion", source=headgate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
+        name="Ingestion", source=lakegate.files(str(tmp_path / "in/ingest"), schema="id BIGINT, person STRING")
     )
     table.mutate(
         name="Mutation",
         after="Ingestion",
-        source=headgate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
+        source=lakegate.files(str(tmp_path / "in/mutation"), schema="old STRING, new STRING"),
         match={"person": "old"},
         set={"person": "new"},
         applies_to="arrived",
@@ -225,7 +225,7 @@ def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSes
     waits = threading.Thread(target=runs["Mutation"].run, args=("until_idle",))
     waits.start()
     deadline_s = time.monotonic() + 120
-    while sum(row.outcome == "gave_up" for row in read_ledger(tmp_path / "_headgate", "L")) < 2:
+    while sum(row.outcome == "gave_up" for row in read_ledger(tmp_path / "_lakegate", "L")) < 2:
         assert waits.is_alive(), "it has ended"
         assert time.monotonic() < deadline_s, "it has never asked"
         time.sleep(0.1)
@@ -246,8 +246,8 @@ def test_a_table_that_takes_its_turns_elsewhere_is_refused_until_they_have_moved
     pipeline(tmp_path, url=right).run("Ingestion", once=True, spark=spark)
     drop(tmp_path / "in", "ingest", 1, people(10, 10))
     versions = sorted(path.name for path in (tmp_path / "table/_delta_log").glob("*.json"))
-    job = headgate.JobCoordinator(
-        spark, name="Own", lock="L", url=wrong, storage=str(tmp_path / "_headgate"), tables=[str(tmp_path / "table")]
+    job = lakegate.JobCoordinator(
+        spark, name="Own", lock="L", url=wrong, storage=str(tmp_path / "_lakegate"), tables=[str(tmp_path / "table")]
     )
     with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written") as refused, job.turn():
         pass
@@ -261,7 +261,7 @@ def test_a_table_that_takes_its_turns_elsewhere_is_refused_until_they_have_moved
     with pytest.raises(InvalidRequest, match="at another coordinator; nothing was written"):
         pipeline(tmp_path, url=right).run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == list(range(20))
-    epochs = [row.epoch for row in read_ledger(tmp_path / "_headgate", "L") if row.epoch is not None]
+    epochs = [row.epoch for row in read_ledger(tmp_path / "_lakegate", "L") if row.epoch is not None]
     assert epochs == [1024, 1024 + 1024]
 
 
@@ -272,7 +272,7 @@ def test_a_deleted_checkpoint_is_refused_until_it_is_meant(spark: SparkSession, 
     make_folders(tmp_path)
     drop(tmp_path / "in", "ingest", 0, people(0, 10))
     pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
-    shutil.rmtree(tmp_path / "_headgate/checkpoints/Ingestion")
+    shutil.rmtree(tmp_path / "_lakegate/checkpoints/Ingestion")
     with pytest.raises(CheckpointMismatch, match="--new-checkpoint"):
         pipeline(tmp_path).run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == list(range(10))
@@ -330,8 +330,8 @@ class Written:
         self.spark, self.root = spark, root
         spark.createDataFrame([], "id BIGINT, person STRING").write.format("delta").save(str(root / "table"))
         (root / "in/own").mkdir(parents=True)
-        self.job = headgate.JobCoordinator(
-            spark, name="Own", lock="L", url=url, storage=str(root / "_headgate"), tables=[str(root / "table")]
+        self.job = lakegate.JobCoordinator(
+            spark, name="Own", lock="L", url=url, storage=str(root / "_lakegate"), tables=[str(root / "table")]
         )
 
     def append(self, batch: DataFrame, batch_id: int) -> None:
@@ -343,7 +343,7 @@ class Written:
 
         def make() -> DataStreamWriter:
             frame = self.spark.readStream.schema("id BIGINT, person STRING").parquet(str(self.root / "in/own"))
-            writer = frame.writeStream.foreachBatch(headgate.coordinated(function, self.job))
+            writer = frame.writeStream.foreachBatch(lakegate.coordinated(function, self.job))
             return writer.option("checkpointLocation", str(self.root / "checkpoint"))
 
         return make
@@ -369,11 +369,11 @@ def test_a_function_that_fails_after_its_write_is_not_written_again(written: Wri
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        headgate.supervise(written.query(fails_once), written.job, once=True)
-    report = headgate.supervise(written.query(fails_once), written.job, once=True)
+        lakegate.supervise(written.query(fails_once), written.job, once=True)
+    report = lakegate.supervise(written.query(fails_once), written.job, once=True)
     assert ids(written.spark, written.root) == list(range(10))
     assert (report.turns, calls) == (1, [0, 0])
-    outcomes = [row.outcome for row in read_ledger(written.root / "_headgate", "L")]
+    outcomes = [row.outcome for row in read_ledger(written.root / "_lakegate", "L")]
     assert outcomes == ["failed", "replayed"]
 
 
@@ -391,9 +391,9 @@ def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(writte
             raise RuntimeError("interrupted")
         written.append(batch, batch_id)
 
-    headgate.supervise(written.query(is_interrupted_once), written.job, until_idle=True)
+    lakegate.supervise(written.query(is_interrupted_once), written.job, until_idle=True)
     assert ids(written.spark, written.root) == list(range(10))
-    outcomes = [row.outcome for row in read_ledger(written.root / "_headgate", "L")]
+    outcomes = [row.outcome for row in read_ledger(written.root / "_lakegate", "L")]
     assert (calls, outcomes) == ([0, 0], ["lost", "completed"])
 
 
@@ -406,7 +406,7 @@ def test_a_second_write_needs_a_step(written: Written) -> None:
         written.append(batch, batch_id)
 
     with pytest.raises(InvalidRequest, match="without a step"):
-        headgate.supervise(written.query(twice), written.job, once=True)
+        lakegate.supervise(written.query(twice), written.job, once=True)
     assert ids(written.spark, written.root) == list(range(10))
 
     drop(written.root / "in", "own", 1, people(10, 10))
@@ -419,8 +419,8 @@ def test_a_second_write_needs_a_step(written: Written) -> None:
             with turn.step("second"):
                 written.append(batch.where("id >= 10").selectExpr("id + 100 AS id", "person"), batch_id)
 
-    headgate.supervise(written.query(stepwise), written.job, until_idle=True)
-    headgate.supervise(written.query(stepwise), written.job, once=True)
+    lakegate.supervise(written.query(stepwise), written.job, until_idle=True)
+    lakegate.supervise(written.query(stepwise), written.job, once=True)
     assert ids(written.spark, written.root) == [*range(20), *range(110, 120)]
 
 
@@ -434,7 +434,7 @@ def test_a_write_after_a_step_without_one_is_refused(written: Written) -> None:
         written.append(batch, batch_id)
 
     with pytest.raises(InvalidRequest, match="without a step"):
-        headgate.supervise(written.query(mixed), written.job, once=True)
+        lakegate.supervise(written.query(mixed), written.job, once=True)
     assert ids(written.spark, written.root) == list(range(10))
 
 
@@ -447,7 +447,7 @@ def test_what_a_function_has_left_running_commits_nothing_after_its_turn(written
         written.append(batch, batch_id)
         left.append(batch.sparkSession)
 
-    headgate.supervise(written.query(leaves), written.job, once=True)
+    lakegate.supervise(written.query(leaves), written.job, once=True)
     insert = f"INSERT INTO delta.`{written.root / 'table'}` VALUES ({{}}, 'late')"
     with pytest.raises(Exception, match="was refused: nobody has the turn"):
         left[0].sql(insert.format(98))
@@ -459,7 +459,7 @@ def test_a_coordinated_function_in_any_other_query_is_refused(written: Written) 
     """Nobody would give the turn back when Spark's commit log is written."""
     drop(written.root / "in", "own", 0, people(0, 10))
     query = written.query(written.append)().trigger(availableNow=True).start()
-    with pytest.raises(StreamingQueryException, match=r"headgate\.supervise"):
+    with pytest.raises(StreamingQueryException, match=r"lakegate\.supervise"):
         query.awaitTermination()
     assert ids(written.spark, written.root) == []
 
@@ -481,10 +481,10 @@ def test_a_block_of_code_takes_a_turn_of_its_own(written: Written) -> None:
 
 JVM_GONE = """
 import os, signal, sys
-import headgate
-root, spark = sys.argv[1], headgate.session("gone")
+import lakegate
+root, spark = sys.argv[1], lakegate.session("gone")
 spark.range(1).write.format("delta").save(root + "/table")
-job = headgate.JobCoordinator(spark, name="Own", lock="L", storage=root + "/_headgate", tables=[root + "/table"])
+job = lakegate.JobCoordinator(spark, name="Own", lock="L", storage=root + "/_lakegate", tables=[root + "/table"])
 try:
     with job.turn(0):
         os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL)
@@ -511,7 +511,7 @@ def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp
     try:
         assert process.stdout is not None
         assert process.stdout.readline().startswith(f"ended by {told}")
-        other = contender.coordinator(SqliteTurnStore(tmp_path / "_headgate/turns.db"), "L", "Other", timeout_s=20)
+        other = contender.coordinator(SqliteTurnStore(tmp_path / "_lakegate/turns.db"), "L", "Other", timeout_s=20)
         contender.take(other).complete()
         other.close()
         assert process.communicate(timeout=60)[0] == "closed\n"
@@ -586,4 +586,4 @@ def test_the_spark_jobs_of_a_block_end_when_its_turn_is_lost(
             written.append(spark.createDataFrame([(1, "a")], "id BIGINT, person STRING"), 0)
         written.job.close()
     assert ids(spark, tmp_path) == [1]
-    assert [row.outcome for row in read_ledger(tmp_path / "_headgate", "L")] == ["lost", "swept"]
+    assert [row.outcome for row in read_ledger(tmp_path / "_lakegate", "L")] == ["lost", "swept"]

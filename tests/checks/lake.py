@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headgate.checks.disk import LocalCheckpoint, LocalLog
-from headgate.checks.verify import Counted
-from headgate.core.ids import Epoch
-from headgate.core.turns.tokens import Token
-from headgate.events import TurnEnded
-from headgate.sinks.ledger import LedgerSink
+from lakegate.checks.disk import LocalCheckpoint, LocalLog
+from lakegate.checks.verify import Counted
+from lakegate.core.ids import Epoch
+from lakegate.core.turns.tokens import Token
+from lakegate.events import TurnEnded
+from lakegate.sinks.ledger import LedgerSink
 
 LOCK = "L"
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'
@@ -35,7 +35,7 @@ class Lake:
 
     @property
     def storage(self) -> Path:
-        return self.root / "_headgate"
+        return self.root / "_lakegate"
 
     @property
     def checkpoint(self) -> Path:
@@ -61,7 +61,7 @@ class Lake:
         epoch = self.epoch if epoch is None else epoch
         text = OFFSETS % batch
         said = {
-            "headgate": 1,
+            "lakegate": 1,
             "lock": LOCK,
             "job": job,
             "epoch": epoch,
@@ -71,7 +71,7 @@ class Lake:
         }
         number = Token(epoch=Epoch(epoch), batch=batch).pack()
         return self.commit(
-            {"txn": {"appId": "headgate/q1", "version": number, "lastUpdated": self.now_ms}},
+            {"txn": {"appId": "lakegate/q1", "version": number, "lastUpdated": self.now_ms}},
             {"add": {"path": f"part-{self.version + 1}.parquet", "size": 1, "dataChange": True}},
             info={"userMetadata": json.dumps(said)},
         )

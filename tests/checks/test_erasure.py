@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from headgate.checks.disk import LocalLog
-from headgate.checks.erasure import bytes_left
+from lakegate.checks.disk import LocalLog
+from lakegate.checks.erasure import bytes_left
 from tests.checks.lake import Lake
 
 LATER_S = 5_000.0
@@ -19,7 +19,7 @@ LATER_S = 5_000.0
 
 def erased(lake: Lake, *actions: dict[str, Any]) -> int:
     """A commit in which the stream `TTL` removed rows."""
-    said = {"headgate": 1, "lock": "L", "job": "TTL", "epoch": 9, "batch": 0, "step": "apply", "offsets": None}
+    said = {"lakegate": 1, "lock": "L", "job": "TTL", "epoch": 9, "batch": 0, "step": "apply", "offsets": None}
     return lake.commit(*actions, info={"userMetadata": json.dumps(said), "timestamp": 2_000_000})
 
 
@@ -71,7 +71,7 @@ def test_files_that_may_hold_erased_rows_are_counted_and_no_others(tmp_path: Pat
 def upkeep(lake: Lake, step: str, at_ms: int, *actions: dict[str, Any], **facts: Any) -> int:
     """A commit in which the stream `TTL` looked after the table's files."""
     said = {
-        "headgate": 1,
+        "lakegate": 1,
         "lock": "L",
         "job": "TTL",
         "epoch": 9,

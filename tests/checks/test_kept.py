@@ -10,10 +10,10 @@ import pyarrow.parquet
 import pytest
 from pyroaring import BitMap64
 
-from headgate.checks.disk import LocalLog
-from headgate.checks.kept import DAY_MS, HOUR_MS, kept
-from headgate.core.rows import vectors
-from headgate.errors import Unavailable
+from lakegate.checks.disk import LocalLog
+from lakegate.checks.kept import DAY_MS, HOUR_MS, kept
+from lakegate.core.rows import vectors
+from lakegate.errors import Unavailable
 
 NOW_MS = 1_800_000_000_000
 

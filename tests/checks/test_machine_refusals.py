@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from headgate.delta.s3_errors import refusal
-from headgate.errors import StoreUnavailable
+from lakegate.delta.s3_errors import refusal
+from lakegate.errors import StoreUnavailable
 
 WRAPPED = """\
 [STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 in stage 3.0 failed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.checks.verify import Verified, verify
+from lakegate.checks.verify import Verified, verify
 from tests.checks.lake import Lake, healthy
 
 
@@ -192,7 +192,7 @@ def test_a_new_checkpoint_begins_a_new_count(tmp_path: Path) -> None:
     """Batches of an earlier checkpoint are counted by themselves: the same number is another batch."""
     lake = healthy(tmp_path)
     for file in lake.log.glob("*.json"):
-        file.write_text(file.read_text().replace("headgate/q1", "headgate/q0"))
+        file.write_text(file.read_text().replace("lakegate/q1", "lakegate/q0"))
     for file in [*lake.checkpoint.glob("*/*")]:
         file.unlink()
     lake.turn(0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headgate.cli.app import run
+from lakegate.cli.app import run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +34,11 @@ class Ran:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-def headgate(*arguments: str | Path) -> Ran:
-    """Runs `headgate ARGUMENTS`, as the installed script would."""
+def lakegate(*arguments: str | Path) -> Ran:
+    """Runs `lakegate ARGUMENTS`, as the installed script would."""
     out, err = io.StringIO(), io.StringIO()
     argv, handlers = sys.argv, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    sys.argv = ["headgate", *map(str, arguments)]
+    sys.argv = ["lakegate", *map(str, arguments)]
     code: object = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName, TableLocation, TokenId
-from headgate.core.turns.record import JobState, LockRecord
-from headgate.sinks.ledger import read_actions
-from headgate.stores.sqlite import SqliteTurnStore
+from lakegate.core.ids import Epoch, JobName, TableLocation, TokenId
+from lakegate.core.turns.record import JobState, LockRecord
+from lakegate.sinks.ledger import read_actions
+from lakegate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
-from tests.cli.command import headgate, state_of
+from tests.cli.command import lakegate, state_of
 from tests.cli.test_looking import FILE, record
 
 
@@ -27,7 +27,7 @@ def lake(tmp_path: Path) -> Lake:
     """A pipeline that has run, with its file."""
     made = healthy(tmp_path)
     made.write_ledger()
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     return made
 
 
@@ -47,16 +47,16 @@ def now(store: SqliteTurnStore) -> LockRecord:
 
 def test_a_pause_is_in_the_record_in_the_status_and_in_the_ledger(lake: Lake, store: SqliteTurnStore) -> None:
     """With who and why; the ticket is gone; resuming ends it; both are written down before and after."""
-    ran = headgate("pause", "Gone", "--reason", "  the source   is wrong ", "--spec", lake.root)
+    ran = lakegate("pause", "Gone", "--reason", "  the source   is wrong ", "--spec", lake.root)
     assert ran.code == 0, ran.err
     pause = now(store).paused[JobName("Gone")]
     assert (pause.reason, "@" in pause.by, now(store).tickets) == ("the source is wrong", True, ())
-    shown = headgate("status", "--spec", lake.root).out
+    shown = lakegate("status", "--spec", lake.root).out
     assert f"Gone is paused by {pause.by}: the source is wrong (since " in shown
     assert re.search(r"Gone +paused +after In", shown)
-    again = headgate("pause", "Gone", "--reason", "more", "--spec", lake.root)
+    again = lakegate("pause", "Gone", "--reason", "more", "--spec", lake.root)
     assert (again.code, "already; nothing was changed" in again.err) == (2, True)
-    ended = headgate("resume", "Gone", "--spec", lake.root, "--output", "json")
+    ended = lakegate("resume", "Gone", "--spec", lake.root, "--output", "json")
     assert ended.json["resumed"]["reason"] == "the source is wrong"
     assert now(store).paused == {}
     acts = read_actions(lake.storage)
@@ -70,22 +70,22 @@ def test_a_pause_is_in_the_record_in_the_status_and_in_the_ledger(lake: Lake, st
 
 def test_breaking_a_lock_puts_the_holders_ids_in_doubt_as_a_dead_turn_does(lake: Lake, store: SqliteTurnStore) -> None:
     """Nobody holds it, the turn is lost, its ids are in doubt on its tables; who, why and which turn are in the ledger."""
-    ran = headgate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
+    ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert ran.code == 0, ran.err
     assert "the turn of In (epoch 4, pid 77 on h) on L is over" in ran.out
     after = now(store)
     assert (after.holder, after.job(JobName("In")).lost) == (None, (4, 4))
-    assert after.doubts(TableLocation(str(lake.table))) == {TokenId("headgate/q1")}
+    assert after.doubts(TableLocation(str(lake.table))) == {TokenId("lakegate/q1")}
     (act,) = read_actions(lake.storage, LOCK)
     assert (act.action, act.job, act.epoch, act.token_ids, act.reason, act.outcome) == (
-        "break", "In", 4, ("headgate/q1",), "hangs", "done",
+        "break", "In", 4, ("lakegate/q1",), "hangs", "done",
     )  # fmt: skip
-    again = headgate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
+    again = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert (again.code, "nobody has the turn on L" in again.err) == (2, True)
-    drawn = headgate("timeline", "--spec", lake.root).out
+    drawn = lakegate("timeline", "--spec", lake.root).out
     assert re.search(r"In \|-?█.*█\| 3 turns", drawn)
     assert "break In (epoch 4): hangs" in drawn
-    assert headgate("verify", "--spec", lake.root).code == 0
+    assert lakegate("verify", "--spec", lake.root).code == 0
 
 
 def test_breaking_the_turn_of_a_program_leaves_no_doubt(lake: Lake, store: SqliteTurnStore) -> None:
@@ -94,7 +94,7 @@ def test_breaking_the_turn_of_a_program_leaves_no_doubt(lake: Lake, store: Sqlit
     assert held is not None
     program = replace(now(store), holder=replace(held, tables=()))
     assert store.compare_and_set(LOCK, program, store.read(LOCK).version) == "done"
-    ran = headgate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
+    ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert (ran.code, "is over" in ran.out, "in doubt" in ran.out) == (0, True, False), ran.err
     assert now(store).in_doubt == ()
     assert [act.token_ids for act in read_actions(lake.storage, LOCK)] == [()]
@@ -116,26 +116,26 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(
 ) -> None:
     """Exit 2, with what to do; neither the record nor the ledger is touched."""
     before = state_of(lake.storage)
-    ran = headgate(*arguments, "--spec", lake.root)
+    ran = lakegate(*arguments, "--spec", lake.root)
     assert (ran.code, says in ran.err) == (2, True), ran.err
     assert state_of(lake.storage) == before
 
 
 def test_before_anything_ran_there_is_nothing_to_act_on(tmp_path: Path) -> None:
     """No store is made by a pause."""
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     for arguments in (("pause", "In", "--reason", "x"), ("locks", "break", "L", "--reason", "x")):
-        ran = headgate(*arguments, "--spec", tmp_path)
+        ran = lakegate(*arguments, "--spec", tmp_path)
         assert (ran.code, "no job has asked for a turn on L yet" in ran.err) == (2, True), ran.err
-    assert headgate("timeline", "--spec", tmp_path).out == "no turn yet\n"
-    assert headgate("locks", "list", "--spec", tmp_path, "--output", "json").json["locks"][0]["epoch"] == 0
-    assert [file.name for file in tmp_path.iterdir()] == ["headgate.yml"]
+    assert lakegate("timeline", "--spec", tmp_path).out == "no turn yet\n"
+    assert lakegate("locks", "list", "--spec", tmp_path, "--output", "json").json["locks"][0]["epoch"] == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["lakegate.yml"]
 
 
 def test_an_act_that_cannot_be_written_down_is_not_done(lake: Lake, store: SqliteTurnStore) -> None:
     """The ledger comes first: no lock is broken unseen."""
     (lake.storage / "ledger" / LOCK / "actions").write_text("a file in its place")
-    ran = headgate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
+    ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert (ran.code, "ledger" in ran.err) == (6, True), ran.err
     assert now(store).holder is not None
 
@@ -143,12 +143,12 @@ def test_an_act_that_cannot_be_written_down_is_not_done(lake: Lake, store: Sqlit
 def test_locks_list_names_every_lock_of_the_coordinator(lake: Lake, store: SqliteTurnStore) -> None:
     """Also one of another pipeline."""
     store.compare_and_set("OTHER", LockRecord(lock="OTHER", epoch=Epoch(9)), 0)
-    rows = headgate("locks", "list", "--spec", lake.root, "--output", "json").json["locks"]
+    rows = lakegate("locks", "list", "--spec", lake.root, "--output", "json").json["locks"]
     assert [(row["lock"], row["holder"], row["is_alive"], row["waiting"]) for row in rows] == [
         ("L", "In", False, 1),
         ("OTHER", None, None, 0),
     ]
-    assert re.search(r"OTHER +9 +nobody", headgate("locks", "list", "--spec", lake.root).out)
+    assert re.search(r"OTHER +9 +nobody", lakegate("locks", "list", "--spec", lake.root).out)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +170,16 @@ def test_a_probe_fails_when_a_whole_turn_was_missed(
     store = SqliteTurnStore(lake.storage / "turns.db")
     store.compare_and_set(LOCK, LockRecord(lock=LOCK, epoch=Epoch(3), jobs={JobName("In"): job}), 0)
     if is_paused:
-        assert headgate("pause", "In", "--reason", "x", "--spec", lake.root).code == 0
-    ran = headgate("status", "--fail-if-late", "--spec", lake.root)
+        assert lakegate("pause", "In", "--reason", "x", "--spec", lake.root).code == 0
+    ran = lakegate("status", "--fail-if-late", "--spec", lake.root)
     assert ran.code == code, ran.out + ran.err
-    assert bool(re.search(r"headgate: late: In by 1 h \d+ min", ran.err)) == (code == 3)
-    assert headgate("status", "--spec", lake.root).code == 0
+    assert bool(re.search(r"lakegate: late: In by 1 h \d+ min", ran.err)) == (code == 3)
+    assert lakegate("status", "--spec", lake.root).code == 0
 
 
 def test_watch_shows_it_again_until_it_is_interrupted(lake: Lake, store: SqliteTurnStore) -> None:
     """Each time with its instant; Ctrl-C ends it with 130."""
-    command = [sys.executable, "-m", "headgate", "status", "--watch", "--interval", "0.1", "--spec", str(lake.root)]
+    command = [sys.executable, "-m", "lakegate", "status", "--watch", "--interval", "0.1", "--spec", str(lake.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         heads = 0
@@ -198,23 +198,23 @@ def test_who_holds_and_waits_is_drawn_over_time(lake: Lake, store: SqliteTurnSto
     waits = replace(first, job="Gone", epoch=9, run="r9", asked_at_ms=first.asked_at_ms, granted_at_ms=1_000_500)
     lake.rows = [replace(waits, released_at_ms=1_001_000)]
     lake.write_ledger()
-    shown = headgate("timeline", "--spec", lake.root)
+    shown = lakegate("timeline", "--spec", lake.root)
     assert re.search(r"Gone \|-+█+\| 1 turn", shown.out), shown.out
     assert "- waited, █ completed" in shown.out
-    events = headgate("timeline", "--spec", lake.root, "--output", "json").json["events"]
+    events = lakegate("timeline", "--spec", lake.root, "--output", "json").json["events"]
     assert [(one["kind"], one["epoch"]) for one in events] == [("turn", 1), ("turn", 2), ("turn", 3), ("turn", 9)]
-    assert headgate("timeline", "--since", "1h", "--spec", lake.root).out == "no turn since 1h\n"
+    assert lakegate("timeline", "--since", "1h", "--spec", lake.root).out == "no turn since 1h\n"
 
 
 def test_order_simulate_replays_the_paces(lake: Lake) -> None:
     """Lengths as in the ledger, or as said; every lock with its jobs; what cannot be read is refused."""
-    ran = headgate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root, "--output", "json")
+    ran = lakegate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root, "--output", "json")
     assert ran.code == 0, ran.err
     (lock,) = ran.json["locks"]
     assert [job["job"] for job in lock["jobs"]] == ["In", "Gone"]
     assert lock["jobs"][0]["turns"] in range(70, 75)
-    shown = headgate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root).out
+    shown = lakegate("order", "simulate", "--days", "3", "--takes", "Gone=20m", "--spec", lake.root).out
     assert re.search(r"In +first come, first served +1 h +100 ms", shown), shown
-    wrong = headgate("order", "simulate", "--takes", "Nobody=1m", "--takes", "In=soon", "--spec", lake.root)
+    wrong = lakegate("order", "simulate", "--takes", "Nobody=1m", "--takes", "In=soon", "--spec", lake.root)
     assert (wrong.code, wrong.err.count("--takes")) == (2, 2), wrong.err
-    assert headgate("order", "simulate", "--days", "0", "--spec", lake.root).code == 2
+    assert lakegate("order", "simulate", "--days", "0", "--spec", lake.root).code == 2

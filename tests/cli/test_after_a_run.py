@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.cli.command import Ran, headgate, state_of
+from tests.cli.command import Ran, lakegate, state_of
 from tests.frozen import assert_frozen
 from tests.frozen.on_disk import shape
 
 FILE = """\
 name: p
-storage: ./_headgate
+storage: ./_lakegate
 coordinator: {lock_timeout: 10m}  # so that nobody starts its query again only because the machine is slow
 tables:
   t:
@@ -52,18 +52,18 @@ def put(folder: Path, *records: dict[str, str | None]) -> None:
 def root(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A pipeline that has run until nothing was left to do."""
     made = tmp_path_factory.mktemp("pipeline")
-    (made / "headgate.yml").write_text(FILE)
+    (made / "lakegate.yml").write_text(FILE)
     put(made / "in", *({"id": f"i{n}", "person": f"p{n % 5}"} for n in range(20)))
     put(made / "change", {"id": "i1", "person": "p9"}, {"id": None, "person": "p8"})
     put(made / "gone", {"person": "p2"})
-    assert headgate("check", "--spec", made).code == 0
-    ran = headgate("run", "--until-idle", "--together", "--spec", made)
+    assert lakegate("check", "--spec", made).code == 0
+    ran = lakegate("run", "--until-idle", "--together", "--spec", made)
     assert ran.code == 0, ran.err
     return made
 
 
 def of(root: Path, *arguments: str) -> Ran:
-    ran = headgate(*arguments, "--spec", root, "--output", "json")
+    ran = lakegate(*arguments, "--spec", root, "--output", "json")
     assert ran.code == 0, ran.out + ran.err
     return ran
 
@@ -90,7 +90,7 @@ def left(root: Path) -> Left:
     verified, status, history = (of(root, *command).json for command in (("verify",), ("status",), ("history", "t")))
     return Left(
         root=root,
-        shape=shape(root, ("_headgate", "table")),
+        shape=shape(root, ("_lakegate", "table")),
         head=max(int(file.stem) for file in (root / "table" / "_delta_log").glob("*.json")),
         verified=verified,
         status=status,
@@ -127,12 +127,12 @@ def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_tur
     listed = of(root, "requests", "list", "Change", "--state", "dead")
     (dead,) = listed.json["requests"]
     assert "p8" not in listed.out
-    before = state_of(root / "_headgate" / "requests")
-    absent = headgate("requests", "drop", "Change", "nobody", "--reason", "typed wrong", "--spec", root)
+    before = state_of(root / "_lakegate" / "requests")
+    absent = lakegate("requests", "drop", "Change", "nobody", "--reason", "typed wrong", "--spec", root)
     assert (absent.code, "not dead or stored requests of Change: nobody" in absent.err) == (2, True)
-    never = headgate("requests", "replay", "Gone", "x", "--spec", root)
+    never = lakegate("requests", "replay", "Gone", "x", "--spec", root)
     assert never.code == 2
-    assert state_of(root / "_headgate" / "requests") == before
+    assert state_of(root / "_lakegate" / "requests") == before
     dropped = of(root, "requests", "drop", "Change", dead["request_id"], "--reason", "no key").json
     assert dropped == {"format": 1, "stream": "Change", "dropped": 1}
     assert of(root, "requests", "list", "Change", "--state", "dead").json["requests"] == []
@@ -144,21 +144,21 @@ def test_a_dead_request_is_listed_without_its_values_replayed_and_dropped_in_tur
 @pytest.mark.timeout(1200)
 def test_a_person_says_that_requests_which_are_gone_are_not_missed(left: Left, tmp_path: Path) -> None:
     """Until then `check` and `run` refuse, and name the command; a name of no stream changes nothing."""
-    root, requests = left.root, left.root / "_headgate/requests/Gone"
+    root, requests = left.root, left.root / "_lakegate/requests/Gone"
     away = requests.rename(tmp_path / "Gone")
     try:
         for command in ("check", "run"):
-            refused = headgate(command, *(["--until-idle", "--together"] if command == "run" else []), "--spec", root)
+            refused = lakegate(command, *(["--until-idle", "--together"] if command == "run" else []), "--spec", root)
             assert refused.code == 2, refused.out
             assert "the request table of Gone is gone" in refused.err + refused.out
-            assert "headgate requests accept-loss Gone --reason" in refused.err + refused.out
+            assert "lakegate requests accept-loss Gone --reason" in refused.err + refused.out
         before = state_of(root / "table")
-        nobody = headgate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
+        nobody = lakegate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
         assert (nobody.code, "no requests of a stream 'Nobody' stand" in nobody.err) == (2, True)
         assert state_of(root / "table") == before
         said = of(root, "requests", "accept-loss", "Gone", "--reason", "told to").json
         assert said == {"format": 1, "stream": "Gone", "table": str(root / "table")}
-        assert "told to" in (root / "table/_headgate/standing/Gone.json").read_text()
-        assert headgate("check", "--spec", root).code == 0
+        assert "told to" in (root / "table/_lakegate/standing/Gone.json").read_text()
+        assert lakegate("check", "--spec", root).code == 0
     finally:
         away.rename(requests)

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from headgate.core.ids import Epoch
-from headgate.core.spec.zookeeper import read_place
-from headgate.core.turns.moves import begin_record
-from headgate.spark.java import JavaSources
-from headgate.stores.zookeeper import ZookeeperTurnStore
-from headgate.stores.zookeeper_client import Secrets
-from headgate.testing.servers import free_ports, zookeeper
-from tests.cli.command import Ran, headgate
+from lakegate.core.ids import Epoch
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.core.turns.moves import begin_record
+from lakegate.spark.java import JavaSources
+from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.stores.zookeeper_client import Secrets
+from lakegate.testing.servers import free_ports, zookeeper
+from tests.cli.command import Ran, lakegate
 
 
 def turn(url: str, root: Path) -> Ran:
-    """`headgate turn` with a program that would leave a file."""
+    """`lakegate turn` with a program that would leave a file."""
     place = ("--lock", "L", "--job", "J", "--timeout", "5s", "--coordinator", url)
-    return headgate("turn", *place, "--", "touch", root / "was-run")
+    return lakegate("turn", *place, "--", "touch", root / "was-run")
 
 
 @pytest.mark.zookeeper
@@ -34,7 +34,7 @@ def test_a_coordinator_that_cannot_be_used_is_told_and_nothing_is_run(
     tests/acceptance/test_turns_on_spark.py.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HEADGATE_ZOOKEEPER_PASSWORD", "wrong")
+    monkeypatch.setenv("LAKEGATE_ZOOKEEPER_PASSWORD", "wrong")
     nobody = f"127.0.0.1:{free_ports(1)[0]}"
     with zookeeper(tmp_path, java=java_from, more="maxSessionTimeout=20000\n") as (node,):
         closed = ZookeeperTurnStore(
@@ -89,10 +89,10 @@ def test_commands_that_look_and_act_give_their_connection_up(
     """`status --watch` and `metrics` ask again and again, for days."""
     monkeypatch.chdir(tmp_path)
     with zookeeper(tmp_path, java=java_from) as (node,):
-        (tmp_path / "headgate.yml").write_text(SPEC.format(url=f"zookeeper://{node.address}/x"))
+        (tmp_path / "lakegate.yml").write_text(SPEC.format(url=f"zookeeper://{node.address}/x"))
         (tmp_path / "in").mkdir()
         for words in (("status",), ("locks",), ("check",), ("pause", "S", "--reason", "a test")):
-            ran = headgate(*words)
+            ran = lakegate(*words)
             assert "Traceback" not in ran.err, ran
             assert (words, connections()) == (words, 0)
         assert "nothing was changed" in ran.err, "no job has asked for a turn yet"

@@ -1,4 +1,4 @@
-"""`headgate dead-letters`: what was set aside is listed without values, dropped, corrected, and sent again once."""
+"""`lakegate dead-letters`: what was set aside is listed without values, dropped, corrected, and sent again once."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.streams.letters import StreamLetters
-from tests.cli.command import Ran, headgate, state_of
+from lakegate.streams.letters import StreamLetters
+from tests.cli.command import Ran, lakegate, state_of
 
 FILE = """\
 name: p
-storage: ./_headgate
+storage: ./_lakegate
 coordinator: {lock_timeout: 10m}
 tables:
   t: {path: ./table, lock: L}
@@ -43,7 +43,7 @@ def put(folder: Path, name: str, *lines: dict[str, Any] | str) -> None:
 @pytest.fixture
 def root(session: SparkSession, tmp_path: Path) -> Path:
     """A pipeline that has run: three records and a request are set aside, and another request is dead."""
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     session.sql(
         f"CREATE TABLE delta.`{tmp_path / 'table'}` (id STRING, v BIGINT, at TIMESTAMP, double BIGINT) USING delta"
     )
@@ -52,13 +52,13 @@ def root(session: SparkSession, tmp_path: Path) -> Path:
     secret = {"id": "secret", "v": -7.0, "at": AT}
     put(tmp_path / "in", "0.json", {"id": "a", "v": 5, "at": AT}, secret, {"id": "b", "v": 1.5}, "{broken")
     put(tmp_path / "change", "0.json", {"id": "a", "v": -1}, {"id": "a", "v": 6}, {"id": "a", "v": 77})
-    ran = headgate("run", "--until-idle", "--together", "--spec", tmp_path)
+    ran = lakegate("run", "--until-idle", "--together", "--spec", tmp_path)
     assert ran.code == 0, ran.err
     return tmp_path
 
 
 def of(root: Path, *arguments: str, code: int = 0) -> Ran:
-    ran = headgate("dead-letters", *arguments, "--spec", root, "--output", "json")
+    ran = lakegate("dead-letters", *arguments, "--spec", root, "--output", "json")
     assert ran.code == code, ran.out + ran.err
     return ran
 
@@ -121,7 +121,7 @@ def test_what_was_set_aside_is_listed_corrected_and_sent_again_once(
 
         with monkeypatch.context() as patched:
             patched.setattr(StreamLetters, name, killed)
-            assert headgate("dead-letters", "retry", "In", secret, "--set", "v=9", "--spec", root).code == 130
+            assert lakegate("dead-letters", "retry", "In", secret, "--set", "v=9", "--spec", root).code == 130
         assert any("is being sent again" in row["reason"] for row in of(root, "list", "In").json["dead_letters"])
         assert "is being sent again" in of(root, "drop", "In", secret, code=2).err
     assert of(root, "retry", "In", secret, "--set", "v=9").json["sent_again"] == 1
@@ -137,6 +137,6 @@ def test_what_was_set_aside_is_listed_corrected_and_sent_again_once(
     assert of(root, "retry", "Change", record, "--set", "v=4", "--set", "id=b").json["sent_again"] == 1
     assert ("b", 4, 6, 123456) in rows(session, root)
     assert of(root, "list").json["dead_letters"] == []
-    ran = headgate("run", "--until-idle", "--together", "--spec", root)
+    ran = lakegate("run", "--until-idle", "--together", "--spec", root)
     assert ran.code == 0, ran.err
-    assert headgate("verify", "--spec", root).code == 0
+    assert lakegate("verify", "--spec", root).code == 0

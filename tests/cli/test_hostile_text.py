@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName
-from headgate.core.turns.record import LockRecord, Pause
-from headgate.errors import Unavailable
-from headgate.events import Noticed, PersonActed
-from headgate.sinks.ledger import LedgerSink, read_ledger
-from headgate.stores.sqlite import SqliteTurnStore
+from lakegate.core.ids import Epoch, JobName
+from lakegate.core.turns.record import LockRecord, Pause
+from lakegate.errors import Unavailable
+from lakegate.events import Noticed, PersonActed
+from lakegate.sinks.ledger import LedgerSink, read_ledger
+from lakegate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake
-from tests.cli.command import headgate
+from tests.cli.command import lakegate
 from tests.cli.test_looking import after_a_run
 from tests.conftest import ROOT
 
@@ -43,7 +43,7 @@ COMMANDS = (
 def lake(tmp_path: Path) -> Lake:
     """A pipeline whose ledger and lock record hold what a hostile process would write there."""
     made = after_a_run(tmp_path)
-    storage = tmp_path / "_headgate"
+    storage = tmp_path / "_lakegate"
     sink = LedgerSink(storage)
     last = read_ledger(storage)[-1]
     for number, outcome in enumerate(("failed", "lost", "gave_up"), 1):
@@ -64,7 +64,7 @@ def test_no_command_prints_a_control_character_of_data(lake: Lake, form: str) ->
     """In lines, tables, documents and errors; what was there is seen as an escape."""
     seen = ""
     for command in COMMANDS:
-        ran = headgate(*(word.format(root=lake.root) for word in command), "--spec", lake.root, "--output", form)
+        ran = lakegate(*(word.format(root=lake.root) for word in command), "--spec", lake.root, "--output", form)
         assert CONTROL.search(ran.out + ran.err) is None, command
         seen += ran.out
     assert "EVIL" in seen
@@ -75,7 +75,7 @@ def test_a_terminal_gets_no_control_character_of_data(lake: Lake) -> None:
     """On a terminal the tables have colours of our own, and nothing else."""
     parent, child = pty.openpty()
     ran = subprocess.Popen(
-        [sys.executable, "-m", "headgate", "status", "--spec", str(lake.root)],
+        [sys.executable, "-m", "lakegate", "status", "--spec", str(lake.root)],
         stdout=child,
         stderr=child,
         env={**os.environ, "TERM": "xterm"},
@@ -99,8 +99,8 @@ def test_a_terminal_gets_no_control_character_of_data(lake: Lake) -> None:
 
 def test_errors_and_notices_have_no_control_character(capsys: pytest.CaptureFixture[str]) -> None:
     """A driver's message may repeat what it was sent."""
-    from headgate.cli.app import Output
-    from headgate.cli.progress import Printer
+    from lakegate.cli.app import Output
+    from lakegate.cli.progress import Printer
 
     assert CONTROL.search(str(Unavailable(f"x {EVIL}", reason=EVIL))) is None
     Printer(Output.TEXT).emit(Noticed(job="In", text=EVIL))
@@ -126,7 +126,7 @@ def test_commands_print_by_one_function() -> None:
 
     found = {
         path.name: lines
-        for path in (ROOT / "src" / "headgate" / "cli").glob("*.py")
+        for path in (ROOT / "src" / "lakegate" / "cli").glob("*.py")
         if path.name not in allowed and (lines := prints(ast.parse(path.read_text()), is_print))
     }
     assert found == {}

@@ -19,14 +19,14 @@ from typing import Any
 import py4j.java_gateway
 import pytest
 
-from headgate.cli.processes import JVM_ENDED, RESTARTS_MAX, Processes
-from headgate.cli.run import _is_not_of_py4j
-from headgate.errors import combined_exit_code
+from lakegate.cli.processes import JVM_ENDED, RESTARTS_MAX, Processes
+from lakegate.cli.run import _is_not_of_py4j
+from lakegate.errors import combined_exit_code
 from tests.conftest import FAST_CONF
 
 FILE = """\
 name: p
-storage: ./_headgate
+storage: ./_lakegate
 tables:
   t:
     path: ./table
@@ -48,14 +48,14 @@ LIMIT_S = 240
 
 
 class Run:
-    """`headgate run`, at its pace, as a process; its events as they come."""
+    """`lakegate run`, at its pace, as a process; its events as they come."""
 
     def __init__(self, root: Path, *options: str) -> None:
         self.events: list[dict[str, Any]] = []
         self._errors = root / f"errors{'-'.join(options)}"
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headgate", "run", "--output", "jsonl", *options],
+                [sys.executable, "-m", "lakegate", "run", "--output", "jsonl", *options],
                 cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -125,7 +125,7 @@ def rows(spark: Any, root: Path) -> list[str]:
 @pytest.mark.parametrize("together", [False, True], ids=["processes", "together"])
 def test_a_stream_whose_jvm_was_killed_is_started_again(spark: Any, tmp_path: Path, together: bool) -> None:
     """With one line, and what came meanwhile is written once; streams of other JVMs go on."""
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     for stream in ("One", "Two"):
         put(tmp_path, stream, 0)
     run = Run(tmp_path, *(["--together"] if together else []))
@@ -149,14 +149,14 @@ def test_a_stream_whose_jvm_was_killed_is_started_again(spark: Any, tmp_path: Pa
 
 WRAPPED = """\
 import os, signal, sys
-import headgate as hg
-from headgate.errors import HeadgateError
+import lakegate as lg
+from lakegate.errors import LakegateError
 
-spark = hg.session("wrapped", conf=CONF)
+spark = lg.session("wrapped", conf=CONF)
 table = "./table"
 if not os.path.exists(table):
     spark.sql(f"CREATE TABLE delta.`{os.path.abspath(table)}` (id STRING) USING delta")
-job = hg.JobCoordinator(spark, name="W", lock="L", storage="./_headgate", tables=[table])
+job = lg.JobCoordinator(spark, name="W", lock="L", storage="./_lakegate", tables=[table])
 
 
 def write(batch, batch_id):
@@ -167,12 +167,12 @@ def write(batch, batch_id):
 
 def query():
     source = spark.readStream.schema("id STRING").json("./in")
-    return source.writeStream.foreachBatch(hg.coordinated(write, job)).option("checkpointLocation", "./checkpoint")
+    return source.writeStream.foreachBatch(lg.coordinated(write, job)).option("checkpointLocation", "./checkpoint")
 
 
 try:
-    hg.supervise(query, job, until_idle=True)
-except HeadgateError as error:
+    lg.supervise(query, job, until_idle=True)
+except LakegateError as error:
     print(type(error).__name__)
     raise SystemExit(error.exit_code)
 """

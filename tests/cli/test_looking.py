@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
-from headgate.core.turns.order import After, rule_to_json
-from headgate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
-from headgate.events import LeftOut
-from headgate.sinks.ledger import LedgerSink
-from headgate.stores.sqlite import SqliteTurnStore
+from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
+from lakegate.core.turns.order import After, rule_to_json
+from lakegate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
+from lakegate.events import LeftOut
+from lakegate.sinks.ledger import LedgerSink
+from lakegate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
-from tests.cli.command import headgate
+from tests.cli.command import lakegate
 from tests.report.sample import COMPARISON
 
 FILE = """\
 name: p
-storage: ./_headgate
+storage: ./_lakegate
 tables:
   t: {path: ./table, lock: L}
 streams:
@@ -42,7 +42,7 @@ def after_a_run(root: Path) -> Lake:
     """A pipeline that has run, with its file."""
     made = healthy(root)
     made.write_ledger()
-    (root / "headgate.yml").write_text(FILE)
+    (root / "lakegate.yml").write_text(FILE)
     for folder in ("in", "gone"):
         (root / folder).mkdir()
     return made
@@ -70,7 +70,7 @@ def record(root: Path) -> LockRecord:
             pid_start=1,
             jvm_pid=None,
             jvm_start=None,
-            token_ids=(TokenId("headgate/q1"),),
+            token_ids=(TokenId("lakegate/q1"),),
             batch=4,
             tables=(TableLocation(str(root / "table")),),
             since_ms=1_000_000,
@@ -80,13 +80,13 @@ def record(root: Path) -> LockRecord:
             JobName("In"): JobState(done=Epoch(3), turns=3, completed_at_ms=999_000),
             JobName("Gone"): JobState(lost=(Epoch(2), None), rule=rule_to_json(After(("In",)), None)),
         },
-        in_doubt=(InDoubt(token_id=TokenId("headgate/q2"), epoch=Epoch(2), tables=()),),
+        in_doubt=(InDoubt(token_id=TokenId("lakegate/q2"), epoch=Epoch(2), tables=()),),
     )
 
 
 def test_verify_of_a_whole_pipeline_ends_with_0(lake: Lake) -> None:
     """Nothing broken: exit 0, and what was looked at is said."""
-    ran = headgate("verify", "--spec", lake.root, "--output", "json")
+    ran = lakegate("verify", "--spec", lake.root, "--output", "json")
     assert ran.code == 0, ran.err
     assert ran.json == {
         "format": 1,
@@ -96,7 +96,7 @@ def test_verify_of_a_whole_pipeline_ends_with_0(lake: Lake) -> None:
         "violations": [],
         "unchecked": [],
     }
-    assert headgate("verify", "--spec", lake.root).out == (
+    assert lakegate("verify", "--spec", lake.root).out == (
         "3 turns, none overlap; 4 batches, each exactly once; 6 commits in order\n"
     )
 
@@ -105,24 +105,24 @@ def test_verify_of_a_broken_pipeline_ends_with_4_and_names_it(lake: Lake) -> Non
     """A doubled batch: exit 4, in every form of output, with table and versions."""
     lake.batch(3)
     for output in ("text", "json", "jsonl"):
-        ran = headgate("verify", "--spec", lake.root, "--output", output)
+        ran = lakegate("verify", "--spec", lake.root, "--output", output)
         assert ran.code == 4
         assert "batch 3 is there 2 times, in versions 5 and 6" in ran.out
-        assert ran.err.startswith("headgate: 1 violation found; nothing was changed.")
+        assert ran.err.startswith("lakegate: 1 violation found; nothing was changed.")
 
 
 def test_verify_finds_a_table_that_is_gone(lake: Lake) -> None:
     """The table's folder deleted: every batch of the commit log is missed, and so is every version of the ledger."""
     for file in lake.log.iterdir():
         file.unlink()
-    ran = headgate("verify", "--spec", lake.root)
+    ran = lakegate("verify", "--spec", lake.root)
     assert ran.code == 4
     assert "batches 0 to 3 in the checkpoint's commit log, and not in the table" in ran.out
 
 
 def test_history_has_the_newest_first_and_a_limit(lake: Lake) -> None:
     """Turns as in the ledger."""
-    ran = headgate("history", "t", "--limit", "2", "--spec", lake.root, "--output", "json")
+    ran = lakegate("history", "t", "--limit", "2", "--spec", lake.root, "--output", "json")
     assert ran.code == 0, ran.err
     assert ran.json["format"] == 1
     assert ran.json["table"] == "t"
@@ -147,31 +147,31 @@ def test_history_has_the_newest_first_and_a_limit(lake: Lake) -> None:
         "granted_up_ms": 1_000_300,
         "released_up_ms": 1_000_400,
     }
-    by_path = headgate("history", lake.table, "--spec", lake.root)
+    by_path = lakegate("history", lake.table, "--spec", lake.root)
     assert [line.split()[0] for line in by_path.out.splitlines()] == ["epoch", "3", "2", "1"]
-    unknown = headgate("history", "other", "--spec", lake.root)
+    unknown = lakegate("history", "other", "--spec", lake.root)
     assert (unknown.code, "The tables are: t" in unknown.err) == (2, True)
 
 
 def test_status_before_anything_ran_makes_nothing(tmp_path: Path) -> None:
     """Looking is not touching: no store, no folder."""
-    (tmp_path / "headgate.yml").write_text(FILE)
-    ran = headgate("status", "--spec", tmp_path)
+    (tmp_path / "lakegate.yml").write_text(FILE)
+    ran = lakegate("status", "--spec", tmp_path)
     assert ran.code == 0, ran.err
     assert "Lock L, no turn yet" in ran.out
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["headgate.yml"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["lakegate.yml"]
 
 
 def test_status_tells_a_dead_holder_and_why_others_wait(lake: Lake) -> None:
     """A lock held by a dead process is said to be one, with what comes of it; nothing is changed by looking."""
     store = SqliteTurnStore(lake.storage / "turns.db")
     assert store.compare_and_set(LOCK, record(lake.root), 0) == "done"
-    ran = headgate("status", "--spec", lake.root)
+    ran = lakegate("status", "--spec", lake.root)
     assert ran.code == 0, ran.err
     assert "In has the turn (epoch 4, batch 4) since 1970-01-01 00:16:40.000, pid 77 on h" in ran.out
     assert "its process is gone: the next job that asks closes the turn" in ran.out
     assert "1. Gone, asked 1970-01-01 00:16:40.500: its run has ended" in ran.out
-    assert "in doubt: headgate/q2 of epoch 2" in ran.out
+    assert "in doubt: lakegate/q2 of epoch 2" in ran.out
     assert store.read(LOCK).version == 1
     store.close()
 
@@ -181,7 +181,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
     store = SqliteTurnStore(lake.storage / "turns.db")
     store.compare_and_set(LOCK, record(lake.root), 0)
     store.close()
-    ran = headgate("status", "--spec", lake.root, "--output", "json")
+    ran = lakegate("status", "--spec", lake.root, "--output", "json")
     said = ran.json
     job = {
         "is_alive": False,
@@ -245,11 +245,11 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                         "waiting_for": "its run has ended, so it counts for nothing",
                     },
                 ],
-                "in_doubt": [["headgate/q2", 2]],
+                "in_doubt": [["lakegate/q2", 2]],
             }
         ],
     }
-    kinds = [line["kind"] for line in headgate("status", "--spec", lake.root, "--output", "jsonl").lines]
+    kinds = [line["kind"] for line in lakegate("status", "--spec", lake.root, "--output", "jsonl").lines]
     assert kinds == ["lock", "erasure", "requests"]
 
 
@@ -263,7 +263,7 @@ def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:
     store.compare_and_set(
         LOCK, LockRecord(lock=LOCK, epoch=Epoch(4), holder=made.holder, tickets=(ticket,), jobs=jobs), 0
     )
-    ran = headgate("status", "--spec", lake.root)
+    ran = lakegate("status", "--spec", lake.root)
     assert "waits for In: no turn since epoch 3" in ran.out
     assert re.search(r"Gone +running +after In", ran.out)
     store.close()
@@ -272,27 +272,27 @@ def test_a_live_job_waits_with_the_reason_of_its_rule(lake: Lake) -> None:
 def test_report_writes_one_page_and_prints_its_path(lake: Lake) -> None:
     """Turns of the ledger and commits of the log are in it."""
     page = lake.root / "out.html"
-    ran = headgate("report", "--html", page, "--spec", lake.root)
+    ran = lakegate("report", "--html", page, "--spec", lake.root)
     assert (ran.code, ran.out) == (0, f"{page}\n"), ran.err
     assert "3 turns" in page.read_text()
-    facts = headgate("report", "--html", page, "--spec", lake.root, "--output", "json").json
+    facts = lakegate("report", "--html", page, "--spec", lake.root, "--output", "json").json
     assert facts == {"format": 1, "file": str(page), "turns": 3, "commits": 6}
-    nowhere = headgate("report", "--html", lake.root / "no" / "out.html", "--spec", lake.root)
+    nowhere = lakegate("report", "--html", lake.root / "no" / "out.html", "--spec", lake.root)
     assert nowhere.code == 6
 
 
 def test_the_report_of_the_demo_s_lake_has_its_comparison(lake: Lake) -> None:
     """The demo leaves its findings beside the file; a damaged one is named, and no report is written."""
     page, title = lake.root / "out.html", "With the coordinator, and without"
-    headgate("report", "--html", page, "--spec", lake.root)
+    lakegate("report", "--html", page, "--spec", lake.root)
     assert title not in page.read_text()
     left = lake.root / "comparison.json"
     left.write_text(COMPARISON.to_json())
-    headgate("report", "--html", page, "--spec", lake.root)
+    lakegate("report", "--html", page, "--spec", lake.root)
     assert title in page.read_text()
     page.unlink()
     left.write_text('{"notes": []}')
-    ran = headgate("report", "--html", page, "--spec", lake.root)
+    ran = lakegate("report", "--html", page, "--spec", lake.root)
     assert ran.code == 4
     assert str(left) in ran.err
     assert not page.exists()
@@ -301,49 +301,49 @@ def test_the_report_of_the_demo_s_lake_has_its_comparison(lake: Lake) -> None:
 def test_config_shows_values_origins_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every value in effect with where it came from; what the environment gave is shown as a reference."""
     monkeypatch.setenv("WHERE", "/very/secret/place")
-    (tmp_path / "headgate.yml").write_text(FILE.replace("./table", '"${WHERE}"'))
-    ran = headgate("config", "show", "--origin", "--spec", tmp_path, "--output", "json")
+    (tmp_path / "lakegate.yml").write_text(FILE.replace("./table", '"${WHERE}"'))
+    ran = lakegate("config", "show", "--origin", "--spec", tmp_path, "--output", "json")
     assert ran.code == 0, ran.err
     values = {row["key"]: row for row in ran.json["values"]}
     assert values["tables.t.path"]["value"] == "${WHERE}"
-    assert values["tables.t.path"]["origin"].endswith("headgate.yml:4")
+    assert values["tables.t.path"]["origin"].endswith("lakegate.yml:4")
     assert values["coordinator.lock_timeout"] == {"key": "coordinator.lock_timeout", "value": "1m", "origin": "default"}
-    assert "origin" not in headgate("config", "show", "--spec", tmp_path, "--output", "jsonl").lines[0]
-    assert "secret" not in ran.out + headgate("config", "show", "--spec", tmp_path).out
+    assert "origin" not in lakegate("config", "show", "--spec", tmp_path, "--output", "jsonl").lines[0]
+    assert "secret" not in ran.out + lakegate("config", "show", "--spec", tmp_path).out
 
 
 def test_order_lint_says_what_a_strict_rule_costs(tmp_path: Path) -> None:
     """Warnings end with 0; a cycle is a fault of the file and ends with 2."""
-    (tmp_path / "headgate.yml").write_text(FILE.replace("after: In", "strict: In"))
-    ran = headgate("order", "lint", "--spec", tmp_path)
+    (tmp_path / "lakegate.yml").write_text(FILE.replace("after: In", "strict: In"))
+    ran = lakegate("order", "lint", "--spec", tmp_path)
     assert ran.code == 0, ran.err
     assert "Gone: strict after In" in ran.out
-    (tmp_path / "headgate.yml").write_text(FILE.replace("every: 1h", "after: Gone"))
-    cycle = headgate("order", "lint", "--spec", tmp_path)
+    (tmp_path / "lakegate.yml").write_text(FILE.replace("every: 1h", "after: Gone"))
+    cycle = lakegate("order", "lint", "--spec", tmp_path)
     assert cycle.code == 2
     assert "on an empty history nobody can begin" in cycle.err
 
 
 def test_init_writes_a_file_that_passes_check_and_never_over_another(tmp_path: Path) -> None:
     """The first file is right as it stands, once its folders are there."""
-    ran = headgate("init", tmp_path / "new", "--output", "json")
+    ran = lakegate("init", tmp_path / "new", "--output", "json")
     assert ran.code == 0, ran.err
     for folder in ran.json["folders"]:
-        assert headgate("check", "--no-spark", "--spec", tmp_path / "new").code == 6
+        assert lakegate("check", "--no-spark", "--spec", tmp_path / "new").code == 6
         Path(folder).mkdir(parents=True)
-    checked = headgate("check", "--no-spark", "--spec", tmp_path / "new")
+    checked = lakegate("check", "--no-spark", "--spec", tmp_path / "new")
     assert checked.code == 0, checked.out
-    before = (tmp_path / "new" / "headgate.yml").read_text()
-    again = headgate("init", tmp_path / "new")
+    before = (tmp_path / "new" / "lakegate.yml").read_text()
+    again = lakegate("init", tmp_path / "new")
     assert (again.code, "nothing was written" in again.err) == (2, True)
-    assert (tmp_path / "new" / "headgate.yml").read_text() == before
+    assert (tmp_path / "new" / "lakegate.yml").read_text() == before
 
 
 def test_doctor_without_a_file_looks_at_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line has a level, what was looked at, and what was found."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADGATE_SPEC", raising=False)
-    ran = headgate("doctor", "--no-spark", "--output", "json")
+    monkeypatch.delenv("LAKEGATE_SPEC", raising=False)
+    ran = lakegate("doctor", "--no-spark", "--output", "json")
     assert ran.json["pipeline"] is None
     assert [one["where"] for one in ran.json["findings"]][:2] == ["Java", "PySpark"]
     assert set(ran.json["findings"][0]) == {"level", "where", "what", "advice", "exit_code"}
@@ -351,41 +351,41 @@ def test_doctor_without_a_file_looks_at_the_machine(tmp_path: Path, monkeypatch:
 
 def test_doctor_says_who_is_stopped_and_finds_the_property_that_forgets(lake: Lake) -> None:
     """Whom the gate refuses and whom nothing stops, and that tokens must be kept: both are said of each table."""
-    ran = headgate("doctor", "--no-spark", "--spec", lake.root)
+    ran = lakegate("doctor", "--no-spark", "--spec", lake.root)
     assert "warning: table t: not governed" in ran.out
-    (lake.table / "_headgate").mkdir()
-    (lake.table / "_headgate" / "table.json").write_text("{}")
-    governed = headgate("doctor", "--no-spark", "--spec", lake.root).out
+    (lake.table / "_lakegate").mkdir()
+    (lake.table / "_lakegate" / "table.json").write_text("{}")
+    governed = lakegate("doctor", "--no-spark", "--spec", lake.root).out
     assert "not governed" not in governed
-    assert "ok: table t: governed, lock L; drivers with Headgate's gate refuse" in governed
+    assert "ok: table t: governed, lock L; drivers with Lakegate's gate refuse" in governed
     assert (
-        "note: table t: not stopped: a session with spark.headgate.outside=pass, and drivers without the gate"
+        "note: table t: not stopped: a session with spark.lakegate.outside=pass, and drivers without the gate"
         in governed
     )
     first = lake.commit_file(0)
     lines = [json.loads(line) for line in first.read_text().split("\n")]
     lines[1]["metaData"]["configuration"] = {"delta.setTransactionRetentionDuration": "interval 1 day"}
     first.write_text("\n".join(map(json.dumps, lines)))
-    forgetting = headgate("doctor", "--no-spark", "--spec", lake.root)
+    forgetting = lakegate("doctor", "--no-spark", "--spec", lake.root)
     assert forgetting.code == 2
     assert "UNSET TBLPROPERTIES" in forgetting.out
 
 
 def test_check_in_json_is_kept_word_for_word(tmp_path: Path) -> None:
     """The form that machines read; a fault sets the exit status, a note does not."""
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     (tmp_path / "in").mkdir()
-    ran = headgate("check", "--no-spark", "--spec", tmp_path, "--output", "json")
+    ran = lakegate("check", "--no-spark", "--spec", tmp_path, "--output", "json")
     assert ran.code == 6
     assert (ran.json["format"], ran.json["pipeline"], ran.json["exit_code"]) == (1, "p", 6)
     assert ran.json["findings"][-2] == {
         "level": "fault",
-        "where": f"{tmp_path / 'headgate.yml'}:14: streams.Gone.source.files",
+        "where": f"{tmp_path / 'lakegate.yml'}:14: streams.Gone.source.files",
         "what": f"{tmp_path / 'gone'} does not exist",
         "advice": "Make it, or correct `files`",
         "exit_code": 6,
     }
-    levels = [line["level"] for line in headgate("check", "--no-spark", "--spec", tmp_path, "--output", "jsonl").lines]
+    levels = [line["level"] for line in lakegate("check", "--no-spark", "--spec", tmp_path, "--output", "jsonl").lines]
     assert levels == ["note", "note", "fault", "note"]
 
 
@@ -405,16 +405,16 @@ def test_what_a_stream_has_not_read_is_named_by_status_and_verify(lake: Lake) ->
     ]
     taken.write_text("\n".join(["v1", *lines]))
     LedgerSink(lake.storage).emit(LeftOut(lock=LOCK, job="In", text="records have a field: city", at_ms=1_000_000))
-    text = headgate("status", "--spec", lake.root)
+    text = lakegate("status", "--spec", lake.root)
     assert text.code == 0, text.err
-    (source,) = headgate("status", "--spec", lake.root, "--output", "json").json["sources"]
+    (source,) = lakegate("status", "--spec", lake.root, "--output", "json").json["sources"]
     assert [(one["reason"], one["count"]) for one in source["not_read"]] == [
         ("rewritten", 1),
         ("waiting", 1),
         ("hidden", 1),
     ]
     assert source["left_out"] == [{"text": "records have a field: city", "at_ms": 1_000_000}]
-    verified = headgate("verify", "--spec", lake.root)
+    verified = lakegate("verify", "--spec", lake.root)
     assert verified.code == 4
     for said in (text.out, verified.out):
         assert re.search(r"In: 1 file of the source: rewritten after .*/in/rewritten\.parquet", said), said

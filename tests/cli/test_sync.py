@@ -1,4 +1,4 @@
-"""`headgate sync`: the command carries changes over, says what it would do, and leaves everything alone when it cannot."""
+"""`lakegate sync`: the command carries changes over, says what it would do, and leaves everything alone when it cannot."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import headgate as hg
-from headgate.errors import InvalidRequest
-from headgate.testing.databases import fresh_postgres
-from tests.cli.command import Ran, headgate, state_of
+import lakegate as lg
+from lakegate.errors import InvalidRequest
+from lakegate.testing.databases import fresh_postgres
+from tests.cli.command import Ran, lakegate, state_of
 
 SETTINGS = "on_violation: stop"
 PEOPLE = "CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)"
@@ -40,7 +40,7 @@ CLASH = [change(2, "2", "c", None, person(4, "c")), change(3, "2", "c", None, pe
 
 def pipeline(root: Path, dsn: str = "sqlite:crm.db", settings: str = SETTINGS) -> Path:
     """The file in its folder, and the target that is in the folder if it is."""
-    (root / "headgate.yml").write_text(
+    (root / "lakegate.yml").write_text(
         f'name: p\nsync:\n  crm:\n    from: {{files: "changes/*.jsonl"}}\n    to: "{dsn}"\n    {settings}\n'
     )
     (root / "changes").mkdir()
@@ -70,13 +70,13 @@ def people(root: Path) -> list[tuple[int, str]]:
 
 
 def sync(root: Path, *arguments: str) -> Ran:
-    """`headgate sync ARGUMENTS` on the file."""
-    return headgate("sync", *arguments, "--spec", root)
+    """`lakegate sync ARGUMENTS` on the file."""
+    return lakegate("sync", *arguments, "--spec", root)
 
 
 def letters(root: Path, *arguments: str) -> Ran:
-    """`headgate dead-letters list crm ARGUMENTS` on the file."""
-    return headgate("dead-letters", "list", "crm", *arguments, "--spec", root)
+    """`lakegate dead-letters list crm ARGUMENTS` on the file."""
+    return lakegate("dead-letters", "list", "crm", *arguments, "--spec", root)
 
 
 # ---------------------------------------------------------------------------------------------------- what it does
@@ -142,7 +142,7 @@ def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
     assert state_of(tmp_path) == before
     refused = sync(tmp_path, "run", "--once")
     assert (refused.code, "set `ddl: apply` if you trust who writes there" in refused.err) == (2, True)
-    spec = tmp_path / "headgate.yml"
+    spec = tmp_path / "lakegate.yml"
     spec.write_text(spec.read_text() + "    ddl: apply\n")
     assert sync(tmp_path, "run", "--once").code == 0
     assert execute(tmp_path, "SELECT id, name FROM people WHERE id = 1") == [(1, None)]
@@ -201,7 +201,7 @@ def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -
     bring(tmp_path, "1", SWAP)
     for number, code in ((signal.SIGTERM, 0), (signal.SIGINT, 130)):
         process = subprocess.Popen(
-            [sys.executable, "-m", "headgate", "sync", "run", "--output", "jsonl", "--spec", str(tmp_path)],
+            [sys.executable, "-m", "lakegate", "sync", "run", "--output", "jsonl", "--spec", str(tmp_path)],
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
@@ -211,13 +211,13 @@ def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -
             if number == signal.SIGTERM:
                 assert json.loads(process.stdout.readline())["position"] == 1
                 time.sleep(1.5)
-                epochs = execute(tmp_path, "SELECT epoch FROM headgate_stream")
+                epochs = execute(tmp_path, "SELECT epoch FROM lakegate_stream")
                 bring(tmp_path, "2", [change(4, "3", "d", person(3, "c"), None)])
             else:
                 bring(tmp_path, "3", [change(9, "4", "c", None, person(9, "z"))])
             assert json.loads(process.stdout.readline())["event"] == "BatchApplied"
             if number == signal.SIGTERM:
-                assert execute(tmp_path, "SELECT epoch FROM headgate_stream") == epochs
+                assert execute(tmp_path, "SELECT epoch FROM lakegate_stream") == epochs
             process.send_signal(number)
             assert json.loads(process.stdout.readline())["event"] == "SyncReport"
             assert process.wait(timeout=30) == code
@@ -229,7 +229,7 @@ def test_parquet_files_go_to_the_table_that_the_file_names(tmp_path: Path) -> No
     pq = pytest.importorskip("pyarrow.parquet")
     pa = pytest.importorskip("pyarrow")
     pipeline(tmp_path, settings="table: people")
-    file = tmp_path / "headgate.yml"
+    file = tmp_path / "lakegate.yml"
     written = "{files: changes, format: parquet, transaction: commit_id}"
     file.write_text(file.read_text().replace('{files: "changes/*.jsonl"}', written))
     rows = [
@@ -245,7 +245,7 @@ def test_parquet_files_go_to_the_table_that_the_file_names(tmp_path: Path) -> No
 def test_several_syncs_are_carried_together_and_one_by_name(tmp_path: Path) -> None:
     """One that cannot be reached does not hide how far the other is."""
     pipeline(tmp_path)
-    with (tmp_path / "headgate.yml").open("a") as file:
+    with (tmp_path / "lakegate.yml").open("a") as file:
         file.write('  gone: {from: {files: changes}, to: "sqlite:gone.db"}\n')
     bring(tmp_path, "1", SWAP)
     assert sync(tmp_path, "run", "crm", "--once").code == 0
@@ -253,7 +253,7 @@ def test_several_syncs_are_carried_together_and_one_by_name(tmp_path: Path) -> N
     assert ran.code == 6
     assert [(row["sync"], row["error"] is None) for row in ran.json["syncs"]] == [("crm", True), ("gone", False)]
     assert not (tmp_path / "gone.db").exists()
-    execute(tmp_path, "DELETE FROM headgate_stream", f"ATTACH '{tmp_path / 'gone.db'}' AS gone",
+    execute(tmp_path, "DELETE FROM lakegate_stream", f"ATTACH '{tmp_path / 'gone.db'}' AS gone",
             PEOPLE.replace("people", "gone.people"), "INSERT INTO gone.people SELECT * FROM people")  # fmt: skip
     bring(tmp_path, "2", [change(4, "3", "d", person(3, "c"), None)])
     ran = sync(tmp_path, "run", "--until-idle", "--output", "json")
@@ -390,12 +390,12 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
         refused(tmp_path, command, 6, "there is no file of changes")
     assert state_of(tmp_path) == before
     refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
-    assert headgate("dead-letters", "list", "cmr", "--spec", tmp_path).code == 2
+    assert lakegate("dead-letters", "list", "cmr", "--spec", tmp_path).code == 2
     refused(tmp_path, ("run", "--once", "--until-idle"), 2, "two different things")
-    ran = headgate("run", "--spec", tmp_path)
+    ran = lakegate("run", "--spec", tmp_path)
     assert (ran.code, "the file has no stream" in ran.err) == (2, True)
     text = "name: p\ntables: {t: {path: ./t}}\nstreams: {m: {table: t, maintain: {optimize: true}}}\n"
-    (tmp_path / "headgate.yml").write_text(text)
+    (tmp_path / "lakegate.yml").write_text(text)
     for command in (("plan",), ("run", "--once"), ("status",)):
         refused(tmp_path, command, 2, "the file keeps no database in step")
 
@@ -405,9 +405,9 @@ def test_check_meets_source_and_target_without_spark(tmp_path: Path) -> None:
     pipeline(tmp_path)
     (tmp_path / "crm.db").rename(tmp_path / "other.db")
     before = state_of(tmp_path)
-    ran = headgate("check", "--output", "json", "--spec", tmp_path)
+    ran = lakegate("check", "--output", "json", "--spec", tmp_path)
     assert ran.code == 6
-    told = [(one["where"].rpartition("headgate.yml:")[2], one["what"]) for one in ran.json["findings"]]
+    told = [(one["where"].rpartition("lakegate.yml:")[2], one["what"]) for one in ran.json["findings"]]
     assert [where for where, what in told if "change" in what or "database" in what] == [
         "4: sync.crm.from",
         "5: sync.crm.to",
@@ -415,7 +415,7 @@ def test_check_meets_source_and_target_without_spark(tmp_path: Path) -> None:
     assert state_of(tmp_path) == before
     (tmp_path / "other.db").rename(tmp_path / "crm.db")
     bring(tmp_path, "1", SWAP)
-    ran = headgate("check", "--spec", tmp_path)
+    ran = lakegate("check", "--spec", tmp_path)
     assert (ran.code, ran.out.splitlines()[-1]) == (0, "p: 0 streams, 1 syncs, 0 faults")
 
 
@@ -424,7 +424,7 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     sync(tmp_path, "run", "--once")
-    execute(tmp_path, "UPDATE headgate_stream SET pending = 2")
+    execute(tmp_path, "UPDATE lakegate_stream SET pending = 2")
     bring(tmp_path, "2", CLASH)
     refused(tmp_path, ("plan",), 2, "a batch was begun")
     refused(tmp_path, ("run", "--once"), 2, "a batch was begun")
@@ -435,19 +435,19 @@ def test_run_takes_syncs_by_name_and_behind_the_streams(tmp_path: Path) -> None:
     """A process of its own, without Spark; what it did is in the report beside the streams'."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
-    with (tmp_path / "headgate.yml").open("a") as file:
+    with (tmp_path / "lakegate.yml").open("a") as file:
         file.write("tables: {t: {path: ./t}}\nstreams: {One: {table: t, source: {files: ./in}, append: {}}}\n")
-    ran = headgate("run", "crm", "--once", "--output", "json", "--spec", tmp_path)
+    ran = lakegate("run", "crm", "--once", "--output", "json", "--spec", tmp_path)
     assert ran.code == 0, ran.err
     assert ran.json["streams"] == []
     assert [(one["sync"], one["batches"], one["position"]) for one in ran.json["syncs"]] == [("crm", 1, 1)]
     assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c")]
-    refused = headgate("run", "nobody", "--spec", tmp_path)
+    refused = lakegate("run", "nobody", "--spec", tmp_path)
     assert (refused.code, "The streams are: One, crm" in refused.err) == (2, True)
 
 
 def test_the_function_goes_on_where_the_command_was(tmp_path: Path) -> None:
-    """`headgate.sync` is the same sync if it has the same two names; columns that the target lacks are left out or added."""
+    """`lakegate.sync` is the same sync if it has the same two names; columns that the target lacks are left out or added."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     assert sync(tmp_path, "run", "--once").code == 0
@@ -459,13 +459,13 @@ def test_the_function_goes_on_where_the_command_was(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"to": f"sqlite:{tmp_path / 'crm.db'}", "name": "crm", "pipeline": "p"}
     source = {"files": str(tmp_path / "changes" / "*.jsonl")}
     with pytest.raises(InvalidRequest, match=r"a column that the target table does not have.*position=5"):
-        hg.sync(source, **keys)
-    report = hg.sync(source, **keys, on_schema_change="add_columns")
+        lg.sync(source, **keys)
+    report = lg.sync(source, **keys, on_schema_change="add_columns")
     assert (report.batches, report.changes, report.position) == (1, 2, 6)
     assert execute(tmp_path, "SELECT * FROM people ORDER BY id") == [(1, "b", 7), (3, "c", None)]
-    assert hg.sync(source, **keys).batches == 0
+    assert lg.sync(source, **keys).batches == 0
     bring(tmp_path, "3", [change(7, "7", "u", None, {**person(3, "d"), "other": 1})])
-    assert hg.sync(source, **keys, on_schema_change="ignore", once=True).rows == 1
+    assert lg.sync(source, **keys, on_schema_change="ignore", once=True).rows == 1
     assert execute(tmp_path, "SELECT * FROM people ORDER BY id") == [(1, "b", 7), (3, "d", None)]
 
 
@@ -478,8 +478,8 @@ def test_no_command_of_sync_brings_spark_in(tmp_path: Path) -> None:
         program = (
             "import sys, atexit\n"
             "atexit.register(lambda: print('pyspark' in sys.modules, file=sys.stderr))\n"
-            f"sys.argv = ['headgate', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
-            "from headgate.cli.app import run\nrun()\n"
+            f"sys.argv = ['lakegate', *{command.split()!r}, '--spec', {str(tmp_path)!r}]\n"
+            "from lakegate.cli.app import run\nrun()\n"
         )
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert ran.stderr.splitlines()[-1] == "False", command

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.commanded import _Program
-from headgate.sinks.ledger import read_ledger
-from headgate.spark.java import JavaSources
-from headgate.stores.processes import is_running, start_of
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing.proxy import Proxy
-from headgate.testing.servers import zookeeper
+from lakegate.commanded import _Program
+from lakegate.sinks.ledger import read_ledger
+from lakegate.spark.java import JavaSources
+from lakegate.stores.processes import is_running, start_of
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.testing.proxy import Proxy
+from lakegate.testing.servers import zookeeper
 
 LIMIT_S = 60
 LEASE_S = 8.0
@@ -29,10 +29,10 @@ LEASE_S = 8.0
 def turn(
     folder: Path, job: str, *command: str, options: tuple[str, ...] = (), url: str | None = None
 ) -> subprocess.Popen[str]:
-    """`headgate turn` as a process of its own; the ledger is in the folder, and so are the turns if no other place is named."""
+    """`lakegate turn` as a process of its own; the ledger is in the folder, and so are the turns if no other place is named."""
     place = ("--coordinator", url or f"sqlite:{folder}/turns.db")
     return subprocess.Popen(
-        [sys.executable, "-m", "headgate", "turn", "--lock", "L", "--job", job, *place, *options, "--", *command],
+        [sys.executable, "-m", "lakegate", "turn", "--lock", "L", "--job", job, *place, *options, "--", *command],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -58,14 +58,14 @@ def pid_in(file: Path) -> int:
 
 
 def outcomes(folder: Path) -> list[tuple[str, str]]:
-    return [(row.job, row.outcome) for row in read_ledger(str(folder / "_headgate"))]
+    return [(row.job, row.outcome) for row in read_ledger(str(folder / "_lakegate"))]
 
 
 def test_a_program_runs_in_a_turn_and_is_told_which(tmp_path: Path) -> None:
     """Its output, its input and its exit status are its own; one that fails has not completed its turn."""
-    code, out, err = ended(turn(tmp_path, "J", "sh", "-c", "echo $HEADGATE_LOCK $HEADGATE_JOB $HEADGATE_EPOCH"))
+    code, out, err = ended(turn(tmp_path, "J", "sh", "-c", "echo $LAKEGATE_LOCK $LAKEGATE_JOB $LAKEGATE_EPOCH"))
     assert (code, out.split()[:2], err) == (0, ["L", "J"], "")
-    code, again, _ = ended(turn(tmp_path, "J", "sh", "-c", "echo $HEADGATE_LOCK $HEADGATE_JOB $HEADGATE_EPOCH; exit 9"))
+    code, again, _ = ended(turn(tmp_path, "J", "sh", "-c", "echo $LAKEGATE_LOCK $LAKEGATE_JOB $LAKEGATE_EPOCH; exit 9"))
     assert code == 9
     assert int(again.split()[2]) == int(out.split()[2]) + 1
     record = SqliteTurnStore(str(tmp_path / "turns.db")).read("L").record
@@ -131,7 +131,7 @@ def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
     program.end()
 
 
-ASKS = "import sys; from headgate.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
+ASKS = "import sys; from lakegate.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
 
 
 def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName, Nonce
-from headgate.core.turns.effects import CasReply, Stored
-from headgate.core.turns.moves import Sessions
-from headgate.core.turns.record import LockRecord, record_from_json
-from headgate.errors import HeadgateError
-from headgate.ports import TurnStore
-from headgate.stores.memory import MemoryTurnStore, _Session
-from headgate.testing.conformance import history
-from headgate.testing.conformance.turn_store import Losing, TurnStoreConformance
+from lakegate.core.ids import Epoch, JobName, Nonce
+from lakegate.core.turns.effects import CasReply, Stored
+from lakegate.core.turns.moves import Sessions
+from lakegate.core.turns.record import LockRecord, record_from_json
+from lakegate.errors import LakegateError
+from lakegate.ports import TurnStore
+from lakegate.stores.memory import MemoryTurnStore, _Session
+from lakegate.testing.conformance import history
+from lakegate.testing.conformance.turn_store import Losing, TurnStoreConformance
 
 
 @dataclass
@@ -199,7 +199,7 @@ def test_a_store_with_a_fault_fails_the_suite(
     sound = Shared()
     CHECKS[check](Suite(), lambda: sound)
     wrong = planted()
-    with pytest.raises((AssertionError, pytest.fail.Exception, HeadgateError)):
+    with pytest.raises((AssertionError, pytest.fail.Exception, LakegateError)):
         CHECKS[check](Suite(), lambda: wrong)
 
 
@@ -243,5 +243,5 @@ def test_an_asking_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None
     sound, wrong = Shared(), Shared()
     check = Suite().test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice
     check(lambda: sound, losing(Losing), "reply")
-    with pytest.raises((AssertionError, HeadgateError)):
+    with pytest.raises((AssertionError, LakegateError)):
         check(lambda: wrong, losing(AsksTwice), "reply")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.keys.apply import Progress
-from headgate.errors import Fenced
-from headgate.ports import TargetDatabase
-from headgate.testing.conformance.target_database import OpenTarget, Rows, TargetDatabaseConformance
-from headgate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
-from headgate.testing.memory_target import MemoryTarget, Storage, table
+from lakegate.core.keys.apply import Progress
+from lakegate.errors import Fenced
+from lakegate.ports import TargetDatabase
+from lakegate.testing.conformance.target_database import OpenTarget, Rows, TargetDatabaseConformance
+from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
+from lakegate.testing.memory_target import MemoryTarget, Storage, table
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE)"
 FIRST = "INSERT INTO t (id, uk) VALUES (1, 'x'), (2, 'y')"

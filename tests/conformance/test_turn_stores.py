@@ -16,28 +16,28 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName
-from headgate.core.spec.zookeeper import read_place
-from headgate.core.turns.effects import CasReply
-from headgate.core.turns.moves import begin_record
-from headgate.core.turns.record import LockRecord
-from headgate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
-from headgate.ports import TurnStore
-from headgate.spark.java import JavaSources
-from headgate.stores.memory import MemoryTurnStore
-from headgate.stores.processes import start_of
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.stores.zookeeper import ZookeeperTurnStore
-from headgate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
-from headgate.testing.proxy import Proxy
-from headgate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.core.ids import Epoch, JobName
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.core.turns.effects import CasReply
+from lakegate.core.turns.moves import begin_record
+from lakegate.core.turns.record import LockRecord
+from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
+from lakegate.ports import TurnStore
+from lakegate.spark.java import JavaSources
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.stores.processes import start_of
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
+from lakegate.testing.proxy import Proxy
+from lakegate.testing.servers import ZookeeperNode, zookeeper
 
 HOLD = """
 import sys
-from headgate.stores.sqlite import SqliteTurnStore
+from lakegate.stores.sqlite import SqliteTurnStore
 session = SqliteTurnStore(sys.argv[1]).open_session(sys.argv[2], sys.argv[3])
 if len(sys.argv) > 4:
-    from headgate.stores.processes import start_of
+    from lakegate.stores.processes import start_of
     session.describe_jvm(int(sys.argv[4]), start_of(int(sys.argv[4])))
 print("open", flush=True)
 sys.stdin.read()

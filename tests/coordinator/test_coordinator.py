@@ -14,33 +14,33 @@ from unittest.mock import patch
 
 import pytest
 
-from headgate.checks.verify import verify
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports, Process
-from headgate.coordinator.heartbeat import SELF_FENCE
-from headgate.core.ids import JobName, SessionId, TableLocation, Version
-from headgate.core.turns import moves, protocol
-from headgate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
-from headgate.core.turns.order import After, NoRule, OrderRule
-from headgate.core.turns.protocol import CheckpointView, Order
-from headgate.core.turns.record import LockRecord
-from headgate.core.turns.tokens import query_token, unpack
-from headgate.errors import (
+from lakegate.checks.verify import verify
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.coordinator.heartbeat import SELF_FENCE
+from lakegate.core.ids import JobName, SessionId, TableLocation, Version
+from lakegate.core.turns import moves, protocol
+from lakegate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
+from lakegate.core.turns.order import After, NoRule, OrderRule
+from lakegate.core.turns.protocol import CheckpointView, Order
+from lakegate.core.turns.record import LockRecord
+from lakegate.core.turns.tokens import query_token, unpack
+from lakegate.errors import (
     CheckpointMismatch,
     Corrupt,
     Fenced,
-    HeadgateError,
     InvalidRequest,
+    LakegateError,
     LostTurn,
     StoreUnavailable,
     TurnNotGranted,
     Unavailable,
 )
-from headgate.events import Noticed, TurnEnded, TurnWaits
-from headgate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
-from headgate.sinks.ledger import LedgerSink, read_ledger
-from headgate.stores.memory import MemoryTurnStore
-from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.events import Noticed, TurnEnded, TurnWaits
+from lakegate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
+from lakegate.sinks.ledger import LedgerSink, read_ledger
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
 T, U = TableLocation("/t"), TableLocation("/u")
 LEASE_S = 10.0
@@ -258,7 +258,7 @@ def test_an_unclean_end_puts_the_id_in_doubt_until_the_next_entry_commit() -> No
     assert unpack(bench.log.read_tokens(T).tokens[query_token("q")]).epoch == after.epoch
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), HeadgateError("the work was wrong")], ids=repr)
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), LakegateError("the work was wrong")], ids=repr)
 def test_a_turn_that_others_had_closed_is_noted_as_lost_whatever_ends_it(error: BaseException) -> None:
     """Its holder's note comes late, and is no sign that two had the turn at once."""
     bench = Bench(lease_s=None)
@@ -510,7 +510,7 @@ def test_a_turn_that_cannot_be_given_back_holds_nobody_up(end: str, error: BaseE
     for who in (other, job):
         turn = take(job, "q", 0)
         failing.error = error
-        if end == "abandon" and isinstance(error, HeadgateError):
+        if end == "abandon" and isinstance(error, LakegateError):
             turn.abandon(RuntimeError("cut off"))  # what it was ended for is what is told
         else:
             with pytest.raises(type(error)):

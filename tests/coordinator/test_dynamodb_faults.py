@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import HeadgateError, TurnNotGranted
-from headgate.testing import contender
-from headgate.testing.aws_server import REGION, AwsServer, Fault
-from headgate.testing.proxy import Proxy
+from lakegate.errors import LakegateError, TurnNotGranted
+from lakegate.testing import contender
+from lakegate.testing.aws_server import REGION, AwsServer, Fault
+from lakegate.testing.proxy import Proxy
 from tests.coordinator.contenders import LOCK, World
 
 LEASE_S = 4.0
@@ -163,7 +163,7 @@ def test_giving_up_while_the_network_breaks_leaves_no_ghost(world: World, networ
     giving_up = contender.coordinator(store, LOCK, "giving up", timeout_s=1.0)
     giving_up.open()
     network.be("lose_replies")
-    with pytest.raises(HeadgateError):  # TurnNotGranted, LostTurn or Unavailable: by what came first
+    with pytest.raises(LakegateError):  # TurnNotGranted, LostTurn or Unavailable: by what came first
         contender.take(giving_up)
     network.be("pass")
     behind = world.start("behind", turns=1)

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from headgate.coordinator import driver
-from headgate.core.ids import JobName
-from headgate.core.turns.effects import CasReply
-from headgate.core.turns.record import LockRecord
-from headgate.errors import StoreUnavailable
-from headgate.stores.memory import MemoryTurnStore
-from headgate.stores.processes import is_running, start_of
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing.contender import coordinator, take
-from headgate.testing.disks import SmallDisk, small_disk
+from lakegate.coordinator import driver
+from lakegate.core.ids import JobName
+from lakegate.core.turns.effects import CasReply
+from lakegate.core.turns.record import LockRecord
+from lakegate.errors import StoreUnavailable
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.stores.processes import is_running, start_of
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.testing.contender import coordinator, take
+from lakegate.testing.disks import SmallDisk, small_disk
 
 LOCK = "L"
 
@@ -89,7 +89,7 @@ def test_a_program_ends_when_its_turn_cannot_be_written_and_heeds_a_signal(disk:
     store = SqliteTurnStore(disk.folder / "turns.db")
     take(coordinator(store, LOCK, "first", timeout_s=60)).complete()
     store.close()
-    command = [sys.executable, "-m", "headgate", "turn", "--lock", LOCK, "--job", "program"]
+    command = [sys.executable, "-m", "lakegate", "turn", "--lock", LOCK, "--job", "program"]
     command += ["--coordinator", f"sqlite:{disk.folder}/turns.db", "--", "true"]
 
     def start() -> subprocess.Popen[str]:

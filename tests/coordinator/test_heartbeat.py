@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from headgate.coordinator.heartbeat import SELF_FENCE, Heartbeat
-from headgate.core.ids import JobName, SessionId, TableLocation
-from headgate.core.turns.tokens import query_token
-from headgate.errors import Fenced, LostTurn, Unavailable
-from headgate.ports import SessionState
-from headgate.testing.fakes import FakeClock, FakeGate
+from lakegate.coordinator.heartbeat import SELF_FENCE, Heartbeat
+from lakegate.core.ids import JobName, SessionId, TableLocation
+from lakegate.core.turns.tokens import query_token
+from lakegate.errors import Fenced, LostTurn, Unavailable
+from lakegate.ports import SessionState
+from lakegate.testing.fakes import FakeClock, FakeGate
 from tests.coordinator.test_coordinator import LEASE_S, Bench, T, U, take
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.coordinator.turn import HeldTurn
-from headgate.core.turns.effects import CasReply
-from headgate.core.turns.record import LockRecord
-from headgate.stores.memory import MemoryTurnStore
-from headgate.testing.fakes import FakeClock
+from lakegate.coordinator.turn import HeldTurn
+from lakegate.core.turns.effects import CasReply
+from lakegate.core.turns.record import LockRecord
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.testing.fakes import FakeClock
 from tests.coordinator.test_coordinator import Bench, take
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.spec.zookeeper import read_place
-from headgate.errors import Corrupt
-from headgate.spark.java import JavaSources
-from headgate.stores.zookeeper import ZookeeperTurnStore
-from headgate.testing.aws_server import REGION, AwsServer
-from headgate.testing.contender import coordinator, faults, read, store_of, take
-from headgate.testing.servers import zookeeper
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.errors import Corrupt
+from lakegate.spark.java import JavaSources
+from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.testing.aws_server import REGION, AwsServer
+from lakegate.testing.contender import coordinator, faults, read, store_of, take
+from lakegate.testing.servers import zookeeper
 
 LOCK = "L"
 Restore = Callable[[], Callable[[], None]]
@@ -91,7 +91,7 @@ def test_a_record_that_is_restored_while_a_process_has_its_turn_gives_no_epoch_t
     arguments = [url, LOCK, "holder", str(journal), "1", "1000", "0.05", "60"]
     # One line of the child for each thing that happens to it; it has its turn when it writes.
     child = subprocess.Popen(
-        [sys.executable, "-m", "headgate.testing.contender", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "lakegate.testing.contender", *arguments], stdout=subprocess.PIPE, text=True
     )
     try:
         assert child.stdout is not None

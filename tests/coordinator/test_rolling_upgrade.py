@@ -10,17 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports, Process
-from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation
-from headgate.core.turns import moves
-from headgate.core.turns.moves import Sessions
-from headgate.core.turns.order import NoRule
-from headgate.core.turns.protocol import Order
-from headgate.core.turns.record import JobState, LockRecord, Pause, Ticket, record_from_json
-from headgate.core.turns.tokens import query_token
-from headgate.stores.sqlite import SqliteTurnStore
-from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation
+from lakegate.core.turns import moves
+from lakegate.core.turns.moves import Sessions
+from lakegate.core.turns.order import NoRule
+from lakegate.core.turns.protocol import Order
+from lakegate.core.turns.record import JobState, LockRecord, Pause, Ticket, record_from_json
+from lakegate.core.turns.tokens import query_token
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
 BEFORE = {
     "top": {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables"},

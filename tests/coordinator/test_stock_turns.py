@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports, Process
-from headgate.coordinator.machine import MachineClock, Uuids
-from headgate.core.ids import TableLocation
-from headgate.core.turns.effects import Stored
-from headgate.core.turns.order import NoRule
-from headgate.core.turns.protocol import Order
-from headgate.core.turns.tokens import job_token
-from headgate.errors import StoreUnavailable
-from headgate.stores.memory import MemoryTurnStore
-from headgate.streams import stock
-from headgate.testing.fakes import FakeTableLog, Recorder
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.coordinator.machine import MachineClock, Uuids
+from lakegate.core.ids import TableLocation
+from lakegate.core.turns.effects import Stored
+from lakegate.core.turns.order import NoRule
+from lakegate.core.turns.protocol import Order
+from lakegate.core.turns.tokens import job_token
+from lakegate.errors import StoreUnavailable
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.streams import stock
+from lakegate.testing.fakes import FakeTableLog, Recorder
 
 T = TableLocation("/t")
 

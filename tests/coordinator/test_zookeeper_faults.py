@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.spec.zookeeper import read_place
-from headgate.errors import LostTurn, Unavailable
-from headgate.spark.java import JavaSources
-from headgate.stores.zookeeper import ZookeeperTurnStore
-from headgate.testing import contender
-from headgate.testing.proxy import Proxy
-from headgate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.errors import LostTurn, Unavailable
+from lakegate.spark.java import JavaSources
+from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.testing import contender
+from lakegate.testing.proxy import Proxy
+from lakegate.testing.servers import ZookeeperNode, zookeeper
 from tests.coordinator.contenders import LOCK, World
 
 pytestmark = pytest.mark.zookeeper

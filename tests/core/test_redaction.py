@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.errors import Unavailable
-from headgate.redaction import HIDDEN, message, printable, setting, without_values
+from lakegate.errors import Unavailable
+from lakegate.redaction import HIDDEN, message, printable, setting, without_values
 
 SECRET = "hunter2"
 SECRETS = {

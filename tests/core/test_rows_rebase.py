@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from headgate.core.ids import Version
-from headgate.core.rows.actions import Action, changes
-from headgate.core.rows.effects import (
+from lakegate.core.ids import Version
+from lakegate.core.rows.actions import Action, changes
+from lakegate.core.rows.effects import (
     Captured,
     Describe,
     Execute,
@@ -19,9 +19,9 @@ from headgate.core.rows.effects import (
     ReadChanges,
     WriteVectors,
 )
-from headgate.core.rows.publish import Published, publish
-from headgate.core.rows.rebase import Again, Partly, Rebased, Superseded, rebase
-from headgate.core.rows.statement import Reads, Statement
+from lakegate.core.rows.publish import Published, publish
+from lakegate.core.rows.rebase import Again, Partly, Rebased, Superseded, rebase
+from lakegate.core.rows.statement import Reads, Statement
 
 NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 

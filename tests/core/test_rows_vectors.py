@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from headgate.core.rows.vectors import identity, location, read, write, write_inline
-from headgate.errors import Corrupt
+from lakegate.core.rows.vectors import identity, location, read, write, write_inline
+from lakegate.errors import Corrupt
 
 UUID = bytes(range(16))
 POSITIONS = st.sets(st.integers(0, 2**40) | st.integers(0, 5000), max_size=300)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.spec import Entry
-from headgate.core.turns.order import After, NoRule, Strict
-from headgate.errors import InvalidRequest
-from headgate.settings import (
+from lakegate.core.spec import Entry
+from lakegate.core.turns.order import After, NoRule, Strict
+from lakegate.errors import InvalidRequest
+from lakegate.settings import (
     JobSettings,
     environment,
     find_spec,
@@ -33,7 +33,7 @@ streams:
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     (tmp_path / "lake" / "deep").mkdir(parents=True)
-    path = tmp_path / "lake" / "headgate.yml"
+    path = tmp_path / "lake" / "lakegate.yml"
     path.write_text(SPEC, encoding="utf-8")
     return path
 
@@ -50,28 +50,28 @@ def job(conf: dict[str, str] | None = None, *, cli: dict[str, str] | None = None
 
 class TestFindingTheFile:
     def test_option_goes_before_variable_before_search(self, spec: Path, tmp_path: Path) -> None:
-        """--spec, then HEADGATE_SPEC, then upward from here."""
+        """--spec, then LAKEGATE_SPEC, then upward from here."""
         other = tmp_path / "other.yml"
         other.touch()
-        environ = {"HEADGATE_SPEC": "other.yml"}
-        assert find_spec("lake/headgate.yml", environ=environ, cwd=str(tmp_path)) == spec
+        environ = {"LAKEGATE_SPEC": "other.yml"}
+        assert find_spec("lake/lakegate.yml", environ=environ, cwd=str(tmp_path)) == spec
         assert find_spec(environ=environ, cwd=str(tmp_path)) == other
         assert find_spec(environ={}, cwd=str(spec.parent / "deep")) == spec
-        assert find_spec(environ={"HEADGATE_SPEC": ""}, cwd=str(spec.parent)) == spec
+        assert find_spec(environ={"LAKEGATE_SPEC": ""}, cwd=str(spec.parent)) == spec
 
     def test_folder_stands_for_the_file_in_it(self, spec: Path) -> None:
-        """`--spec lake` means lake/headgate.yml."""
+        """`--spec lake` means lake/lakegate.yml."""
         assert find_spec("lake", environ={}, cwd=str(spec.parent.parent)) == spec
 
     def test_missing_file_is_told_with_what_to_do(self, tmp_path: Path) -> None:
         """None found, or a named one missing: exit 2, and who named it."""
-        with pytest.raises(InvalidRequest, match="headgate init") as raised:
+        with pytest.raises(InvalidRequest, match="lakegate init") as raised:
             find_spec(environ={}, cwd=str(tmp_path))
         assert raised.value.exit_code == 2
         with pytest.raises(InvalidRequest, match="named by --spec"):
             find_spec("no.yml", environ={}, cwd=str(tmp_path))
-        with pytest.raises(InvalidRequest, match="named by HEADGATE_SPEC"):
-            find_spec(environ={"HEADGATE_SPEC": "no.yml"}, cwd=str(tmp_path))
+        with pytest.raises(InvalidRequest, match="named by LAKEGATE_SPEC"):
+            find_spec(environ={"LAKEGATE_SPEC": "no.yml"}, cwd=str(tmp_path))
 
 
 class TestLoadingTheFile:
@@ -81,18 +81,18 @@ class TestLoadingTheFile:
         assert pipeline.tables["t"].path == str(spec.parent / "t")
         assert origins(pipeline.entries)["name"] == ("p", f"{spec}:1")
         above = load_pipeline("lake", environ={}, cwd=str(spec.parent.parent))
-        assert origins(above.entries)["name"] == ("p", "lake/headgate.yml:1")
+        assert origins(above.entries)["name"] == ("p", "lake/lakegate.yml:1")
 
     def test_each_layer_goes_before_the_next(self, spec: Path) -> None:
         """Command line, environment, Spark conf, file, default."""
         cwd = str(spec.parent)
         conf = {"spark.job.coordinator.lock.timeout": "1s", "job.coordinator.url": "memory:"}
-        environ = {"HEADGATE_JOB_COORDINATOR_LOCK_TIMEOUT": "2s"}
+        environ = {"LAKEGATE_JOB_COORDINATOR_LOCK_TIMEOUT": "2s"}
         cli = {"lock.timeout": "3s"}
         expected = [
-            ({}, {}, {}, 5000, "headgate.yml:2"),
+            ({}, {}, {}, 5000, "lakegate.yml:2"),
             (conf, {}, {}, 1000, "Spark conf spark.job.coordinator.lock.timeout"),
-            (conf, environ, {}, 2000, "environment HEADGATE_JOB_COORDINATOR_LOCK_TIMEOUT"),
+            (conf, environ, {}, 2000, "environment LAKEGATE_JOB_COORDINATOR_LOCK_TIMEOUT"),
             (conf, environ, cli, 3000, "command line"),
         ]
         for of_conf, of_environ, of_cli, timeout_ms, origin in expected:
@@ -113,15 +113,15 @@ class TestLoadingTheFile:
         """All at once, each with who said it."""
         spec.write_text(SPEC.replace("append: {}}", "apend: {}}"), encoding="utf-8")
         with pytest.raises(InvalidRequest) as raised:
-            load_pipeline(environ={"HEADGATE_JOB_COORDINATOR_STORAGE": "s3a://b"}, cwd=str(spec.parent))
+            load_pipeline(environ={"LAKEGATE_JOB_COORDINATOR_STORAGE": "s3a://b"}, cwd=str(spec.parent))
         wheres = [fault.where for fault in raised.value.faults]
-        assert "environment HEADGATE_JOB_COORDINATOR_STORAGE" in wheres
-        assert "headgate.yml:6" in wheres
+        assert "environment LAKEGATE_JOB_COORDINATOR_STORAGE" in wheres
+        assert "lakegate.yml:6" in wheres
 
     def test_unreadable_files_are_told(self, spec: Path) -> None:
         """Another encoding, or a file of another size altogether."""
         spec.write_bytes(b"name: p\nstorage: \xff\xfe\n")
-        with pytest.raises(InvalidRequest, match=r"headgate\.yml:2: not UTF-8"):
+        with pytest.raises(InvalidRequest, match=r"lakegate\.yml:2: not UTF-8"):
             load_pipeline(environ={}, cwd=str(spec.parent))
         spec.write_bytes(b"#" * 3_000_000)
         with pytest.raises(InvalidRequest, match="characters long"):
@@ -145,11 +145,11 @@ class TestJobSettings:
     def test_defaults(self) -> None:
         """Without anything else a job's turns are kept beside it."""
         settings = job()
-        assert settings.storage == "/work/_headgate"
-        assert settings.coordinator.url == "sqlite:/work/_headgate/turns.db"
+        assert settings.storage == "/work/_lakegate"
+        assert settings.coordinator.url == "sqlite:/work/_lakegate/turns.db"
         assert settings.coordinator.lock_timeout_ms == 60_000
         assert (settings.order, settings.priority, settings.tables) == (NoRule(), 0, ())
-        assert origins(settings.entries)["job.coordinator.url"] == ("sqlite:/work/_headgate/turns.db", "default")
+        assert origins(settings.entries)["job.coordinator.url"] == ("sqlite:/work/_lakegate/turns.db", "default")
 
     @pytest.mark.parametrize("prefix", ["job.coordinator.", "spark.job.coordinator."])
     def test_every_key_in_both_spellings_of_spark(self, prefix: str) -> None:
@@ -172,7 +172,7 @@ class TestJobSettings:
         assert (settings.storage, settings.tables) == ("/work/s", ("/work/a", "/b"))
 
     def test_every_key_from_the_environment(self) -> None:
-        """HEADGATE_ before the key in capitals."""
+        """LAKEGATE_ before the key in capitals."""
         names = {
             "NAME": "J",
             "LOCK_NAME": "L",
@@ -183,7 +183,7 @@ class TestJobSettings:
             "LOCK_TIMEOUT": "5s",
             "TABLES": "/a",
         }
-        environ = {f"HEADGATE_JOB_COORDINATOR_{name}": value for name, value in names.items()}
+        environ = {f"LAKEGATE_JOB_COORDINATOR_{name}": value for name, value in names.items()}
         settings = resolve_job(environ=environ, cwd="/work")
         assert (settings.job, settings.lock, settings.order) == ("J", "L", Strict(("A",)))
         assert settings.priority == 5
@@ -196,8 +196,8 @@ class TestJobSettings:
         conf = {"spark.job.coordinator.lock.timeout": "1s"}
         assert job().coordinator.lock_timeout_ms == 60_000
         assert job(conf).coordinator.lock_timeout_ms == 1000
-        assert job(conf, HEADGATE_JOB_COORDINATOR_LOCK_TIMEOUT="2s").coordinator.lock_timeout_ms == 2000
-        top = job(conf, cli={"lock.timeout": "3s"}, HEADGATE_JOB_COORDINATOR_LOCK_TIMEOUT="2s")
+        assert job(conf, LAKEGATE_JOB_COORDINATOR_LOCK_TIMEOUT="2s").coordinator.lock_timeout_ms == 2000
+        top = job(conf, cli={"lock.timeout": "3s"}, LAKEGATE_JOB_COORDINATOR_LOCK_TIMEOUT="2s")
         assert top.coordinator.lock_timeout_ms == 3000
         assert origins(top.entries)["job.coordinator.lock.timeout"] == ("3s", "command line")
         assert origins(top.entries)["job.coordinator.name"] == ("J", "Spark conf spark.job.coordinator.name")
@@ -219,14 +219,14 @@ class TestJobSettings:
         with pytest.raises(InvalidRequest) as raised:
             resolve_job({}, environ={}, cwd="/work")
         assert [fault.where for fault in raised.value.faults] == ["job.coordinator.name", "job.coordinator.lock.name"]
-        assert "HEADGATE_JOB_COORDINATOR_LOCK_NAME" in raised.value.faults[1].expected
+        assert "LAKEGATE_JOB_COORDINATOR_LOCK_NAME" in raised.value.faults[1].expected
         assert "spark-submit drops" in raised.value.faults[1].expected
 
     def test_unknown_keys_are_faults(self) -> None:
         """A mistyped key is never ignored, in Spark's settings or in the environment."""
         with pytest.raises(InvalidRequest, match='did you mean "predecessor"') as raised:
-            job({"spark.job.coordinator.predecesor": "A"}, HEADGATE_JOB_COORDINATOR_URI="x")
-        assert 'did you mean "HEADGATE_JOB_COORDINATOR_URL"' in str(raised.value)
+            job({"spark.job.coordinator.predecesor": "A"}, LAKEGATE_JOB_COORDINATOR_URI="x")
+        assert 'did you mean "LAKEGATE_JOB_COORDINATOR_URL"' in str(raised.value)
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -248,7 +248,7 @@ class TestJobSettings:
     def test_no_fault_repeats_a_password(self) -> None:
         """Neither does what is shown."""
         with pytest.raises(InvalidRequest) as raised:
-            job(HEADGATE_JOB_COORDINATOR_URL="postgres://me:hunter2@h/db")
+            job(LAKEGATE_JOB_COORDINATOR_URL="postgres://me:hunter2@h/db")
         assert "hunter2" not in str(raised.value)
 
     def test_arguments_of_a_call_are_not_called_a_command_line(self) -> None:
@@ -263,7 +263,7 @@ class TestJobSettings:
 
     def test_empty_variable_counts_as_unset(self) -> None:
         """As everywhere in a shell."""
-        assert job({"spark.job.coordinator.predecessor": "A"}, HEADGATE_JOB_COORDINATOR_PREDECESSOR="").order == Strict(
+        assert job({"spark.job.coordinator.predecessor": "A"}, LAKEGATE_JOB_COORDINATOR_PREDECESSOR="").order == Strict(
             ("A",)
         )
 
@@ -274,13 +274,13 @@ class TestJobSettings:
         assert (two.lock, two.order, two.absent_after_ms) == ("L", After(("One",)), 3 * 3_600_000)
         assert two.coordinator == pipeline.coordinator
         assert two.storage == pipeline.storage
-        assert origins(two.entries)["job.coordinator.lock.name"] == ("L", "headgate.yml:4")
+        assert origins(two.entries)["job.coordinator.lock.name"] == ("L", "lakegate.yml:4")
         conf = {"spark.job.coordinator.predecessor": "X", "spark.job.coordinator.storage": "/s"}
         strict = resolve_job(conf, cli={"name": "Two"}, environ={}, cwd="/work", pipeline=pipeline)
         assert (strict.order, strict.absent_after_ms, strict.storage) == (Strict(("X",)), None, "/s")
 
     def test_other_job_takes_the_place_of_turns_from_the_file_only(self, spec: Path) -> None:
-        """`headgate turn --lock L --job backfill` beside a pipeline."""
+        """`lakegate turn --lock L --job backfill` beside a pipeline."""
         pipeline = load_pipeline(environ={}, cwd=str(spec.parent))
         other = resolve_job(cli={"name": "backfill", "lock.name": "L"}, environ={}, cwd="/work", pipeline=pipeline)
         assert (other.order, other.coordinator.url) == (NoRule(), pipeline.coordinator.url)
@@ -306,7 +306,7 @@ spark.empty
 
 def test_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was read does not change under its reader."""
-    monkeypatch.setenv("HEADGATE_SPEC", "a")
+    monkeypatch.setenv("LAKEGATE_SPEC", "a")
     before = environment()
-    monkeypatch.setenv("HEADGATE_SPEC", "b")
-    assert before["HEADGATE_SPEC"] == "a"
+    monkeypatch.setenv("LAKEGATE_SPEC", "b")
+    assert before["LAKEGATE_SPEC"] == "a"

@@ -1,4 +1,4 @@
-"""`headgate.yml` becomes data with every default, or every fault of it is told at once."""
+"""`lakegate.yml` becomes data with every default, or every fault of it is told at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.core.spec import (
+from lakegate.core.spec import (
     Append,
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -24,17 +24,17 @@ from headgate.core.spec import (
     Unmatched,
     parse,
 )
-from headgate.core.spec.parse import Override
-from headgate.core.turns.order import After, NoRule, Strict
-from headgate.errors import Fault, InvalidRequest
+from lakegate.core.spec.parse import Override
+from lakegate.core.turns.order import After, NoRule, Strict
+from lakegate.errors import Fault, InvalidRequest
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
 ENGAGEMENT = """\
 name: engagement
-storage: ./lake/_headgate
-coordinator: {url: "sqlite:./lake/_headgate/turns.db", lock_timeout: 90s}
+storage: ./lake/_lakegate
+coordinator: {url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 90s}
 spark: {spark.sql.shuffle.partitions: 4}
 log_store: auto
 tables:
@@ -88,7 +88,7 @@ streams:
 
 
 def read(text: str, environ: Mapping[str, str] | None = None) -> Pipeline:
-    return parse(text, origin="headgate.yml", base_dir="/base", environ=environ or {})
+    return parse(text, origin="lakegate.yml", base_dir="/base", environ=environ or {})
 
 
 def faults_of(text: str, environ: Mapping[str, str] | None = None) -> tuple[Fault, ...]:
@@ -115,8 +115,8 @@ def with_stream(lines: str, *, kind: str = "    append:", source: str = "{files:
 def test_whole_example_becomes_data() -> None:
     """Every key of a full file arrives in its place, durations in milliseconds, paths absolute."""
     pipeline = read(ENGAGEMENT)
-    assert (pipeline.name, pipeline.storage) == ("engagement", "/base/lake/_headgate")
-    assert pipeline.coordinator.url == "sqlite:/base/lake/_headgate/turns.db"
+    assert (pipeline.name, pipeline.storage) == ("engagement", "/base/lake/_lakegate")
+    assert pipeline.coordinator.url == "sqlite:/base/lake/_lakegate/turns.db"
     assert pipeline.coordinator.lock_timeout_ms == 90_000
     assert pipeline.spark == {"spark.sql.shuffle.partitions": "4"}
     table = pipeline.tables["engagement"]
@@ -162,15 +162,15 @@ def test_whole_example_becomes_data() -> None:
 def test_defaults_are_those_of_the_design() -> None:
     """A file with the least that is required has every default filled in."""
     pipeline = read(SMALL)
-    assert pipeline.storage == "/base/_headgate"
-    assert pipeline.coordinator.url == "sqlite:/base/_headgate/turns.db"
+    assert pipeline.storage == "/base/_lakegate"
+    assert pipeline.coordinator.url == "sqlite:/base/_lakegate/turns.db"
     assert pipeline.coordinator.lock_timeout_ms == 60_000
     assert pipeline.tables["t"].lock == "t"
     (stream,) = pipeline.streams
     assert (stream.every_ms, stream.order, stream.absent_after_ms) == (None, NoRule(), 2 * HOUR_MS)
     assert (stream.max_rows_per_batch, stream.turn_limit_batches) == (1_000_000, 10)
     assert (stream.on_bad_record, stream.on_new_column) == ("fail", "ignore")
-    assert stream.checkpoint == "/base/_headgate/checkpoints/One"
+    assert stream.checkpoint == "/base/_lakegate/checkpoints/One"
     assert stream.kind == Append(columns={}, key=(), on_duplicate="allow")
     assert stream.source == FilesSource(path="/base/in", format="parquet", schema=None)
 
@@ -248,7 +248,7 @@ sync: {x: {from: nowhere, to: "oracle://u:secret@h", mode: both}}
         (33, "sync.x.from: there is no table 'nowhere'"),
     ]
     faults = faults_of(text)
-    assert [fault.where for fault in faults] == [f"headgate.yml:{line}" for line, _ in expected]
+    assert [fault.where for fault in faults] == [f"lakegate.yml:{line}" for line, _ in expected]
     for fault, (_, what) in zip(faults, expected, strict=True):
         assert what in str(fault)
 
@@ -267,7 +267,7 @@ def test_durations_become_milliseconds(text: str, value_ms: int) -> None:
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
     """Numbers without a unit, zero, other units, and more than a century."""
-    assert only_fault(with_stream(f"    every: {text}")).startswith("headgate.yml:7: streams.One.every: ")
+    assert only_fault(with_stream(f"    every: {text}")).startswith("lakegate.yml:7: streams.One.every: ")
 
 
 def test_blank_value_is_refused_where_one_is_needed() -> None:
@@ -279,7 +279,7 @@ def test_blank_value_is_refused_where_one_is_needed() -> None:
 def test_texts_are_texts(text: str) -> None:
     """Numbers, truth values, lists, mappings and nothing are not taken for a text."""
     faults = faults_of(with_stream("").replace("name: p\n", f"name: {text}\n"))
-    assert [fault.where for fault in faults] == ["headgate.yml:1"]
+    assert [fault.where for fault in faults] == ["lakegate.yml:1"]
 
 
 @pytest.mark.parametrize("text", ["'10'", "0", "-1", "1.5", "true", "10000000000000", "ten", "0x10"])
@@ -354,7 +354,7 @@ def test_coordinator_urls(url: str, resolved: str) -> None:
 )
 def test_what_is_no_coordinator_is_refused(url: str) -> None:
     """Nothing falls back to the default."""
-    assert only_fault(SMALL + f"coordinator: '{url}'\n").startswith("headgate.yml:9: coordinator.url: ")
+    assert only_fault(SMALL + f"coordinator: '{url}'\n").startswith("lakegate.yml:9: coordinator.url: ")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_order_rules(lines: str, rule: object) -> None:
 def test_orders_that_cannot_be(lines: str, told: str) -> None:
     """Unknown names, self-reference and other forms are told with the line of the order."""
     faults = faults_of(with_stream(lines))
-    assert faults[0].where == "headgate.yml:7"
+    assert faults[0].where == "lakegate.yml:7"
     assert told in str(faults[0])
 
 
@@ -605,7 +605,7 @@ TABLES = {
     ),
     "a lock with a slash": ("{path: ./t, lock: a/b}", "'a/b' cannot be used here"),
     "a catalog name of four parts": ("{name: a.b.c.d}", "expected table, db.table or catalog.db.table"),
-    "storage": ("{path: ./_headgate, lock: L}\nstorage: ./_headgate", "the same place as storage"),
+    "storage": ("{path: ./_lakegate, lock: L}\nstorage: ./_lakegate", "the same place as storage"),
 }
 
 
@@ -653,7 +653,7 @@ sync:
 
 def test_a_sync_has_every_default() -> None:
     """A file may have nothing but one; places are relative to the file."""
-    pipeline = parse(SYNC, origin="headgate.yml", base_dir="/base", environ={})
+    pipeline = parse(SYNC, origin="lakegate.yml", base_dir="/base", environ={})
     assert (pipeline.streams, len(pipeline.syncs)) == ((), 1)
     assert pipeline.sync("crm") == SyncSpec(
         name="crm",
@@ -684,7 +684,7 @@ sync:
     on_schema_change: stop
 """
     dsn = "postgresql://me:pa55@h:5432/db"
-    pipeline = parse(text, origin="headgate.yml", base_dir="/base", environ={"DSN": dsn})
+    pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={"DSN": dsn})
     sync = pipeline.sync("crm")
     assert sync.source == ChangeFilesSource(path="/base/in", format="parquet", transaction="commit_id")
     assert (sync.to, sync.tables, sync.plan, sync.mode) == (dsn, {"a": "b"}, "conflict_queue", "parallel")
@@ -698,7 +698,7 @@ def test_a_sync_takes_envelopes_and_tables() -> None:
 
     def source(written: str) -> object:
         text = SYNC.replace('{files: "changes/*.jsonl"}', written) + "tables: {lake: {path: ./lake}}\n"
-        return parse(text, origin="headgate.yml", base_dir="/base", environ={}).sync("crm").source
+        return parse(text, origin="lakegate.yml", base_dir="/base", environ={}).sync("crm").source
 
     assert source("{files: e, format: debezium, transactions: t}") == EnvelopeFilesSource(
         path="/base/e", transactions="/base/t"
@@ -716,7 +716,7 @@ def test_a_sync_takes_envelopes_and_tables() -> None:
 def test_the_password_of_a_target_is_masked() -> None:
     """Also where it is written in the file itself, in either place that an address has for it."""
     text = SYNC.replace("sqlite:x.db", "postgresql://me:pa55@h/db?password=pa55")
-    pipeline = parse(text, origin="headgate.yml", base_dir="/base", environ={})
+    pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={})
     shown = next(entry.value for entry in pipeline.entries if entry.key == "sync.crm.to")
     assert shown == "postgresql://me:***@h/db?password=***"
 
@@ -761,7 +761,7 @@ def test_what_a_sync_cannot_be(old: str, new: str, fault: str) -> None:
 
 
 def test_a_sync_and_a_stream_have_two_names() -> None:
-    """`headgate run NAME` means one of them."""
+    """`lakegate run NAME` means one of them."""
     assert "sync.One: a stream has this name, too" in only_fault(
         SMALL + "sync: {One: {from: {files: a}, to: 'sqlite:x.db'}}\n"
     )
@@ -773,23 +773,23 @@ def test_sync_is_not_empty() -> None:
 
 
 DOCUMENTS = {
-    "empty": ("", "headgate.yml:1: the file is empty"),
-    "only a comment": ("# nothing\n", "headgate.yml:1: the file is empty"),
-    "a list": ("- a\n", "headgate.yml:1: a list"),
-    "a text": ("hello\n", "headgate.yml:1: not a mapping"),
-    "not YAML": ("name: p\nstreams: [\n", "headgate.yml:3: not YAML"),
-    "a tab": ("name: p\n\tstreams: x\n", "headgate.yml:2: not YAML"),
-    "two documents": (SMALL + "---\n" + SMALL, "headgate.yml:9: a second document"),
-    "a control character": ("name: p\nstreams: \x01\n", "headgate.yml:2: a character that YAML does not allow"),
-    "an escaped one": (SMALL + 'storage: "a\\0b"\n', "headgate.yml:9: storage: a control character"),
-    "an escaped surrogate": (SMALL + 'storage: "a\\ud800"\n', "headgate.yml:9: storage: a control character"),
-    "an escape beyond Unicode": (SMALL + 'storage: "\\UFFFFFFFF"\n', "headgate.yml:9"),
-    "too long": ("#" * 300_000, "headgate.yml:1: the file is 300000 characters long"),
-    "too deep": ("[" * 5000, "headgate.yml:1: nested too deep"),
-    "an alias": (SMALL + "storage: &x ./s\nlog_store: *x\n", "headgate.yml:10: log_store: YAML aliases"),
-    "a tag": (SMALL + "storage: !!python/object:os.system x\n", "headgate.yml:9: storage: YAML tags"),
-    "a key that is a list": (SMALL + "? [a]\n: b\n", "headgate.yml:9: a key that is not a text"),
-    "a merge key": (SMALL + "<<: {storage: x}\n", "headgate.yml:9: unknown key '<<'"),
+    "empty": ("", "lakegate.yml:1: the file is empty"),
+    "only a comment": ("# nothing\n", "lakegate.yml:1: the file is empty"),
+    "a list": ("- a\n", "lakegate.yml:1: a list"),
+    "a text": ("hello\n", "lakegate.yml:1: not a mapping"),
+    "not YAML": ("name: p\nstreams: [\n", "lakegate.yml:3: not YAML"),
+    "a tab": ("name: p\n\tstreams: x\n", "lakegate.yml:2: not YAML"),
+    "two documents": (SMALL + "---\n" + SMALL, "lakegate.yml:9: a second document"),
+    "a control character": ("name: p\nstreams: \x01\n", "lakegate.yml:2: a character that YAML does not allow"),
+    "an escaped one": (SMALL + 'storage: "a\\0b"\n', "lakegate.yml:9: storage: a control character"),
+    "an escaped surrogate": (SMALL + 'storage: "a\\ud800"\n', "lakegate.yml:9: storage: a control character"),
+    "an escape beyond Unicode": (SMALL + 'storage: "\\UFFFFFFFF"\n', "lakegate.yml:9"),
+    "too long": ("#" * 300_000, "lakegate.yml:1: the file is 300000 characters long"),
+    "too deep": ("[" * 5000, "lakegate.yml:1: nested too deep"),
+    "an alias": (SMALL + "storage: &x ./s\nlog_store: *x\n", "lakegate.yml:10: log_store: YAML aliases"),
+    "a tag": (SMALL + "storage: !!python/object:os.system x\n", "lakegate.yml:9: storage: YAML tags"),
+    "a key that is a list": (SMALL + "? [a]\n: b\n", "lakegate.yml:9: a key that is not a text"),
+    "a merge key": (SMALL + "<<: {storage: x}\n", "lakegate.yml:9: unknown key '<<'"),
 }
 
 
@@ -836,7 +836,7 @@ def test_references_that_cannot_be_read(text: str) -> None:
 def test_unset_variable_is_a_fault_with_its_name() -> None:
     """Nothing is replaced by an empty text in silence."""
     assert only_fault(SMALL + "storage: ${LAKE}/s\n").startswith(
-        "headgate.yml:9: storage: the environment variable LAKE is not set"
+        "lakegate.yml:9: storage: the environment variable LAKE is not set"
     )
 
 
@@ -899,19 +899,19 @@ def test_every_value_remembers_its_line_and_defaults_are_called_so() -> None:
     origins = {entry.key: entry for entry in pipeline.entries}
     for entry in pipeline.entries:
         if entry.origin != "default":
-            line = lines[int(entry.origin.removeprefix("headgate.yml:")) - 1]
+            line = lines[int(entry.origin.removeprefix("lakegate.yml:")) - 1]
             last = re.sub(r"\[\d+\]$", "", entry.key.rsplit(".", 1)[-1])
             assert last in line
     assert origins["streams.TTL.absent_after"].origin == "default"
     assert origins["streams.TTL.turn_limit.batches"].value == "10"
-    assert origins["streams.TTL.checkpoint"].origin == "headgate.yml:40"
+    assert origins["streams.TTL.checkpoint"].origin == "lakegate.yml:40"
 
 
 def test_override_goes_before_the_file() -> None:
     """A value from elsewhere replaces the file's and keeps its own origin, also where the file has none."""
     override = Override(path=("coordinator", "url"), value="memory:", origin="environment X")
     for text in (SMALL, SMALL + "coordinator: sqlite:x\n", SMALL + "coordinator: {url: sqlite:x, lock_timeout: 5s}\n"):
-        pipeline = parse(text, origin="headgate.yml", base_dir="/base", environ={}, overrides=[override])
+        pipeline = parse(text, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
         assert pipeline.coordinator.url == "memory:"
         assert {entry.key: entry.origin for entry in pipeline.entries}["coordinator.url"] == "environment X"
     assert pipeline.coordinator.lock_timeout_ms == 5000
@@ -921,5 +921,5 @@ def test_fault_of_an_override_names_its_origin() -> None:
     """Who set it must be told, for the file is not to blame."""
     override = Override(path=("storage",), value="s3a://x", origin="command line")
     with pytest.raises(InvalidRequest) as raised:
-        parse(SMALL, origin="headgate.yml", base_dir="/base", environ={}, overrides=[override])
+        parse(SMALL, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])
     assert raised.value.faults[0].where == "command line"

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.core.spec import Pipeline, parse
-from headgate.core.spec.build import PipelineBuilder, TableBuilder, files, files_json, kafka
-from headgate.errors import InvalidRequest
+from lakegate.core.spec import Pipeline, parse
+from lakegate.core.spec.build import PipelineBuilder, TableBuilder, files, files_json, kafka
+from lakegate.errors import InvalidRequest
 
 FILE = """\
 name: engagement
-storage: ./lake/_headgate
+storage: ./lake/_lakegate
 coordinator: {url: "sqlite:./turns.db", lock_timeout: 90s}
 spark: {spark.sql.shuffle.partitions: "4"}
 tables:
@@ -58,7 +58,7 @@ def engagement_pipeline() -> tuple[PipelineBuilder, TableBuilder]:
     """FILE, in Python."""
     pipeline = PipelineBuilder(
         "engagement",
-        storage="./lake/_headgate",
+        storage="./lake/_lakegate",
         coordinator={"url": "sqlite:./turns.db", "lock_timeout": "90s"},
         spark={"spark.sql.shuffle.partitions": 4},
     )
@@ -106,7 +106,7 @@ def without_origins(pipeline: Pipeline) -> Pipeline:
 def test_python_and_file_give_the_same_pipeline() -> None:
     """The same keys, the same meaning, the same data; only the origins differ."""
     built = engagement_pipeline()[0].build(base_dir="/base")
-    read = parse(FILE, origin="headgate.yml", base_dir="/base", environ={})
+    read = parse(FILE, origin="lakegate.yml", base_dir="/base", environ={})
     assert without_origins(built) == without_origins(read)
     assert {entry.origin for entry in built.entries} == {"Python", "default"}
     assert built.notes == read.notes
@@ -191,6 +191,6 @@ def test_bare_coordinator_is_its_url() -> None:
 
 
 def test_import_of_the_package_needs_the_standard_library_only() -> None:
-    """`import headgate` loads neither YAML nor Spark."""
-    code = "import headgate, sys; assert not {'yaml', 'pyspark', 'pydantic'} & set(sys.modules)"
+    """`import lakegate` loads neither YAML nor Spark."""
+    code = "import lakegate, sys; assert not {'yaml', 'pyspark', 'pydantic'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Properties of reading `headgate.yml` that hold for any text and any pipeline."""
+"""Properties of reading `lakegate.yml` that hold for any text and any pipeline."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.core.spec import Pipeline, parse
-from headgate.core.spec.kinds import duration_ms, duration_text
-from headgate.errors import InvalidRequest
-from headgate.redaction import masked
+from lakegate.core.spec import Pipeline, parse
+from lakegate.core.spec.kinds import duration_ms, duration_text
+from lakegate.errors import InvalidRequest
+from lakegate.redaction import masked
 
 FEW = settings(max_examples=60)
 
@@ -39,7 +39,7 @@ TREES = st.recursive(
 def read(text: str, **environ: str) -> Pipeline | InvalidRequest:
     """What came of it; any other exception fails the test."""
     try:
-        return parse(text, origin="headgate.yml", base_dir="/base", environ=environ)
+        return parse(text, origin="lakegate.yml", base_dir="/base", environ=environ)
     except InvalidRequest as error:
         return error
 
@@ -135,7 +135,7 @@ def test_every_planted_mistake_is_told_with_its_line(data: st.DataObject) -> Non
             lines += data.draw(st.sampled_from([[], [""], ["    # a comment"]]))
             text, key = MISTAKES[kind]
             lines.append(text)
-            planted.append((f"headgate.yml:{len(lines)}", f"S{i}", key))
+            planted.append((f"lakegate.yml:{len(lines)}", f"S{i}", key))
     result = read("\n".join(lines) + "\n")
     if not planted:
         assert isinstance(result, Pipeline), str(result)

@@ -1,6 +1,6 @@
 """The published JSON Schema and the reference page say what the reader does.
 
-After a change of the keys: `HEADGATE_WRITE_REFERENCE=1 pytest tests/core/test_spec_reference.py` writes both anew.
+After a change of the keys: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/core/test_spec_reference.py` writes both anew.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 import pytest
 
-from headgate.core.spec.keys import FILE_SECTION
-from headgate.core.spec.parse import parse
-from headgate.core.spec.schema import anchor_of, json_schema, sections, table_of
+from lakegate.core.spec.keys import FILE_SECTION
+from lakegate.core.spec.parse import parse
+from lakegate.core.spec.schema import anchor_of, json_schema, sections, table_of
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-WRITES = os.environ.get("HEADGATE_WRITE_REFERENCE") == "1"
+WRITES = os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1"
 
 
 def test_published_schema_is_what_the_keys_give() -> None:
-    """docs/reference/headgate.schema.json is generated, and never edited."""
+    """docs/reference/lakegate.schema.json is generated, and never edited."""
     if WRITES:
-        (REFERENCE / "headgate.schema.json").write_text(json_schema(), encoding="utf-8")
-    assert (REFERENCE / "headgate.schema.json").read_text(encoding="utf-8") == json_schema()
+        (REFERENCE / "lakegate.schema.json").write_text(json_schema(), encoding="utf-8")
+    assert (REFERENCE / "lakegate.schema.json").read_text(encoding="utf-8") == json_schema()
 
 
 def test_reference_has_every_key_of_every_section() -> None:
-    """Each section's table in docs/reference/headgate-yml.md is the one that the keys give, and none is missing."""
-    page = (REFERENCE / "headgate-yml.md").read_text(encoding="utf-8")
+    """Each section's table in docs/reference/lakegate-yml.md is the one that the keys give, and none is missing."""
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
     tables = {section.title: table_of(section) for section in sections()}
     places = re.findall(r"<!-- keys: (.*?) -->", page)
     assert sorted(places) == sorted(tables)
@@ -41,14 +41,14 @@ def test_reference_has_every_key_of_every_section() -> None:
         flags=re.DOTALL,
     )
     if WRITES:
-        (REFERENCE / "headgate-yml.md").write_text(expected, encoding="utf-8")
+        (REFERENCE / "lakegate-yml.md").write_text(expected, encoding="utf-8")
         page = expected
     assert page == expected
 
 
 def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
     """The anchors that the tables link to are headings of the page."""
-    page = (REFERENCE / "headgate-yml.md").read_text(encoding="utf-8")
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
     headings = {
         re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.M)
     }
@@ -57,9 +57,9 @@ def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
 
 def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
     """What a reader copies from the page works."""
-    page = (REFERENCE / "headgate-yml.md").read_text(encoding="utf-8")
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
     example = page.split("```yaml\n")[1].split("```")[0]
-    pipeline = parse(example, origin="headgate.yml", base_dir="/base", environ={})
+    pipeline = parse(example, origin="lakegate.yml", base_dir="/base", environ={})
     assert [stream.name for stream in pipeline.streams] == ["Ingestion", "Mutation", "TTL", "Upkeep"]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.core.spec.options import BadPlace
-from headgate.core.spec.zookeeper import OPTIONS, ZookeeperPlace, read_place
+from lakegate.core.spec.options import BadPlace
+from lakegate.core.spec.zookeeper import OPTIONS, ZookeeperPlace, read_place
 
 
 def test_hosts_alone_are_enough() -> None:
     """The port, the chroot and the times have defaults."""
     assert read_place("zookeeper://h1") == ZookeeperPlace(
-        hosts=("h1:2181",), root="/headgate", session_timeout_ms=15_000
+        hosts=("h1:2181",), root="/lakegate", session_timeout_ms=15_000
     )
 
 

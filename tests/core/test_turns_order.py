@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.turns.order import (
+from lakegate.core.turns.order import (
     After,
     JobView,
     NoRule,

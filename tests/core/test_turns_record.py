@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from headgate.core.turns import moves
-from headgate.core.turns.moves import Sessions, Waits
-from headgate.core.turns.order import After, NoRule
-from headgate.core.turns.record import (
+from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
+from lakegate.core.turns import moves
+from lakegate.core.turns.moves import Sessions, Waits
+from lakegate.core.turns.order import After, NoRule
+from lakegate.core.turns.record import (
     FORMAT,
     Holder,
     InDoubt,
@@ -27,11 +27,11 @@ from headgate.core.turns.record import (
     Ticket,
     record_from_json,
 )
-from headgate.core.turns.tokens import JUMP
+from lakegate.core.turns.tokens import JUMP
 
 A, B, C = JobName("A"), JobName("B"), JobName("C")
 T, U = TableLocation("t"), TableLocation("u")
-X = TokenId("headgate/x")
+X = TokenId("lakegate/x")
 
 names = st.text(min_size=1, max_size=8)
 numbers = st.integers(0, 1 << 40)

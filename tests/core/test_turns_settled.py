@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from headgate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, Version
-from headgate.core.turns import moves
-from headgate.core.turns.moves import Sessions
-from headgate.core.turns.order import NoRule
-from headgate.core.turns.record import Holder, LockRecord, Member, Ticket, record_from_json
+from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, Version
+from lakegate.core.turns import moves
+from lakegate.core.turns.moves import Sessions
+from lakegate.core.turns.order import NoRule
+from lakegate.core.turns.record import Holder, LockRecord, Member, Ticket, record_from_json
 
 TABLE = TableLocation("t")
 RUN, BEFORE = "this run", "an earlier run"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.ids import Epoch, TokenId
-from headgate.core.turns.tokens import (
+from lakegate.core.ids import Epoch, TokenId
+from lakegate.core.turns.tokens import (
     BATCH_MAX,
     EPOCH_MAX,
     JUMP,
@@ -116,7 +116,7 @@ def test_what_an_entry_commit_raises() -> None:
     """Ids in doubt, a replay's own, an unknown own, all of a table that the record does not list."""
     tokens = {ME: number(8, 3), OTHER: number(7, 5, 2), THIRD: number(6, 1)}
     assert entry(tokens, in_doubt=frozenset({OTHER})) == {OTHER: number(9, 5, 2)}
-    assert entry(tokens, in_doubt=frozenset({TokenId("headgate/unseen")})) == {"headgate/unseen": number(9, -1)}
+    assert entry(tokens, in_doubt=frozenset({TokenId("lakegate/unseen")})) == {"lakegate/unseen": number(9, -1)}
     assert entry(tokens, is_replay=True) == {ME: number(9, 3)}
     assert entry({OTHER: number(7, 5)}) == {ME: number(9, -1)}
     assert entry(tokens, is_known=False) == {
@@ -165,4 +165,4 @@ def test_token_ids_share_a_prefix_and_differ_by_kind() -> None:
     """A table's reader finds them all, and none stands for another."""
     ids = {query_token("q"), sweep_token("q"), job_token("q"), lock_token("q")}
     assert len(ids) == 4
-    assert all(token_id.startswith("headgate/") for token_id in ids)
+    assert all(token_id.startswith("lakegate/") for token_id in ids)

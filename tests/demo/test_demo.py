@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from headgate import inspect, settings
-from headgate.demo.lake import INGESTION, Lake
+from lakegate import inspect, settings
+from lakegate.demo.lake import INGESTION, Lake
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
 def test_the_table_with_turns_is_right_though_a_job_was_killed(tmp_path: Path) -> None:
     """Exit 0; the killed job was started again and its turn never completed, no epoch came twice; the report is there."""
-    command = [sys.executable, "-m", "headgate", "demo", "--tiny", "--seed", "11"]
+    command = [sys.executable, "-m", "lakegate", "demo", "--tiny", "--seed", "11"]
     done = subprocess.run(
         [*command, "--dir", str(tmp_path / "lake"), "--output", "jsonl"], capture_output=True, text=True, check=False
     )

@@ -19,7 +19,7 @@ def test_three_jobs_take_turns_on_a_table_on_s3(tmp_path: Path) -> None:
     What the jobs without turns come to is luck: nothing makes two of so few writes meet. That commits are lost in Delta's own
     store where they do meet is shown in `tests/s3/test_many_drivers.py`.
     """
-    command = [sys.executable, "-m", "headgate", "demo", "--s3", "--tiny", "--seed", "3", "--output", "jsonl"]
+    command = [sys.executable, "-m", "lakegate", "demo", "--s3", "--tiny", "--seed", "3", "--output", "jsonl"]
     done = subprocess.run([*command, "--dir", str(tmp_path / "lake")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads(done.stdout.splitlines()[-1])

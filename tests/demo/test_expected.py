@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headgate.demo.expected import COLUMNS, Difference, Row, arrived, compare, replay
-from headgate.demo.records import ENGAGEMENTS, ERASURES, MUTATIONS, Inputs, read_inputs
+from lakegate.demo.expected import COLUMNS, Difference, Row, arrived, compare, replay
+from lakegate.demo.records import ENGAGEMENTS, ERASURES, MUTATIONS, Inputs, read_inputs
 
 PERSON = COLUMNS.index("person_id")
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.demo.generator import LATE_SHARE, ROWS_MIN, SMALL, generate
-from headgate.demo.records import Cut, Inputs, read_inputs, write_inputs
-from headgate.errors import InvalidRequest
+from lakegate.demo.generator import LATE_SHARE, ROWS_MIN, SMALL, generate
+from lakegate.demo.records import Cut, Inputs, read_inputs, write_inputs
+from lakegate.errors import InvalidRequest
 
 
 def column(table: object, name: str) -> list[object]:

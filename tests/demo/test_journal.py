@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headgate.demo.journal import Line, Window, batches, conflicts, overlaps, windows
+from lakegate.demo.journal import Line, Window, batches, conflicts, overlaps, windows
 
 
 def line(at_ms: int, job: str, what: str, batch: int | None = 0, error: str | None = None) -> Line:

@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from headgate import settings
-from headgate.cli import demo
-from headgate.cli.app import app
-from headgate.core.spec import Append, Erase, FilesSource, Mutate
-from headgate.core.turns.order import After, NoRule
-from headgate.demo.generator import generate
-from headgate.demo.killer import Killed, Killer
-from headgate.demo.lake import JOBS, LOCK, Lake, fill, open_lake
-from headgate.demo.records import Cut
-from headgate.errors import InvalidRequest
+from lakegate import settings
+from lakegate.cli import demo
+from lakegate.cli.app import app
+from lakegate.core.spec import Append, Erase, FilesSource, Mutate
+from lakegate.core.turns.order import After, NoRule
+from lakegate.demo.generator import generate
+from lakegate.demo.killer import Killed, Killer
+from lakegate.demo.lake import JOBS, LOCK, Lake, fill, open_lake
+from lakegate.demo.records import Cut
+from lakegate.errors import InvalidRequest
 
 CUT = Cut(ingest=3, mutation=2, delete=1)
 
 
 def test_the_pipelines_file_says_what_the_demo_shows(tmp_path: Path) -> None:
-    """headgate.yml has no fault: three streams on one lock, each after the one before, one file a batch, one batch a turn."""
+    """lakegate.yml has no fault: three streams on one lock, each after the one before, one file a batch, one batch a turn."""
     with open_lake(tmp_path / "lake") as lake:
         fill(lake, generate(1, 100), CUT)
     pipeline = settings.load_pipeline(str(lake.spec), environ={})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.demo.expected import COLUMNS, compare, replay, rows_of
-from headgate.demo.generator import generate
-from headgate.demo.lake import INGESTION, JOBS, MUTATION, TTL, fill, open_lake
-from headgate.demo.records import Cut
-from headgate.demo.without import Plain
+from lakegate.demo.expected import COLUMNS, compare, replay, rows_of
+from lakegate.demo.generator import generate
+from lakegate.demo.lake import INGESTION, JOBS, MUTATION, TTL, fill, open_lake
+from lakegate.demo.records import Cut
+from lakegate.demo.without import Plain
 
 
 @pytest.mark.timeout(900)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import JobName
-from headgate.core.spec.dynamodb import read_dynamodb
-from headgate.stores.dynamodb import DynamodbTurnStore
-from headgate.testing.aws_server import REGION, AwsServer
+from lakegate.core.ids import JobName
+from lakegate.core.spec.dynamodb import read_dynamodb
+from lakegate.stores.dynamodb import DynamodbTurnStore
+from lakegate.testing.aws_server import REGION, AwsServer
 from tests.docs.markdown import DOCS, fences
 
 PAGE = DOCS / "how-to" / "coordinate-on-aws.md"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from headgate import api
-from headgate.delta.gate import JOB_CONF, OUTSIDE_CONF, WAIT_CONF
-from headgate.delta.statements import confs
-from headgate.settings import resolve_job
-from headgate.sinks.ledger import read_ledger
+from lakegate import api
+from lakegate.delta.gate import JOB_CONF, OUTSIDE_CONF, WAIT_CONF
+from lakegate.delta.statements import confs
+from lakegate.settings import resolve_job
+from lakegate.sinks.ledger import read_ledger
 from tests.docs.markdown import DOCS, fences
 
 
@@ -29,7 +29,7 @@ def test_a_query_is_kept_on(spark: SparkSession, tmp_path: Path) -> None:
     """One batch, one turn."""
     run("keep-a-query-on.md", spark, tmp_path)
     assert spark.read.format("delta").load(str(tmp_path / "engagement")).count() == 3
-    assert [row.outcome for row in read_ledger(tmp_path / "_headgate")] == ["completed"]
+    assert [row.outcome for row in read_ledger(tmp_path / "_lakegate")] == ["completed"]
 
 
 def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path: Path) -> None:
@@ -50,4 +50,4 @@ def test_a_stock_sink_takes_turns_by_configuration(spark: SparkSession, tmp_path
             for setting in (JOB_CONF, WAIT_CONF):  # the session is the job's until it ends; here others go on with it
                 spark.conf.unset(setting)
     assert spark.read.format("delta").load(str(tmp_path / "engagement")).count() == 3
-    assert [(row.job, row.outcome) for row in read_ledger(tmp_path / "_headgate")] == [("Ingestion", "completed")]
+    assert [(row.job, row.outcome) for row in read_ledger(tmp_path / "_lakegate")] == [("Ingestion", "completed")]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.spec.zookeeper import read_place
-from headgate.spark.java import JavaSources
-from headgate.testing.servers import zookeeper
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.spark.java import JavaSources
+from lakegate.testing.servers import zookeeper
 from tests.docs.markdown import DOCS, fences
 
 PAGES = [DOCS / "how-to" / "coordinate-several-machines.md", DOCS / "reference" / "zookeeper.md"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import headgate
+from tests.cli.command import lakegate
 from tests.docs.markdown import DOCS, fences
 
 PAGE = DOCS / "how-to" / "keep-a-database-in-step.md"
@@ -18,7 +18,7 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
     """The swap is in the target at the end."""
     blocks = fences(PAGE)
     (part,) = (fence.text for fence in blocks if fence.kind == "yaml")
-    (tmp_path / "headgate.yml").write_text(f"name: page\n{part}")
+    (tmp_path / "lakegate.yml").write_text(f"name: page\n{part}")
     (tmp_path / "changes").mkdir()
     (tmp_path / "changes" / "1.jsonl").write_text("".join(fence.text for fence in blocks if fence.kind == "json"))
     database = sqlite3.connect(tmp_path / "crm.db", isolation_level=None)
@@ -27,9 +27,9 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     seen = 0
     for fence in blocks:
-        for typed in fence.text.split("$ headgate ")[1:] if fence.kind == "console" else ():
+        for typed in fence.text.split("$ lakegate ")[1:] if fence.kind == "console" else ():
             command, *shown = typed.splitlines()
-            ran = headgate(*shlex.split(command))
+            ran = lakegate(*shlex.split(command))
             assert (ran.code, ran.out.splitlines()) == (0, shown), command
             seen += 1
     assert seen == 6

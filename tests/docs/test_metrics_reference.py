@@ -1,6 +1,6 @@
 """docs/reference/metrics.md is made from the table of metrics and from the shipped alert rules.
 
-After a change of either: `HEADGATE_WRITE_REFERENCE=1 pytest tests/docs/test_metrics_reference.py`.
+After a change of either: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_metrics_reference.py`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import yaml
 
-from headgate.cli.metrics import ALERTS, shipped
-from headgate.report.metrics import METRICS, Metric
-from headgate.report.statements import STATEMENT_METRICS
+from lakegate.cli.metrics import ALERTS, shipped
+from lakegate.report.metrics import METRICS, Metric
+from lakegate.report.statements import STATEMENT_METRICS
 from tests.docs.markdown import DOCS
 
 PAGE = DOCS / "reference" / "metrics.md"
@@ -54,7 +54,7 @@ def test_the_page_is_what_the_code_has() -> None:
     ):
         before, rest = expected.split(f"<!-- {name} -->\n")
         expected = f"{before}<!-- {name} -->\n{table}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
-    if os.environ.get("HEADGATE_WRITE_REFERENCE") == "1":
+    if os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1":
         PAGE.write_text(expected, encoding="utf-8")
         text = expected
     assert text == expected

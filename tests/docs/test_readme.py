@@ -43,9 +43,9 @@ def commands(fence: Fence) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without settings of Headgate that a reader would not have, but where jars come from."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_JOB_COORDINATOR_")}
-    kept.pop("HEADGATE_SPEC", None)
+    """That of this process, without settings of Lakegate that a reader would not have, but where jars come from."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("LAKEGATE_JOB_COORDINATOR_")}
+    kept.pop("LAKEGATE_SPEC", None)
     return {**kept, "PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": submit_arguments(is_compiled=True)}
 
 
@@ -73,7 +73,7 @@ def follow(page: Path, folder: Path) -> list[str]:
             (folder / first.removeprefix("# ")).write_text(fence.text, encoding="utf-8")
         elif fence.kind == "console":
             for command in (one for one in commands(fence) if not is_checked_only(one)):
-                script = 'headgate() { "$PYTHON" -m headgate "$@"; }\n' + command
+                script = 'lakegate() { "$PYTHON" -m lakegate "$@"; }\n' + command
                 printed.append(run(["bash", "-euo", "pipefail", "-c", script], folder, f"{where} {command}"))
         else:
             assert fence.kind == "text", f"{where}: a block of this kind is not followed"

@@ -1,6 +1,6 @@
 """The reference says what the code does: its examples are read by the real readers, its tables name what is there.
 
-After a change of the command: `HEADGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` writes command.md anew.
+After a change of the command: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` writes command.md anew.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-import headgate
-from headgate import errors
-from headgate.coordinator.driver import user_metadata
-from headgate.core.turns.record import record_from_json
-from headgate.sinks.ledger import from_line, to_line
+import lakegate
+from lakegate import errors
+from lakegate.coordinator.driver import user_metadata
+from lakegate.core.turns.record import record_from_json
+from lakegate.sinks.ledger import from_line, to_line
 from tests.docs.markdown import DOCS, fences, named, pages
 
 REFERENCE = DOCS / "reference"
@@ -66,8 +66,8 @@ def test_the_user_metadatas_example_is_what_a_commit_carries() -> None:
 
 def test_the_governing_notes_example_is_read() -> None:
     """No key of it is unknown."""
-    from headgate.core.ids import TableLocation
-    from headgate.delta.governed import _parsed
+    from lakegate.core.ids import TableLocation
+    from lakegate.delta.governed import _parsed
 
     note = _parsed(TableLocation("/lake/engagement"), example("table-json.md"))
     assert (note.lock, note.log_store, dict(note.others)) == ("ENGAGEMENT_HVS_DATA", "link", {})
@@ -77,7 +77,7 @@ def test_the_request_table_has_the_columns_that_the_page_names() -> None:
     """In the order in which they stand."""
     from pyspark.sql.types import StructType
 
-    from headgate.delta.requests import STATES, layout
+    from lakegate.delta.requests import STATES, layout
 
     assert rows("request-table.md", "columns") == layout(StructType([]), None, None).names
     page = (REFERENCE / "request-table.md").read_text(encoding="utf-8")
@@ -92,15 +92,15 @@ def test_every_error_is_in_the_table_with_its_exit_code() -> None:
     there = {
         name: value.exit_code
         for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, errors.HeadgateError)
+        if isinstance(value, type) and issubclass(value, errors.LakegateError)
     }
     assert said == there
     assert ", ".join(map(str, errors.EXIT_CODE_PRECEDENCE)) in text
 
 
 def test_every_name_of_the_package_is_in_the_reference() -> None:
-    """What `import headgate` offers is on the page, and nothing else."""
-    assert sorted(rows("python-api.md", "names")) == sorted(headgate.__all__)
+    """What `import lakegate` offers is on the page, and nothing else."""
+    assert sorted(rows("python-api.md", "names")) == sorted(lakegate.__all__)
 
 
 # ------------------------------------------------------------------------------------------------------- the command
@@ -167,10 +167,10 @@ def _option(one: Any) -> str:
 
 def application() -> Any:
     """The whole command."""
-    from headgate.cli.app import COMMANDS, app
+    from lakegate.cli.app import COMMANDS, app
 
     for name in COMMANDS:
-        import_module(f"headgate.cli.{name}")
+        import_module(f"lakegate.cli.{name}")
     # Other tests may have brought the modules in before, in another order than the command itself does.
     app.registered_commands.sort(key=lambda one: _place(one.callback, COMMANDS))
     app.registered_groups.sort(key=lambda one: _place(_first_callback(one), COMMANDS))
@@ -182,12 +182,12 @@ def _first_callback(group: Any) -> Any:
 
 
 def _place(callback: Any, order: tuple[str, ...]) -> int:
-    return order.index(callback.__module__.removeprefix("headgate.cli."))
+    return order.index(callback.__module__.removeprefix("lakegate.cli."))
 
 
 def reference() -> str:
     """The generated part of the page."""
-    return "\n".join(section(path, command) for path, command in commands(application(), "headgate"))
+    return "\n".join(section(path, command) for path, command in commands(application(), "lakegate"))
 
 
 def test_the_reference_of_the_command_is_what_the_command_has() -> None:
@@ -196,7 +196,7 @@ def test_the_reference_of_the_command_is_what_the_command_has() -> None:
     text = page.read_text(encoding="utf-8")
     head = text.split("<!-- generated -->\n")[0]
     expected = f"{head}<!-- generated -->\n\n{reference()}"
-    if os.environ.get("HEADGATE_WRITE_REFERENCE") == "1":
+    if os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1":
         page.write_text(expected, encoding="utf-8")
         text = expected
     assert text == expected
@@ -204,19 +204,19 @@ def test_the_reference_of_the_command_is_what_the_command_has() -> None:
 
 def test_the_usage_of_a_command_with_a_program_is_that_of_the_reference() -> None:
     """Options first: behind the program's name they would be the program's."""
-    turn = dict(commands(application(), "headgate"))["headgate turn"]
-    typed = "headgate turn [OPTIONS] -- COMMAND [ARGUMENT]..."
-    assert turn.get_usage(turn.context_class(turn, info_name="headgate turn")) == f"Usage: {typed}"
+    turn = dict(commands(application(), "lakegate"))["lakegate turn"]
+    typed = "lakegate turn [OPTIONS] -- COMMAND [ARGUMENT]..."
+    assert turn.get_usage(turn.context_class(turn, info_name="lakegate turn")) == f"Usage: {typed}"
     assert f"`{typed}`" in (REFERENCE / "command.md").read_text(encoding="utf-8")
 
 
-SAID = re.compile(r"(?:^\$ |`)headgate ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
+SAID = re.compile(r"(?:^\$ |`)lakegate ([a-z][a-z-]*)(?: ([a-z][a-z-]*))?", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", pages(), ids=named)
 def test_every_command_that_a_page_names_is_there(page: Path) -> None:
     """A page that tells a reader to type a command that does not exist is worse than none."""
-    there = [path.split()[1:] for path, _ in commands(application(), "headgate")]
+    there = [path.split()[1:] for path, _ in commands(application(), "lakegate")]
     unknown = [
         f"{first} {second}"
         for first, second in SAID.findall(page.read_text(encoding="utf-8"))

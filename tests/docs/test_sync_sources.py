@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import headgate as hg
-from headgate.core.spec import EnvelopeTopicsSource, parse
-from headgate.errors import InvalidRequest
-from tests.cli.command import headgate
+import lakegate as lg
+from lakegate.core.spec import EnvelopeTopicsSource, parse
+from lakegate.errors import InvalidRequest
+from tests.cli.command import lakegate
 from tests.docs.markdown import DOCS, Fence, fences
 
 PEOPLE = "CREATE TABLE people (id integer PRIMARY KEY, email text NOT NULL UNIQUE)"
@@ -20,7 +20,7 @@ PEOPLE = "CREATE TABLE people (id integer PRIMARY KEY, email text NOT NULL UNIQU
 
 def typed(blocks: list[Fence]) -> list[tuple[list[str], list[str]]]:
     """Commands and what they print."""
-    parts = [part for one in blocks if one.kind == "console" for part in one.text.split("$ headgate ")[1:]]
+    parts = [part for one in blocks if one.kind == "console" for part in one.text.split("$ lakegate ")[1:]]
     return [(shlex.split(part.splitlines()[0]), part.splitlines()[1:]) for part in parts]
 
 
@@ -46,13 +46,13 @@ def test_the_page_on_debezium_shows_what_happens(tmp_path: Path, monkeypatch: py
     kafka, files = (one.text for one in blocks if one.kind == "yaml")
     read = parse(f"name: page\n{kafka}", origin="x", base_dir="/", environ={})
     assert isinstance(read.sync("crm").source, EnvelopeTopicsSource)
-    (tmp_path / "headgate.yml").write_text(f"name: page\n{files}")
+    (tmp_path / "lakegate.yml").write_text(f"name: page\n{files}")
     (tmp_path / "cdc").mkdir()
     (tmp_path / "cdc" / "1.json").write_text("".join(one.text for one in blocks if one.kind == "json"))
     target(tmp_path, (1, "a@x"), (2, "b@x"))
     monkeypatch.chdir(tmp_path)
     for command, shown in typed(blocks):
-        ran = headgate(*command)
+        ran = lakegate(*command)
         assert (ran.code, ran.out.splitlines()) == (0, shown), command
     assert people(tmp_path) == [(1, "b@x"), (2, "a@x")]
 
@@ -63,20 +63,20 @@ def test_the_page_on_tables_shows_what_happens(
     """Load, status and resync; the function does the same, and goes on from where it was."""
     blocks = fences(DOCS / "how-to" / "sync-from-the-lake.md")
     (part,) = (one.text for one in blocks if one.kind == "yaml")
-    (tmp_path / "headgate.yml").write_text(f"name: page\n{part}")
+    (tmp_path / "lakegate.yml").write_text(f"name: page\n{part}")
     target(tmp_path)
     feed = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
     lake = f"delta.`{tmp_path / 'lake' / 'people'}`"
     session.sql(f"CREATE TABLE {lake} (id INT, email STRING) USING delta {feed}").collect()
     session.sql(f"INSERT INTO {lake} VALUES (1, 'a@x'), (2, 'b@x')").collect()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("headgate.inspect.session_of", lambda pipeline: session)  # and not a second JVM
+    monkeypatch.setattr("lakegate.inspect.session_of", lambda pipeline: session)  # and not a second JVM
     for command, shown in typed(blocks):
-        ran = headgate(*command)
+        ran = lakegate(*command)
         assert (ran.code, ran.out.splitlines()) == (0, shown), (command, ran.err)
     session.sql(f"UPDATE {lake} SET email = CASE id WHEN 1 THEN 'b@x' ELSE 'a@x' END").collect()
     with pytest.raises(InvalidRequest, match="the target table has rows"):
-        hg.sync("lake/people", to="sqlite:crm.db", name="crm", spark=session)
-    report = hg.sync("lake/people", to="sqlite:crm.db", name="crm", pipeline="page", spark=session)
+        lg.sync("lake/people", to="sqlite:crm.db", name="crm", spark=session)
+    report = lg.sync("lake/people", to="sqlite:crm.db", name="crm", pipeline="page", spark=session)
     assert (report.changes, report.position) == (4, 2)
     assert people(tmp_path) == [(1, "b@x"), (2, "a@x")]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.logs import JsonFormatter
-from headgate.stores.sqlite import SqliteTurnStore
+from lakegate.logs import JsonFormatter
+from lakegate.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, healthy
-from tests.cli.command import headgate
+from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE, record
 from tests.docs.markdown import DOCS, fences
 
@@ -24,7 +24,7 @@ CODES = {"status --fail-if-late": 3}
 def typed() -> Iterator[tuple[str, list[str]]]:
     """Every command of the page, with the lines shown below it."""
     for fence in fences(PAGE):
-        for part in fence.text.split("$ headgate ")[1:] if fence.kind == "console" else ():
+        for part in fence.text.split("$ lakegate ")[1:] if fence.kind == "console" else ():
             command, *shown = part.splitlines()
             yield command, shown
 
@@ -33,13 +33,13 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path: Path, monkeypa
     """`…` stands for what changes from run to run."""
     lake = healthy(tmp_path)
     lake.write_ledger()
-    (tmp_path / "headgate.yml").write_text(FILE)
+    (tmp_path / "lakegate.yml").write_text(FILE)
     store = SqliteTurnStore(lake.storage / "turns.db")
     store.compare_and_set(LOCK, record(tmp_path), 0)
     monkeypatch.chdir(tmp_path)
     seen = 0
     for command, shown in typed():
-        ran = headgate(*shlex.split(command))
+        ran = lakegate(*shlex.split(command))
         assert ran.code == CODES.get(command, 0), (command, ran.err)
         for line in shown:
             pattern = ".*".join(re.escape(part).replace(r"\ \ ", r"\s+") for part in line.split("…"))

@@ -1,6 +1,6 @@
 """Texts of names that others rely on. They change on purpose, in the commit that says so.
 
-After such a change, `HEADGATE_WRITE_FROZEN=1` before the test's command writes the text again.
+After such a change, `LAKEGATE_WRITE_FROZEN=1` before the test's command writes the text again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,6 @@ from pathlib import Path
 def assert_frozen(name: str, text: str) -> None:
     """Compares a text with the file of this name beside this module."""
     file = Path(__file__).parent / name
-    if os.environ.get("HEADGATE_WRITE_FROZEN") == "1":
+    if os.environ.get("LAKEGATE_WRITE_FROZEN") == "1":
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8")

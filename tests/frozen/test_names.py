@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import headgate
-from headgate import errors, settings
-from headgate.delta.requests import STATES
-from headgate.streams import steps
-from headgate.targets import mariadb, postgres, sqlite
+import lakegate
+from lakegate import errors, settings
+from lakegate.delta.requests import STATES
+from lakegate.streams import steps
+from lakegate.targets import mariadb, postgres, sqlite
 from tests.conftest import ROOT
 from tests.frozen import assert_frozen
 
-SETTING = re.compile(r"\b(HEADGATE_[A-Z0-9_]*[A-Z0-9]|spark\.headgate\.\w+)(?![\w.]|\{)")
+SETTING = re.compile(r"\b(LAKEGATE_[A-Z0-9_]*[A-Z0-9]|spark\.lakegate\.\w+)(?![\w.]|\{)")
 
 
 def test_the_public_names_have_their_signatures() -> None:
     """Of functions and classes, with public members; of errors, with exit code and base."""
-    lines = [line for name in headgate.__all__ for line in described(name, getattr(headgate, name))]
+    lines = [line for name in lakegate.__all__ for line in described(name, getattr(lakegate, name))]
     for name, error in vars(errors).items():
-        if isinstance(error, type) and issubclass(error, errors.HeadgateError):
+        if isinstance(error, type) and issubclass(error, errors.LakegateError):
             lines.append(f"{name}({error.__mro__[1].__name__}) ends with {error.exit_code}")
     assert_frozen("public.txt", "".join(f"{line}\n" for line in lines))
 
@@ -38,7 +38,7 @@ def described(name: str, value: Any) -> Iterator[str]:
         found = inspect.getattr_static(value, member)
         if isinstance(found, property):
             yield f"{name}.{member}: {inspect.signature(found.fget or found).return_annotation}"
-        elif getattr(getattr(value, member), "__module__", "").startswith(headgate.__name__):
+        elif getattr(getattr(value, member), "__module__", "").startswith(lakegate.__name__):
             yield f"{name}.{member}{_signature(getattr(value, member))}"
 
 
@@ -59,7 +59,7 @@ def test_the_names_of_settings_steps_and_control_tables_are_as_they_were() -> No
 
 def sources() -> Iterator[str]:
     """The texts of the product."""
-    for folder, pattern in (("src/headgate", "*.py"), ("java", "*.java")):
+    for folder, pattern in (("src/lakegate", "*.py"), ("java", "*.java")):
         for file in sorted(Path(ROOT, folder).rglob(pattern)):
             if "testing" not in file.parts:
                 yield file.read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.databases import Database
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.databases import Database
 from tests.keys.commits import When, counted
 
 

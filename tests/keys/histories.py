@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headgate.core.keys.change import Change
-from headgate.testing.changes import table_text
-from headgate.testing.databases import Database
+from lakegate.core.keys.change import Change
+from lakegate.testing.changes import table_text
+from lakegate.testing.databases import Database
 
 Family = Literal["unlogged", "logged", "deferred"]
 """The source does not log what its actions do; it does; it has no actions, and checks its keys at commits."""

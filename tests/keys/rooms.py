@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change
-from headgate.syncs.run import AppliedBatch, SyncSettings, run
-from headgate.testing.changes import Changes, Scenario, table_text
-from headgate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
+from lakegate.core.keys.change import Change
+from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.testing.changes import Changes, Scenario, table_text
+from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 
 KINDS = [
     pytest.param("postgres", marks=pytest.mark.postgres),

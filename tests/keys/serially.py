@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from headgate.testing.changes import table_text
-from headgate.testing.databases import Database
+from lakegate.testing.changes import table_text
+from lakegate.testing.databases import Database
 from tests.keys.rooms import Step, changes_of, fresh, state, sync
 
 WAYS = [("atomic", 1, 1), ("atomic", 1, 10_000), ("parallel", 4, 10_000)]

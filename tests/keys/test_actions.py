@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.actions import may_act
-from headgate.core.keys.change import Change
-from headgate.core.keys.schema import ForeignKey, TableSchema
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
+from lakegate.core.keys.actions import may_act
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.schema import ForeignKey, TableSchema
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.keys.serially import check_serially
 

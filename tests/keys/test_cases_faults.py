@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConstraintViolated, Unavailable
-from headgate.targets.connections import Connections
-from headgate.targets.mariadb import MariadbDialect
-from headgate.testing.databases import Database
+from lakegate.errors import ConstraintViolated, Unavailable
+from lakegate.targets.connections import Connections
+from lakegate.targets.mariadb import MariadbDialect
+from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, sync, u
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, n int NOT NULL, CHECK (n >= 0))"
@@ -56,7 +56,7 @@ def test_case_41_a_poisoned_row(kind: str, mode: str, poison: str, request: Requ
     assert found(database) == [(1, "x"), (2, "y"), (3, "z"), *((i, f"v{i}") for i in range(10, 40))]
     assert done.complete is not None
     assert sorted(dead.row.key for dead in done.complete.dead) == [(1,), (2,), (3,)]
-    reasons = dict(database.query("SELECT row_key, reason FROM headgate_dead"))
+    reasons = dict(database.query("SELECT row_key, reason FROM lakegate_dead"))
     assert reasons.keys() == {"[1]", "[2]", "[3]"}
     assert all(reasons.values())
     # A later image of the rows that fits brings them in.
@@ -104,7 +104,7 @@ def test_case_42_a_row_that_the_stream_does_not_know(kind: str, mode: str, reque
     assert "t 1" in str(stopped.value.facts["rows"])
     sync(database, changes, mode=mode, parallelism=2, on_violation="quarantine")
     assert found(database) == [(1, "x"), (2, "z"), (99, "y")]
-    assert "99" in database.query("SELECT reason FROM headgate_dead")[0][0]
+    assert "99" in database.query("SELECT reason FROM lakegate_dead")[0][0]
 
 
 @every

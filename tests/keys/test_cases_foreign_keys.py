@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
-from headgate.core.keys.apply import Apply
-from headgate.syncs.apply import AnyEffect
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import Changes
+from lakegate.core.keys.apply import Apply
+from lakegate.syncs.apply import AnyEffect
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, check_case, d, fill, fresh, sync, u
 
 every = pytest.mark.parametrize("kind", KINDS)

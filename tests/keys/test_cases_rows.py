@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import pytest
 
-from headgate.core.keys.apply import Apply
-from headgate.core.keys.change import Change
-from headgate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.apply import AnyEffect
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import Changes, table_text
-from headgate.testing.databases import Database
+from lakegate.core.keys.apply import Apply
+from lakegate.core.keys.change import Change
+from lakegate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.apply import AnyEffect
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import Changes, table_text
+from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, WAYS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]

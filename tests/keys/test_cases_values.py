@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConstraintViolated
-from headgate.testing.databases import fresh_postgres
+from lakegate.errors import ConstraintViolated
+from lakegate.testing.databases import fresh_postgres
 from tests.keys.rooms import KINDS, c, changes_of, check_case, fill, fresh, sync, u
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -245,7 +245,7 @@ def test_case_13_two_values_that_are_one_to_the_target(kind: str, mode: str, req
         sync(database, changes, mode=mode, parallelism=3)
     assert stopped.value.facts["holder"] in ("1", "2")
     assert {"1": "t 2", "2": "t 1"}[stopped.value.facts["holder"]] in str(stopped.value)
-    assert database.query("SELECT last_batch FROM headgate_stream") == [(0,)]
+    assert database.query("SELECT last_batch FROM lakegate_stream") == [(0,)]
     if mode == "atomic" or kind == "sqlite":
         assert database.rows("t") == []
     (done,) = sync(database, changes, mode=mode, parallelism=3, on_violation="quarantine")
@@ -257,7 +257,7 @@ def test_case_13_two_values_that_are_one_to_the_target(kind: str, mode: str, req
     assert apart in ({(1,), (2,)}, {(1,)}, {(2,)})
     there = [(id, uk.strip()) for id, uk in ((1, "a"), (2, other), (3, "other")) if (id,) not in apart]
     assert sorted((one["id"], one["uk"].strip()) for one in database.rows("t")) == there
-    dead = database.query("SELECT table_name, row_key, reason FROM headgate_dead ORDER BY row_key")
+    dead = database.query("SELECT table_name, row_key, reason FROM lakegate_dead ORDER BY row_key")
     assert [one[:2] for one in dead] == [("t", f"[{id}]") for (id,) in sorted(apart)]
     assert all("belongs to the row" in one[2] for one in dead)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change
-from headgate.errors import CheckpointMismatch, Corrupt, InvalidRequest
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.sources.files import ChangeFiles
-from headgate.sources.lines import RECORD_BYTES_MAX
+from lakegate.core.keys.change import Change
+from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.sources.files import ChangeFiles
+from lakegate.sources.lines import RECORD_BYTES_MAX
 from tests.keys.test_positions import postgres
 
 Groups = list[tuple[Change, ...]]

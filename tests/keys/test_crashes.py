@@ -13,14 +13,14 @@ from typing import Literal
 
 import pytest
 
-from headgate.core.keys.apply import ALL, Apply, Begin
-from headgate.core.keys.change import Change
-from headgate.core.keys.fold import fold
-from headgate.errors import Fenced, StagedRowsLost
-from headgate.syncs.apply import AnyEffect
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import Changes, scenarios
-from headgate.testing.databases import Database, fresh_postgres
+from lakegate.core.keys.apply import ALL, Apply, Begin
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.fold import fold
+from lakegate.errors import Fenced, StagedRowsLost
+from lakegate.syncs.apply import AnyEffect
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import Changes, scenarios
+from lakegate.testing.databases import Database, fresh_postgres
 from tests.conftest import ROOT, data_dir
 from tests.keys.commits import Ended, When, counted
 from tests.keys.rooms import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync
@@ -71,8 +71,8 @@ def killed_at(kind: str, mode: str, at: list[int], request: pytest.FixtureReques
             again = process(database, folder, mode, 0, when)
             assert again.returncode == 0, again.stderr
             assert state(database, ["t"]) == expected(scenario), (number, when)
-            assert database.query("SELECT count(*) FROM headgate_slot") == [(0,)]
-            assert database.query("SELECT pending FROM headgate_stream") == [(None,)]
+            assert database.query("SELECT count(*) FROM lakegate_slot") == [(0,)]
+            assert database.query("SELECT pending FROM lakegate_stream") == [(None,)]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pyte
     if is_over[0]:  # the next one is told to cut otherwise; what was begun ends where it was to end
         sync(database, changes, mode=mode, parallelism=2, changes_max=third // 2)
     assert state(database, scenario.tables) == expected(scenario), (mode, at, when)
-    assert database.query("SELECT count(*) FROM headgate_slot") == [(0,)]
+    assert database.query("SELECT count(*) FROM lakegate_slot") == [(0,)]
     return is_over[0]
 
 
@@ -125,7 +125,7 @@ def test_a_run_that_ends_at_any_commit_is_made_up_for(kind: str, name: str, requ
     """As by kill -9, for the target: its connections are closed, and what was not committed is gone."""
     if name in lacks(kind):
         pytest.skip(f"{kind} has no such table")
-    is_thorough = os.environ.get("HEADGATE_MATRIX", "0") not in ("", "0")
+    is_thorough = os.environ.get("LAKEGATE_MATRIX", "0") not in ("", "0")
     for mode in ("atomic", "parallel"):
         # The first ones make the control tables, and take the stream.
         for at in itertools.count(1 if is_thorough else FIRST_OF_A_BATCH, 1 if is_thorough else 5):
@@ -202,6 +202,6 @@ def test_a_server_that_keeps_crashing_ends_the_run(mortal_postgres: str) -> None
     with pytest.raises(StagedRowsLost):
         list(run(Changes(changes), target, stream="s", settings=SyncSettings(changes_max=40), seen=seen))
     target.close()
-    assert database.query("SELECT last_batch, position FROM headgate_stream") == [(0, -1)]
+    assert database.query("SELECT last_batch, position FROM lakegate_stream") == [(0, -1)]
     sync(database, changes)
     assert state(database, scenario.tables) == expected(scenario)

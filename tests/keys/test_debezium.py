@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys import envelope
-from headgate.core.keys.change import Change
-from headgate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
-from headgate.core.keys.fold import fold
-from headgate.core.keys.schema import Column, TableSchema, UniqueKey
-from headgate.core.keys.values import Undecoded
-from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import Scenario, scenarios
-from headgate.testing.databases import fresh_sqlite
+from lakegate.core.keys import envelope
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
+from lakegate.core.keys.fold import fold
+from lakegate.core.keys.schema import Column, TableSchema, UniqueKey
+from lakegate.core.keys.values import Undecoded
+from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import Scenario, scenarios
+from lakegate.testing.databases import fresh_sqlite
 from tests.keys.rooms import KINDS, SQLITE_LACKS, begin, c, changes_of, expected, fresh, state, sync
 
 pytestmark = pytest.mark.data

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change
-from headgate.core.keys.definition import require_allowed
-from headgate.errors import InvalidRequest
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.run import SyncSettings, run
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.definition import require_allowed
+from lakegate.errors import InvalidRequest
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.run import SyncSettings, run
 from tests.keys.rooms import KINDS, c, changes_of, fresh, sync
 
 ALLOWED = [
@@ -34,7 +34,7 @@ REFUSED = [
     "ALTER TABLE people ADD x int; DROP TABLE people", "ALTER TABLE people ADD x int DEFAULT (SELECT 1)",
     "ALTER TABLE people ADD x text DEFAULT pg_read_file('/etc/passwd')", "ALTER TABLE people RENAME TO other",
     "ALTER TABLE people ALTER b TYPE text USING lo_import('/etc/passwd')", "ALTER TABLE people OWNER TO me",
-    "ALTER TABLE payroll ADD COLUMN x int", "ALTER TABLE headgate_stream DROP COLUMN epoch",
+    "ALTER TABLE payroll ADD COLUMN x int", "ALTER TABLE lakegate_stream DROP COLUMN epoch",
     "CREATE INDEX i ON people (lower(a))", "CREATE INDEX i ON people (a) WHERE secret()", "CREATE INDEX i ON payroll (a)",
     "CREATE TABLE people AS SELECT * FROM payroll", "CREATE TABLE people (LIKE payroll)",
     "CREATE TABLE people (a int GENERATED ALWAYS AS (f(1)) STORED)", "CREATE TABLE people (a int CHECK (f(a)))",
@@ -90,11 +90,11 @@ def test_statements_need_the_syncs_leave(kind: str, request: pytest.FixtureReque
         (ddl(add.format("other"), "other"), {"ddl": "apply", "tables": frozenset({"t"})}, "does not name"),
         (ddl(add.format("other")), {"ddl": "apply"}, "it is for the table other"),
         (ddl("DROP TABLE t"), {"ddl": "apply"}, "not on the list"),
-        (ddl("ALTER TABLE headgate_stream ADD x int", "headgate_stream"), {"ddl": "apply"}, "Headgate's own"),
+        (ddl("ALTER TABLE lakegate_stream ADD x int", "lakegate_stream"), {"ddl": "apply"}, "Lakegate's own"),
     ):
         with pytest.raises(InvalidRequest, match=words):
             sync(database, [change], **settings)
-    assert next(set(row) for row in database.rows("headgate_stream")).isdisjoint({"x"})
+    assert next(set(row) for row in database.rows("lakegate_stream")).isdisjoint({"x"})
     sync(database, [ddl(add.format("t"))], ddl="apply", tables=frozenset({"t"}))
     sync(database, [Change(seq=1, tx="1", table="t", op="c", after={"id": 1, "x": 5})])
     assert database.rows("t") == [{"id": 1, "x": 5}]
@@ -152,9 +152,9 @@ def test_no_change_writes_to_a_table_of_the_product_or_of_the_database(
     database = fresh(kind, request)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     sync(database, changes_of(c(1, {"id": 1})))
-    for table in ("headgate_stream", "HEADGATE_DEAD", "public.headgate_slot", "headgate_stage_1", *SYSTEM[kind]):
+    for table in ("lakegate_stream", "LAKEGATE_DEAD", "public.lakegate_slot", "lakegate_stage_1", *SYSTEM[kind]):
         row = {"stream": "s", "epoch": 99, "last_batch": 0, "position": -1}
         for op in ("c", "t"):
             with pytest.raises(InvalidRequest):
                 sync(database, [Change(seq=5, tx="5", table=table, op=op, after=row if op == "c" else None)])
-    assert [row["epoch"] < 99 for row in database.rows("headgate_stream")] == [True]
+    assert [row["epoch"] < 99 for row in database.rows("lakegate_stream")] == [True]

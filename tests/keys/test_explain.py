@@ -1,12 +1,12 @@
-"""headgate sync plan, on each kind of target: what it finds, and that it leaves nothing behind."""
+"""lakegate sync plan, on each kind of target: what it finds, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
 import pytest
 
-from headgate.syncs.explain import explain
-from headgate.syncs.run import SyncSettings
-from headgate.testing.changes import Changes
+from lakegate.syncs.explain import explain
+from lakegate.syncs.run import SyncSettings
+from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, fill, fresh, u
 
 

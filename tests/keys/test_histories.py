@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.testing.databases import Database
+from lakegate.testing.databases import Database
 from tests.keys.histories import COLUMNS, Family, history, told
 from tests.keys.rooms import KINDS, fresh, state, sync
 

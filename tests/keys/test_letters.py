@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.fold import NetRow
-from headgate.core.keys.letters import kept_image, kept_row, kept_text
-from headgate.errors import InvalidRequest
-from headgate.online import Keeper
-from headgate.testing.databases import Database
+from lakegate.core.keys.fold import NetRow
+from lakegate.core.keys.letters import kept_image, kept_row, kept_text
+from lakegate.errors import InvalidRequest
+from lakegate.online import Keeper
+from lakegate.testing.databases import Database
 from tests.cli.test_sync import execute, pipeline
 from tests.keys.rooms import KINDS, c, d, fresh, sync
 
@@ -41,7 +41,7 @@ def carried(database: Database, *batches: list[Any], mode: str = "atomic") -> No
 
 def found(database: Database) -> tuple[list[tuple[Any, ...]], int]:
     """The table, and how many rows are set apart."""
-    return sorted(tuple(one.values()) for one in database.rows("t")), len(database.rows("headgate_dead"))
+    return sorted(tuple(one.values()) for one in database.rows("t")), len(database.rows("lakegate_dead"))
 
 
 def u(tx: int, id: int, **values: Any) -> Any:
@@ -74,7 +74,7 @@ def test_a_row_that_stays_wrong_has_one_letter(request: pytest.FixtureRequest) -
     steps = [[c(1, row(1, "a", 500))], [u(2, 1, uk="b")], [c(3, row(2, "c", 700))]]
     carried(database, *steps)
     assert found(database) == ([], 2)
-    assert json.loads(database.rows("headgate_dead")[0]["image"])["uk"] == "b"
+    assert json.loads(database.rows("lakegate_dead")[0]["image"])["uk"] == "b"
     steps += [[d(4, {"id": 1})]]
     carried(database, *steps)
     assert found(database)[1] == 1
@@ -111,7 +111,7 @@ def test_random_histories_with_bad_rows_end_right_when_all_is_corrected(request:
 
 def keeper(root: Path) -> Keeper:
     """The sync of a file."""
-    from headgate.settings import load_pipeline
+    from lakegate.settings import load_pipeline
 
     spec = load_pipeline(str(root))
     return Keeper(spec, spec.sync("crm"))
@@ -148,7 +148,7 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
 
 def test_the_command_lists_corrects_and_drops_rows_of_a_sync(tmp_path: Path) -> None:
     """Values only on demand; ids as they are listed; what is refused again is said."""
-    from tests.cli.command import headgate
+    from tests.cli.command import lakegate
     from tests.cli.test_sync import CLASH, bring
     from tests.cli.test_sync import sync as command
 
@@ -157,7 +157,7 @@ def test_the_command_lists_corrects_and_drops_rows_of_a_sync(tmp_path: Path) -> 
     assert command(tmp_path, "run", "--once").code == 0
 
     def letters(*arguments: str) -> Any:
-        return headgate("dead-letters", *arguments, "--spec", tmp_path)
+        return lakegate("dead-letters", *arguments, "--spec", tmp_path)
 
     (listed,) = letters("list", "crm", "--output", "json").json["dead_letters"]
     assert ("values" in listed, listed["kind"]) == (False, "row")
@@ -189,4 +189,4 @@ def test_a_kept_row_is_read_as_it_was() -> None:
         "3.0",
     )
     short = kept_row(3, 0, "t", "[1]", kept_image(made._replace(image={"id": 1, "v": "x" * 500}), 200), 5, "why")
-    assert (short.lacks_values, short.image) == (True, {"id": 1, "v": {"headgate_left_out_bytes": 502}})
+    assert (short.lacks_values, short.image) == (True, {"id": 1, "v": {"lakegate_left_out_bytes": 502}})

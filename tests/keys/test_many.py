@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from headgate.core.keys.change import Batch, Change, Image
-from headgate.errors import ConstraintViolated, InvalidRequest
-from headgate.syncs.run import AppliedBatch, SyncSettings, apply_one
-from headgate.targets import target as sql_target
-from headgate.testing.databases import Database, fresh_postgres
+from lakegate.core.keys.change import Batch, Change, Image
+from lakegate.errors import ConstraintViolated, InvalidRequest
+from lakegate.syncs.run import AppliedBatch, SyncSettings, apply_one
+from lakegate.targets import target as sql_target
+from lakegate.testing.databases import Database, fresh_postgres
 from tests.keys.rooms import KINDS, c, changes_of, crash_postgres, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
@@ -116,7 +116,7 @@ def test_many_rows_end_as_their_changes_would(
         done = apply(database, Rows(told, repeated=2), mode=mode, parallelism=3)
         assert found(database) == sorted(after.values())
         assert (done.changes, done.through) == (len(told), 7)
-        assert database.query("SELECT position, place, last_batch FROM headgate_stream") == [(7, "p", 1)]
+        assert database.query("SELECT position, place, last_batch FROM lakegate_stream") == [(7, "p", 1)]
 
 
 @every

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.fold import Net
-from headgate.core.keys.plan import Found
-from headgate.errors import ConstraintViolated
-from headgate.syncs.run import SyncSettings, run
-from headgate.targets.target import SqlTarget
-from headgate.testing.changes import Changes, scenarios
-from headgate.testing.databases import Database
+from lakegate.core.keys.fold import Net
+from lakegate.core.keys.plan import Found
+from lakegate.errors import ConstraintViolated
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.targets.target import SqlTarget
+from lakegate.testing.changes import Changes, scenarios
+from lakegate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.keys.rooms import KINDS, begin, expected, fresh, lacks, state
 from tests.keys.test_real_trace import PATH as TRACE

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change
-from headgate.core.keys.places import waiting
-from headgate.errors import Corrupt, InvalidRequest
-from headgate.sources.debezium import DebeziumChanges, Message
-from headgate.sources.debezium_files import EnvelopeFiles
-from tests.cli.command import headgate
+from lakegate.core.keys.change import Change
+from lakegate.core.keys.places import waiting
+from lakegate.errors import Corrupt, InvalidRequest
+from lakegate.sources.debezium import DebeziumChanges, Message
+from lakegate.sources.debezium_files import EnvelopeFiles
+from tests.cli.command import lakegate
 
 Groups = list[tuple[Change, ...]]
 
@@ -355,19 +355,19 @@ def test_the_commands_say_what_a_sync_waits_for(tmp_path: Path) -> None:
     text = json.dumps({"key": {"id": 100}, "value": row}).replace('"NUMBER"', "12345678901234567.89")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "c.json").write_text(text + "\n")
-    (tmp_path / "headgate.yml").write_text(
+    (tmp_path / "lakegate.yml").write_text(
         "name: p\nsync:\n  crm:\n    from: {files: data, format: debezium, transactions: e}\n    to: 'sqlite:t.db'\n"
     )
     database = sqlite3.connect(tmp_path / "t.db")
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n TEXT)")
-    ran = headgate("sync", "run", "--until-idle", "--spec", tmp_path)
+    ran = lakegate("sync", "run", "--until-idle", "--spec", tmp_path)
     assert (ran.code, "it waits for the end of transaction 7" in ran.out) == (0, True)
-    status = headgate("sync", "status", "--spec", tmp_path)
+    status = lakegate("sync", "status", "--spec", tmp_path)
     assert re.search(r"crm +waiting.*\ncrm waits for the end of transaction 7 \(since .+\)", status.out), status.out
     ends.write_text(ends.read_text() + json.dumps(end("7", t=1)) + "\n")
-    assert headgate("sync", "run", "--until-idle", "--spec", tmp_path).code == 0
+    assert lakegate("sync", "run", "--until-idle", "--spec", tmp_path).code == 0
     assert database.execute("SELECT id, n FROM t").fetchall() == [(100, "12345678901234567.89")]
-    (status,) = headgate("sync", "status", "--spec", tmp_path, "--output", "json").json["syncs"]
+    (status,) = lakegate("sync", "status", "--spec", tmp_path, "--output", "json").json["syncs"]
     assert "waits_for" not in status
     database.close()
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.core.keys.apply import Apply, Assign, Complete, apply_batch
-from headgate.core.keys.change import Change, batches, transactions
-from headgate.core.keys.fold import Net, fold
-from headgate.core.keys.plain import fold_plain, net_effect
-from headgate.core.keys.plan import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
-from headgate.syncs.apply import answered
-from headgate.testing.memory_target import MemoryTarget, Storage, Violation, table
+from lakegate.core.keys.apply import Apply, Assign, Complete, apply_batch
+from lakegate.core.keys.change import Change, batches, transactions
+from lakegate.core.keys.fold import Net, fold
+from lakegate.core.keys.plain import fold_plain, net_effect
+from lakegate.core.keys.plan import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
+from lakegate.syncs.apply import answered
+from lakegate.testing.memory_target import MemoryTarget, Storage, Violation, table
 
 T = table("t", ["id"], [["a"], ["b", "c"]], ["v"])
 IDS, VALUES = range(6), [None, 0, 1, 2, 3]

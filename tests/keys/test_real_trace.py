@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.databases import Database
+from lakegate.core.keys.change import Change
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.keys.rooms import fresh
 

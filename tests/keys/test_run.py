@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.apply import Apply
-from headgate.core.keys.change import Change, batches, transactions
-from headgate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
-from headgate.online import open_target
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.apply import AnyEffect
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import Changes
+from lakegate.core.keys.apply import Apply
+from lakegate.core.keys.change import Change, batches, transactions
+from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
+from lakegate.online import open_target
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.apply import AnyEffect
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"
@@ -91,7 +91,7 @@ def test_a_begun_batch_is_repeated_to_its_end_or_not_at_all(kind: str, request: 
     database.execute(T)
     changes = changes_of(*(c(i, row(i, f"v{i}")) for i in range(9)))
     sync(database, changes[:2])
-    database.execute("UPDATE headgate_stream SET pending = 6")
+    database.execute("UPDATE lakegate_stream SET pending = 6")
     with pytest.raises(CheckpointMismatch, match="position=6"):
         sync(database, changes[:5])
     joined = [replace(one, tx="6" if one.seq in (6, 7) else one.tx) for one in changes]
@@ -268,7 +268,7 @@ def test_an_older_control_table_is_extended_and_a_place_stays(kind: str, request
     changes = changes_of(c(0, row(1, "x")), c(1, row(2, "y")))
     sync(database, changes[:1])
     for name in ("place", "pending_place"):
-        database.execute(f"ALTER TABLE headgate_stream DROP COLUMN {name}")
+        database.execute(f"ALTER TABLE lakegate_stream DROP COLUMN {name}")
     looking = database.target()
     progress = looking.progress("s")
     looking.close()
@@ -292,9 +292,9 @@ def test_a_place_is_as_long_as_it_is(is_older: bool, request: pytest.FixtureRequ
     changes, place = changes_of(c(0, row(1, "x")), c(1, row(2, "y"))), json.dumps({"files": ["a file" * 20] * 1_000})
     sync(database, changes[:1])
     if is_older:
-        database.execute("ALTER TABLE headgate_stream MODIFY place text, MODIFY pending_place text")
+        database.execute("ALTER TABLE lakegate_stream MODIFY place text, MODIFY pending_place text")
     sync(database, [changes[0], replace(changes[1], place=place)], mode="parallel", parallelism=2)
-    assert database.query("SELECT position, place FROM headgate_stream") == [(1, place)]
+    assert database.query("SELECT position, place FROM lakegate_stream") == [(1, place)]
 
 
 def test_a_position_of_other_files_is_refused(request: pytest.FixtureRequest, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_a_position_of_other_files_is_refused(request: pytest.FixtureRequest, tm
         with expected:
             list(run(ChangeFiles(files=str(tmp_path / f"{name}.jsonl")), target, stream="s"))
         target.close()
-    database.execute("UPDATE headgate_stream SET place = NULL")  # as earlier versions left it
+    database.execute("UPDATE lakegate_stream SET place = NULL")  # as earlier versions left it
     target = database.target()
     assert list(run(ChangeFiles(files=str(tmp_path / "b.jsonl")), target, stream="s")) == []
     target.close()

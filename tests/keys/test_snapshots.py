@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConstraintViolated
-from headgate.sources.debezium import DebeziumChanges
-from headgate.syncs.run import AppliedBatch, SyncSettings, run
-from headgate.testing.databases import Database
+from lakegate.errors import ConstraintViolated
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.keys.test_positions import Topics, postgres
 

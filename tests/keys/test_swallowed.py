@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.errors import ConstraintViolated, UnsupportedTable
-from headgate.testing.databases import Database
+from lakegate.errors import ConstraintViolated, UnsupportedTable
+from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 
 SKIPS = "CREATE FUNCTION skips() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import ConstraintViolated, Fenced, Unavailable, UnsupportedTable
-from headgate.syncs.patience import Patience
-from headgate.testing.databases import Database, mariadb_server, postgres_server
+from lakegate.errors import ConstraintViolated, Fenced, Unavailable, UnsupportedTable
+from lakegate.syncs.patience import Patience
+from lakegate.testing.databases import Database, mariadb_server, postgres_server
 from tests.keys.rooms import KINDS, c, changes_of, fresh, sync
 
 BIG = os.urandom(15_000).hex()  # nothing that the server could compress
@@ -67,7 +67,7 @@ def test_what_one_row_breaks_is_that_rows_fault(name: str, request: pytest.Fixtu
     done = sync(database, changes_of(*steps), on_violation="quarantine")
     assert [each.complete.dead[0].row.key[0] for each in done if each.complete] == [key]
     assert sorted(row["id"] for row in database.rows("t")) == [1, 2]
-    assert len(database.rows("headgate_dead")) == 1
+    assert len(database.rows("lakegate_dead")) == 1
 
 
 @pytest.mark.mariadb
@@ -76,8 +76,8 @@ def test_a_value_that_is_too_large_to_be_kept_is_left_out_of_the_dead_letter(req
     database = fresh("mariadb", request)
     database.execute(TABLE.format("longtext"))
     sync(database, changes_of(c(0, {"id": 1, "v": "x" * 17_000_000})), on_violation="quarantine")
-    ((image,),) = database.query("SELECT image FROM headgate_dead")
-    assert json.loads(image) == {"id": 1, "v": {"headgate_left_out_bytes": 17_000_002}}
+    ((image,),) = database.query("SELECT image FROM lakegate_dead")
+    assert json.loads(image) == {"id": 1, "v": {"lakegate_left_out_bytes": 17_000_002}}
 
 
 @pytest.mark.postgres
@@ -108,8 +108,8 @@ def test_a_target_without_space_or_leave_to_write_is_told_as_one(request: pytest
         return connection
 
     target._dialect.connect = small  # type: ignore[method-assign]
-    from headgate.syncs.run import run
-    from headgate.testing.changes import Changes
+    from lakegate.syncs.run import run
+    from lakegate.testing.changes import Changes
 
     with pytest.raises(Unavailable, match="disk is full"):
         list(run(Changes(changes_of(*(c(n, {"id": n, "v": "x" * 5_000}) for n in range(2, 9)))), target, stream="s"))
@@ -149,8 +149,8 @@ def test_syncs_that_begin_at_once_do_not_race_for_the_control_tables(kind: str, 
         with ThreadPoolExecutor(8) as pool:
             epochs = list(pool.map(begin, names))
         assert names[0] == "one" or epochs == [1] * 8
-        assert max(row["epoch"] for row in database.rows("headgate_stream")) == (8 if names[0] == "one" else 1)
-        database.execute("DROP TABLE headgate_stream", "DROP TABLE headgate_slot", "DROP TABLE headgate_dead")
+        assert max(row["epoch"] for row in database.rows("lakegate_stream")) == (8 if names[0] == "one" else 1)
+        database.execute("DROP TABLE lakegate_stream", "DROP TABLE lakegate_slot", "DROP TABLE lakegate_dead")
 
 
 def test_patience_ends_after_its_time_and_begins_again_after_a_success() -> None:
@@ -177,14 +177,14 @@ def test_patience_ends_after_its_time_and_begins_again_after_a_success() -> None
 
 @contextlib.contextmanager
 def following(root: Path, dsn: str, patience: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """`headgate sync run` on files in `root`, ended with the block; its errors are in a file."""
-    (root / "headgate.yml").write_text(
+    """`lakegate sync run` on files in `root`, ended with the block; its errors are in a file."""
+    (root / "lakegate.yml").write_text(
         f'name: p\nsync:\n  s:\n    from: {{files: "c/*.jsonl"}}\n    to: "{dsn}"\n    patience: {patience}\n'
     )
     errors = root / "errors"
     with errors.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "headgate", "sync", "run", "--spec", str(root)],
+            [sys.executable, "-m", "lakegate", "sync", "run", "--spec", str(root)],
             stderr=output,
             stdout=output,
             text=True,
@@ -268,7 +268,7 @@ SEQUENCES = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_cutover_others_can_insert(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     """Identities, serial columns and defaults of sequences, rising and falling; a second cutover moves nothing back."""
-    from tests.cli.command import headgate
+    from tests.cli.command import lakegate
 
     database = fresh(kind, request)
     database.execute(*SEQUENCES[kind])
@@ -278,21 +278,21 @@ def test_after_a_cutover_others_can_insert(kind: str, request: pytest.FixtureReq
         {"seq": n, "tx": str(n), "table": table, "op": "c", "after": {"id": id, "v": "a"}}
         for n, (table, id) in enumerate(steps)
     ]
-    (tmp_path / "headgate.yml").write_text(
+    (tmp_path / "lakegate.yml").write_text(
         f'name: p\nsync:\n  s:\n    from: {{files: "c/*.jsonl"}}\n    to: "{database.dsn}"\n'
     )
     (tmp_path / "c" / "1.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines[:-1]))
-    assert headgate("sync", "cutover", "s", "--spec", tmp_path).code == 2
-    assert headgate("sync", "run", "--once", "--spec", tmp_path).code == 0
+    assert lakegate("sync", "cutover", "s", "--spec", tmp_path).code == 2
+    assert lakegate("sync", "run", "--once", "--spec", tmp_path).code == 0
     (tmp_path / "c" / "2.jsonl").write_text(json.dumps(lines[-1]) + "\n")
-    assert headgate("sync", "cutover", "s", "--spec", tmp_path).code == 2  # there is more
-    assert headgate("sync", "run", "--once", "--spec", tmp_path).code == 0
-    ran = headgate("sync", "cutover", "s", "--spec", tmp_path, "--output", "json")
+    assert lakegate("sync", "cutover", "s", "--spec", tmp_path).code == 2  # there is more
+    assert lakegate("sync", "run", "--once", "--spec", tmp_path).code == 0
+    ran = lakegate("sync", "cutover", "s", "--spec", tmp_path, "--output", "json")
     assert ran.code == 0, ran.err
     expected = {"postgres": {"t": 8, "s": 10, "n": 94}, "mariadb": {"s": 10, "n": 94}, "sqlite": {}}[kind]
     assert {one["table"]: one["now"] for one in ran.json["sequences"]} == expected
     for name in "tsn":
         database.execute(f"INSERT INTO {name} (v) VALUES ('mine')")
         assert len(database.rows(name)) == {"t": 3, "s": 2, "n": 3}[name]
-    again = headgate("sync", "cutover", "s", "--spec", tmp_path, "--output", "json").json["sequences"]
+    again = lakegate("sync", "cutover", "s", "--spec", tmp_path, "--output", "json").json["sequences"]
     assert all(one["now"] == one["was"] for one in again)

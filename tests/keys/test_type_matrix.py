@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from tests.keys.type_cases import CASES, REFUSED, Case, Held
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sync-types.md"
@@ -42,7 +42,7 @@ A column of another type takes a value as the target itself takes it from a text
   its own types.
 - **Vectors** arrive in pgvector's `vector`, `halfvec` and `sparsevec`, and in MariaDB's `vector`.
 - **Without a schema** in the envelope, a number for a column of dates, times or intervals is refused, and so is a text for a binary
-  column, unless `bytes` under [`from:`](headgate-yml.md) says how it is written.
+  column, unless `bytes` under [`from:`](lakegate-yml.md) says how it is written.
 """
 
 
@@ -123,7 +123,7 @@ def test_a_value_of_each_type_is_as_an_insert_leaves_it(
 
 
 def test_the_reference_shows_the_matrix() -> None:
-    """`HEADGATE_WRITE_REFERENCE=1` writes the page anew."""
+    """`LAKEGATE_WRITE_REFERENCE=1` writes the page anew."""
     lines = [HEAD]
     for source in ("PostgreSQL", "MySQL"):
         lines.append(f"## From {source}\n\n| {source} | in PostgreSQL | in MariaDB | in SQLite |\n|---|---|---|---|\n")
@@ -134,6 +134,6 @@ def test_the_reference_shows_the_matrix() -> None:
                 lines.append(f"| {case.type} | {shown} |\n")
         lines.append("\n")
     text = "".join(lines).rstrip("\n") + "\n" + TAIL
-    if os.environ.get("HEADGATE_WRITE_REFERENCE"):
+    if os.environ.get("LAKEGATE_WRITE_REFERENCE"):
         PAGE.write_text(text)
     assert PAGE.read_text() == text

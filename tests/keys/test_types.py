@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys import envelope, numbers, values
-from headgate.core.keys.envelope import Reading, RowChanged
-from headgate.core.keys.fold import canonical
-from headgate.core.keys.letters import kept_row, kept_text
-from headgate.core.keys.schema import Column
-from headgate.core.keys.values import Bits, Duration, Misfit, Placeholders
-from headgate.errors import ConstraintViolated, InvalidRequest
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.syncs.run import AppliedBatch, SyncSettings, run
-from headgate.targets import postgres_values
-from headgate.targets.encode import encoded, geometry_of
-from headgate.testing.databases import Database, fresh_sqlite
-from tests.cli.command import headgate as command
+from lakegate.core.keys import envelope, numbers, values
+from lakegate.core.keys.envelope import Reading, RowChanged
+from lakegate.core.keys.fold import canonical
+from lakegate.core.keys.letters import kept_row, kept_text
+from lakegate.core.keys.schema import Column
+from lakegate.core.keys.values import Bits, Duration, Misfit, Placeholders
+from lakegate.errors import ConstraintViolated, InvalidRequest
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.targets import postgres_values
+from lakegate.targets.encode import encoded, geometry_of
+from lakegate.testing.databases import Database, fresh_sqlite
+from tests.cli.command import lakegate as command
 from tests.keys.rooms import KINDS, c, changes_of, d, fresh, sync, u
 
 PLACEHOLDER = "__debezium_unavailable_value"
@@ -349,7 +349,7 @@ def test_nested_times_and_bytes_of_parquet_images(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from headgate.sources.files import ChangeFiles
+    from lakegate.sources.files import ChangeFiles
 
     moment, amount = datetime.datetime(2026, 1, 2, 3, 4, 5), decimal.Decimal("12345678901234567.80")
     nested = {"at": moment, "day": moment.date(), "n": amount, "b": b"\x00a", "t": moment.time(), "l": [moment.date()]}
@@ -405,7 +405,7 @@ def test_verify_calls_nothing_different_that_arrived_as_it_was(tmp_path: Path, m
     )
     (tmp_path / "m.json").write_text("".join(json.dumps(one) + "\n" for one in [*sent, blob]))
     keys = "format: debezium, bytes: base64, placeholder: __not_sent"
-    (tmp_path / "headgate.yml").write_text(
+    (tmp_path / "lakegate.yml").write_text(
         f"name: n\nsync:\n  s:\n    from: {{files: m.json, {keys}}}\n    to: '{database.dsn}'\n"
     )
     monkeypatch.chdir(tmp_path)

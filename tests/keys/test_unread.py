@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import UNREAD_BYTES_MAX
-from headgate.errors import Corrupt
-from headgate.ports import ChangeSource
-from headgate.sources import files, lines
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_files import EnvelopeFiles
-from headgate.sources.files import ChangeFiles
-from headgate.syncs.run import AppliedBatch, SyncSettings, run
-from headgate.testing.databases import Database
+from lakegate.core.keys.change import UNREAD_BYTES_MAX
+from lakegate.errors import Corrupt
+from lakegate.ports import ChangeSource
+from lakegate.sources import files, lines
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.sources.files import ChangeFiles
+from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.testing.databases import Database
 from tests.keys.rooms import fresh
 from tests.keys.test_debezium import ended, message, write
 from tests.keys.test_verify_independent import begin, execute, sync
@@ -62,7 +62,7 @@ def applied(database: Database, source: ChangeSource, *, batches_max: int = 1 <<
 
 def found(database: Database) -> tuple[list[int], list[str]]:
     """Keys of the table, and where the records are that were set apart."""
-    letters = [json.loads(row["row_key"])[0] for row in database.rows("headgate_dead")]
+    letters = [json.loads(row["row_key"])[0] for row in database.rows("lakegate_dead")]
     return sorted(row["id"] for row in database.rows("t")), sorted(one.rpartition("/")[2] for one in letters)
 
 
@@ -83,7 +83,7 @@ def test_lines_that_cannot_be_read_are_set_apart_once(
     while applied(database, source, batches_max=1, changes_max=size):
         assert len(set(found(database)[1])) == len(found(database)[1])
     assert found(database) == ([1, 2, 3, 4, 5], where)
-    kept = [len(row["image"]) for row in database.rows("headgate_dead")]
+    kept = [len(row["image"]) for row in database.rows("lakegate_dead")]
     assert max(kept) < 2 * UNREAD_BYTES_MAX
     with (folder / "c.jsonl").open("ab") as file:
         file.write(good(6) + b"\n" + BAD[0] + b"\n")
@@ -124,27 +124,27 @@ def test_the_commands_show_and_drop_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "c" / "a.jsonl").write_bytes(good(1) + b"\n" + BAD[0] + b"\n" + good(2) + b"\n")
     stopped = sync(tmp_path, "run", "--until-idle")
     assert (stopped.code, "line=2" in stopped.err, SECRET.decode() in stopped.err) == (4, True, False)
-    assert execute(tmp_path / "t.db", "SELECT count(*) FROM headgate_dead") == [(0,)]
-    with (tmp_path / "headgate.yml").open("a") as file:
+    assert execute(tmp_path / "t.db", "SELECT count(*) FROM lakegate_dead") == [(0,)]
+    with (tmp_path / "lakegate.yml").open("a") as file:
         file.write("    on_violation: quarantine\n")
     assert "1 set apart" in sync(tmp_path, "run", "--until-idle").out
     assert execute(tmp_path / "t.db", "SELECT id FROM t") == [(1,), (2,)]
     verified = sync(tmp_path, "verify")
     assert (verified.code, "1 record that cannot be read: not compared" in verified.out) == (0, True)
 
-    from tests.cli.command import headgate
+    from tests.cli.command import lakegate
 
-    listed = headgate("dead-letters", "list", "s", "--output", "json", "--spec", tmp_path)
+    listed = lakegate("dead-letters", "list", "s", "--output", "json", "--spec", tmp_path)
     (letter,) = listed.json["dead_letters"]
     assert (letter["kind"], letter["position"]) == ("record", f"file={tmp_path}/c/a.jsonl line=2")
     assert "not JSON" in letter["reason"]
     assert SECRET.decode() not in listed.out
-    shown = headgate("dead-letters", "list", "s", "--values", "--spec", tmp_path)
+    shown = lakegate("dead-letters", "list", "s", "--values", "--spec", tmp_path)
     assert SECRET.decode() in shown.out.replace("\n", "")
-    refused = headgate("dead-letters", "retry", "s", letter["id"], "--spec", tmp_path)
+    refused = lakegate("dead-letters", "retry", "s", letter["id"], "--spec", tmp_path)
     assert (refused.code, "cannot be sent again" in refused.err) == (2, True)
-    assert headgate("dead-letters", "drop", "s", letter["id"], "--spec", tmp_path).code == 0
-    assert execute(tmp_path / "t.db", "SELECT count(*) FROM headgate_dead") == [(0,)]
+    assert lakegate("dead-letters", "drop", "s", letter["id"], "--spec", tmp_path).code == 0
+    assert execute(tmp_path / "t.db", "SELECT count(*) FROM lakegate_dead") == [(0,)]
 
 
 def envelopes(folder: Path) -> DebeziumChanges:

@@ -1,4 +1,4 @@
-"""headgate sync verify: what was planted in the target is found, and what is only written in another way is not."""
+"""lakegate sync verify: what was planted in the target is found, and what is only written in another way is not."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from headgate.core.keys.change import Change, Image
-from headgate.core.keys.difference import Difference
-from headgate.core.keys.record import Record
-from headgate.errors import InvalidRequest, Unavailable
-from headgate.syncs.replay import Replay
-from headgate.syncs.run import SyncSettings, run
-from headgate.syncs.verify import Verified, verify
-from headgate.testing.changes import Changes
-from headgate.testing.databases import Database
-from headgate.testing.memory_target import table as schema_of
+from lakegate.core.keys.change import Change, Image
+from lakegate.core.keys.difference import Difference
+from lakegate.core.keys.record import Record
+from lakegate.errors import InvalidRequest, Unavailable
+from lakegate.syncs.replay import Replay
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.syncs.verify import Verified, verify
+from lakegate.testing.changes import Changes
+from lakegate.testing.databases import Database
+from lakegate.testing.memory_target import table as schema_of
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, u
 from tests.keys.test_properties import serial
 
@@ -102,7 +102,7 @@ def test_the_same_written_in_another_way_is_no_difference(kind: str, request: py
     """A scale, a time zone, the order of JSON's keys: they are compared as the target's types have them."""
     database = kept_in_step(kind, request, STEPS)
     other = [u(50, row(n), amount=1.5, at="2023-12-31T19:00:00-05:00") for n in range(10, 20)]
-    database.execute("UPDATE headgate_stream SET position = 1000")
+    database.execute("UPDATE lakegate_stream SET position = 1000")
     facts = {"a": [2], "b": 1.0} if kind == "postgres" else {"b": 1, "a": [2]}
     told = [*STEPS, *((tx, t, op, b, {**a, "facts": facts}) for tx, t, op, b, a in other)]
     assert compared(database, changes_of(*told)).differences == 0
@@ -138,7 +138,7 @@ def test_it_says_why_nothing_can_be_compared(request: pytest.FixtureRequest) -> 
     carried(database, changes)
     found = compared(database, changes)
     assert {one.table: one.not_compared for one in found.tables} == {"t": None, "bare": "it has no key"}
-    database.execute("UPDATE headgate_stream SET pending = 9")
+    database.execute("UPDATE lakegate_stream SET pending = 9")
     with pytest.raises(Unavailable, match="is not complete"):
         compared(database, changes)
 
@@ -147,7 +147,7 @@ def test_it_says_why_nothing_can_be_compared(request: pytest.FixtureRequest) -> 
 def test_a_value_that_the_target_cannot_have_is_a_difference_of_its_row(request: pytest.FixtureRequest) -> None:
     """The rows beside it are compared all the same."""
     database = kept_in_step("postgres", request, STEPS)
-    database.execute("UPDATE headgate_stream SET position = 1000", "UPDATE t SET name = 'x' WHERE id = 21")
+    database.execute("UPDATE lakegate_stream SET position = 1000", "UPDATE t SET name = 'x' WHERE id = 21")
     found = compared(database, changes_of(*STEPS, u(60, row(20), amount="much")))
     assert found.tables[0].listed == (
         Difference(table="t", key=(20,), kind="refused"), Difference(table="t", key=(21,), kind="different", columns=("name",)),

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-import headgate
-from headgate.core.keys.record import Record
-from headgate.core.keys.schema import Column, ForeignKey, TableSchema
-from headgate.sources.records import UNREADABLE, Records, add_envelopes, decoded, messages_of
-from headgate.syncs.replay import Replay
-from headgate.testing.databases import fresh_sqlite
+import lakegate
+from lakegate.core.keys.record import Record
+from lakegate.core.keys.schema import Column, ForeignKey, TableSchema
+from lakegate.sources.records import UNREADABLE, Records, add_envelopes, decoded, messages_of
+from lakegate.syncs.replay import Replay
+from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import Ran
-from tests.cli.command import headgate as command
+from tests.cli.command import lakegate as command
 
 FIRM = "CREATE TABLE firm (id INTEGER PRIMARY KEY, name TEXT)"
 STAFF = "CREATE TABLE staff (id INTEGER PRIMARY KEY, firm_id INT REFERENCES firm (id) ON DELETE {} ON UPDATE CASCADE, n TEXT)"
@@ -30,7 +30,7 @@ def begin(root: Path, *ddl: str, source: str = 'files: "c/*.jsonl"', more: str =
     """A sync of files to a SQLite target with these tables."""
     execute(root / "t.db", *ddl)
     (root / "c").mkdir()
-    (root / "headgate.yml").write_text(
+    (root / "lakegate.yml").write_text(
         f'name: p\nsync:\n  s:\n    from: {{{source}}}\n    to: "sqlite:{root}/t.db"\n{more}'
     )
 
@@ -56,7 +56,7 @@ def line(seq: int, tx: int, table: str, op: str, before: Any, after: Any) -> dic
 
 
 def sync(root: Path, *arguments: str) -> Ran:
-    """`headgate sync ARGUMENTS`."""
+    """`lakegate sync ARGUMENTS`."""
     return command("sync", *arguments, "--spec", root)
 
 
@@ -144,7 +144,7 @@ def test_records_that_the_sync_passed_over_are_compared(tmp_path: Path) -> None:
     bring(tmp_path, "2", line(8, 8, "firm", "c", None, {"id": 8, "name": "f"}))
     ran = sync(tmp_path, "verify", "--output", "json")
     assert (ran.code, ran.json["syncs"][0]["behind"]) == (0, 1)  # a run brings it
-    execute(tmp_path / "t.db", "UPDATE headgate_stream SET position = 8")
+    execute(tmp_path / "t.db", "UPDATE lakegate_stream SET position = 8")
     ran = sync(tmp_path, "verify", "--output", "json")
     assert (ran.code, found(ran)["firm"]["listed"][0]["key"]) == (4, [8])
 
@@ -248,7 +248,7 @@ def test_the_sources_own_database_is_compared_as_a_whole(tmp_path: Path) -> None
 @pytest.mark.mariadb
 def test_a_source_of_another_kind_is_compared_in_the_targets_types(tmp_path: Path, postgres: str, mariadb: str) -> None:
     """PostgreSQL and MariaDB as the source of each other: dates, numbers, texts, documents, bytes."""
-    from headgate.testing.databases import fresh_mariadb, fresh_postgres
+    from lakegate.testing.databases import fresh_mariadb, fresh_postgres
 
     pg, my = fresh_postgres(postgres), fresh_mariadb(mariadb)
     pg.execute("CREATE TABLE t (id bigint PRIMARY KEY, d date, at timestamp, n numeric(10,2), v text, j text, b bytea)",
@@ -257,7 +257,7 @@ def test_a_source_of_another_kind_is_compared_in_the_targets_types(tmp_path: Pat
                "INSERT INTO t VALUES (1, '2026-01-02', '2026-01-02 03:04:05.5', 1.5, 'ä', '{}', x'00ff')")  # fmt: skip
     (tmp_path / "c").mkdir()
     for source, target in ((pg, my), (my, pg)):
-        (tmp_path / "headgate.yml").write_text(
+        (tmp_path / "lakegate.yml").write_text(
             f'name: p\nsync:\n  s:\n    from: {{files: "c/*.jsonl"}}\n    to: "{target.dsn}"\n    source_dsn: "{source.dsn}"\n'
         )
         bring(tmp_path, "1", line(0, 1, "t", "u", {"id": 1}, {"id": 1, "v": "ä"}))
@@ -381,13 +381,13 @@ def test_a_password_is_no_argument_of_a_command(tmp_path: Path, monkeypatch: pyt
 
 def test_the_comparison_shares_no_code_with_what_applies_changes() -> None:
     """Neither reader, nor decoder, nor fold, nor plan: what they do wrong must be seen."""
-    root = Path(headgate.__file__).parent
-    shared = {"headgate.core.keys.schema", "headgate.core.keys.record", "headgate.errors", "headgate.sources.lines"}
+    root = Path(lakegate.__file__).parent
+    shared = {"lakegate.core.keys.schema", "lakegate.core.keys.record", "lakegate.errors", "lakegate.sources.lines"}
     for name in ("sources/records.py", "syncs/replay.py"):
         tree = ast.parse((root / name).read_text())
         used = {
             one.module
             for one in ast.walk(tree)
-            if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("headgate")
+            if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("lakegate")
         }
-        assert used <= shared | {"headgate.sources.files"}, name
+        assert used <= shared | {"lakegate.sources.files"}, name

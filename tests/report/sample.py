@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from headgate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
 
 BEGIN_MS = 1_795_183_200_000
 """20 November 2026, 14:00 UTC."""
@@ -93,7 +93,7 @@ def sample(
                         timestamp_ms=granted + held // 6,
                         job=job,
                         epoch=epoch,
-                        operation="HEADGATE ENTRY",
+                        operation="LAKEGATE ENTRY",
                     )
                 )
             for batch in range(batches[job], last + 1):

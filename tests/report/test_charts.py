@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from headgate.report import CommitRow, Outcome, TurnRow, charts, facts
+from lakegate.report import CommitRow, Outcome, TurnRow, charts, facts
 from tests.report.sample import JOBS, LOCK, TABLE, sample
 
 
@@ -60,7 +60,7 @@ def test_rows_added_go_up_and_rows_removed_go_down() -> None:
     """And a commit without row counts is marked as one."""
     rows = [
         CommitRow(table=TABLE, version=7, timestamp_ms=1, job="A", epoch=1, operation="WRITE", rows_added=5),
-        CommitRow(table=TABLE, version=8, timestamp_ms=2, job="B", epoch=2, operation="HEADGATE ENTRY"),
+        CommitRow(table=TABLE, version=8, timestamp_ms=2, job="B", epoch=2, operation="LAKEGATE ENTRY"),
         CommitRow(
             table=TABLE, version=9, timestamp_ms=3, job="B", epoch=2, operation="MERGE", rows_added=2, rows_removed=3
         ),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headgate.events import TurnEnded
-from headgate.report import Outcome, TurnRow
+from lakegate.events import TurnEnded
+from lakegate.report import Outcome, TurnRow
 from tests.report.sample import BEGIN_MS, JOBS, sample
 
 TURN = sample(1).turns[0]

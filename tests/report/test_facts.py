@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.report import Outcome, ReportData, TurnRow, facts, words
+from lakegate.report import Outcome, ReportData, TurnRow, facts, words
 from tests.report.sample import sample
 
 OVERLAPPED = "; 1 pair of them overlapped."
@@ -160,7 +160,7 @@ def test_the_summary_counts_what_is_there() -> None:
     assert text.startswith("20 November 2026, 14:00 to 14:04 UTC. 35 completed, 1 replayed, 2 gave up and 3 lost.")
     added = sum(commit.rows_added or 0 for commit in data.commits)
     assert f"{len(data.commits)} versions of 1 table added {added:,} rows" in text
-    assert "4 versions came from writers outside Headgate" in text
+    assert "4 versions came from writers outside Lakegate" in text
 
 
 def test_an_empty_ledger_and_a_single_turn_have_sentences_of_their_own() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from headgate.report import CommitRow, Outcome, ReportData, TurnRow, charts, render
+from lakegate.report import CommitRow, Outcome, ReportData, TurnRow, charts, render
 from tests.report.sample import sample
 
 EVIL = """</script><script>alert(1)</script><img src=x onerror=alert(2)>"'&amp;\u2028"""
@@ -154,8 +154,8 @@ def test_the_same_data_gives_the_same_page() -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_colour_that_is_named_has_a_value_in_both_themes(theme: str) -> None:
     """A name without a value is drawn black, on dark paper invisible."""
-    style = files("headgate.report").joinpath("page.css").read_text()
-    script = files("headgate.report").joinpath("page.js").read_text()
+    style = files("lakegate.report").joinpath("page.css").read_text()
+    script = files("lakegate.report").joinpath("page.js").read_text()
     light, dark = style.split("@media (prefers-color-scheme: dark)")
     block = light if theme == "light" else dark.split("* { box-sizing")[0]
     defined = set(re.findall(r"(--[a-z0-9-]+):", block))
@@ -166,7 +166,7 @@ def test_every_colour_that_is_named_has_a_value_in_both_themes(theme: str) -> No
 
 def test_the_library_is_the_one_that_its_readme_describes() -> None:
     """Version and sum are what a reader checks a vendored file by."""
-    folder = files("headgate.report").joinpath("vendor/echarts")
+    folder = files("lakegate.report").joinpath("vendor/echarts")
     library = folder.joinpath("echarts.min.js").read_bytes()
     assert hashlib.sha256(library).hexdigest() in folder.joinpath("README.md").read_text()
     assert b"</script" not in library

@@ -16,14 +16,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from headgate.checks.kept import Kept
-from headgate.checks.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
-from headgate.cli.metrics import ALERTS, DASHBOARD, shipped
-from headgate.events import PersonActed, StatementPublished, TurnEnded
-from headgate.report.metrics import METRICS, Facts, families
-from headgate.report.statements import STATEMENT_METRICS, StatementMetrics
+from lakegate.checks.kept import Kept
+from lakegate.checks.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
+from lakegate.cli.metrics import ALERTS, DASHBOARD, shipped
+from lakegate.events import PersonActed, StatementPublished, TurnEnded
+from lakegate.report.metrics import METRICS, Facts, families
+from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
 from tests.checks.lake import healthy
-from tests.cli.command import headgate
+from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE
 
 JOB = JobStatus(
@@ -46,7 +46,7 @@ LOCK = LockStatus(
     holder=HolderStatus(job="In", epoch=3, since_ms=7_000, host="h", pid=1, batch=0, is_alive=True),
     queue=(WaitingStatus(job="Out", asked_at_ms=9_000, reason=""),),
     jobs=(JOB, replace(JOB, job="Out", every_ms=None, paused="paused by me: x", lost=(1, None), is_late=True)),
-    in_doubt=(("headgate/q", 1),),
+    in_doubt=(("lakegate/q", 1),),
 )
 
 
@@ -111,30 +111,30 @@ def test_every_declared_metric_is_exposed_with_its_labels_and_no_other() -> None
     """The table is the whole truth: what is documented can be asked for."""
     found = {(one.name, frozenset(one.labels) - {"le"}) for one in samples(exposed())}
     assert found == {(name, frozenset(metric.labels)) for metric in METRICS for name in metric.series}
-    assert all(metric.name.startswith("headgate_") and metric.help.endswith(".") for metric in METRICS)
+    assert all(metric.name.startswith("lakegate_") and metric.help.endswith(".") for metric in METRICS)
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "expected"),
     [
-        ("headgate_lock_held_seconds", {"lock": "L", "job": "In"}, 3.0),
-        ("headgate_lock_waiting", {"lock": "L"}, 1),
-        ("headgate_job_waiting_seconds", {"lock": "L", "job": "Out"}, 1.0),
-        ("headgate_job_waiting_seconds", {"lock": "L", "job": "In"}, 0),
-        ("headgate_job_paused", {"lock": "L", "job": "Out"}, 1),
-        ("headgate_job_late", {"lock": "L", "job": "In"}, 0),
-        ("headgate_job_overdue_seconds", {"lock": "L", "job": "In"}, 1.5),
-        ("headgate_job_last_completed_timestamp_seconds", {"lock": "L", "job": "In"}, 5.0),
-        ("headgate_turns_total", {"lock": "L", "job": "In", "outcome": "completed"}, 2),
-        ("headgate_batches_total", {"lock": "L", "job": "In"}, 9),
-        ("headgate_commits_total", {"lock": "L", "job": "In"}, 6),
-        ("headgate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "5.0"}, 2),
-        ("headgate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "+Inf"}, 3),
-        ("headgate_turn_held_seconds_sum", {"lock": "L", "job": "In"}, 74.0),
-        ("headgate_turn_waited_seconds_count", {"lock": "L", "job": "In"}, 3),
-        ("headgate_actions_total", {"lock": "L", "action": "break"}, 1),
-        ("headgate_requests_kept", {"job": "Out", "state": "dead", "age": "1h"}, 2),
-        ("headgate_requests_oldest_timestamp_seconds", {"job": "Out", "state": "dead"}, 4.0),
+        ("lakegate_lock_held_seconds", {"lock": "L", "job": "In"}, 3.0),
+        ("lakegate_lock_waiting", {"lock": "L"}, 1),
+        ("lakegate_job_waiting_seconds", {"lock": "L", "job": "Out"}, 1.0),
+        ("lakegate_job_waiting_seconds", {"lock": "L", "job": "In"}, 0),
+        ("lakegate_job_paused", {"lock": "L", "job": "Out"}, 1),
+        ("lakegate_job_late", {"lock": "L", "job": "In"}, 0),
+        ("lakegate_job_overdue_seconds", {"lock": "L", "job": "In"}, 1.5),
+        ("lakegate_job_last_completed_timestamp_seconds", {"lock": "L", "job": "In"}, 5.0),
+        ("lakegate_turns_total", {"lock": "L", "job": "In", "outcome": "completed"}, 2),
+        ("lakegate_batches_total", {"lock": "L", "job": "In"}, 9),
+        ("lakegate_commits_total", {"lock": "L", "job": "In"}, 6),
+        ("lakegate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "5.0"}, 2),
+        ("lakegate_turn_held_seconds_bucket", {"lock": "L", "job": "In", "le": "+Inf"}, 3),
+        ("lakegate_turn_held_seconds_sum", {"lock": "L", "job": "In"}, 74.0),
+        ("lakegate_turn_waited_seconds_count", {"lock": "L", "job": "In"}, 3),
+        ("lakegate_actions_total", {"lock": "L", "action": "break"}, 1),
+        ("lakegate_requests_kept", {"job": "Out", "state": "dead", "age": "1h"}, 2),
+        ("lakegate_requests_oldest_timestamp_seconds", {"job": "Out", "state": "dead"}, 4.0),
     ],
 )
 def test_a_metric_says_what_the_record_and_the_ledger_say(name: str, labels: dict[str, str], expected: float) -> None:
@@ -175,16 +175,16 @@ def test_statements_of_a_process_are_counted() -> None:
         for one in found
         if labels.items() <= one.labels.items()
     } == {
-        ("headgate_statements_total", "0"): 1,
-        ("headgate_statements_total", "3"): 2,
-        ("headgate_statement_attempts_total", None): 5,
-        ("headgate_statement_repeats_total", "rows came"): 2,
-        ("headgate_statements_superseded_total", None): 1,
-        ("headgate_statement_lost_puts_total", None): 2,
-        ("headgate_statement_rows_read_total", None): 82,
-        ("headgate_statement_waited_seconds_total", None): 3.75,
-        ("headgate_statement_publish_seconds_total", None): 1.0,
-        ("headgate_statement_held_seconds_total", None): 0.3,
+        ("lakegate_statements_total", "0"): 1,
+        ("lakegate_statements_total", "3"): 2,
+        ("lakegate_statement_attempts_total", None): 5,
+        ("lakegate_statement_repeats_total", "rows came"): 2,
+        ("lakegate_statements_superseded_total", None): 1,
+        ("lakegate_statement_lost_puts_total", None): 2,
+        ("lakegate_statement_rows_read_total", None): 82,
+        ("lakegate_statement_waited_seconds_total", None): 3.75,
+        ("lakegate_statement_publish_seconds_total", None): 1.0,
+        ("lakegate_statement_held_seconds_total", None): 0.3,
     }
     names = {(one.name, frozenset(one.labels)) for one in found}
     assert names == {(name, frozenset(metric.labels)) for metric in STATEMENT_METRICS for name in metric.series}
@@ -197,7 +197,7 @@ LABELS = {name: {*metric.labels, "le"} for metric in METRICS for name in metric.
 
 def used(expression: str) -> set[str]:
     """Names of series in an expression of PromQL, each followed by its labels' matchers."""
-    return set(re.findall(r"\bheadgate_\w+", expression))
+    return set(re.findall(r"\blakegate_\w+", expression))
 
 
 def expressions() -> dict[str, str]:
@@ -214,7 +214,7 @@ def test_what_is_shipped_uses_only_metrics_and_labels_that_there_are(name: str) 
     expression = expressions()[name]
     assert used(expression)
     assert used(expression) - KNOWN == set()
-    for series, matchers in re.findall(r"(headgate_\w+)\{(.*?)\}", expression):
+    for series, matchers in re.findall(r"(lakegate_\w+)\{(.*?)\}", expression):
         assert set(re.findall(r"(\w+)\s*[=!]", matchers)) <= LABELS[series]
     by = {label for labels in re.findall(r"\b(?:by|on) \(([\w, ]+)\)", expression) for label in labels.split(", ")}
     assert all(by <= LABELS[series] for series in used(expression))
@@ -223,7 +223,7 @@ def test_what_is_shipped_uses_only_metrics_and_labels_that_there_are(name: str) 
 
 def test_the_check_of_what_is_shipped_can_fail() -> None:
     """A name that is nobody's is seen."""
-    assert used("sum(headgate_turns{x=1}) > 1") - KNOWN == {"headgate_turns"}
+    assert used("sum(lakegate_turns{x=1}) > 1") - KNOWN == {"lakegate_turns"}
 
 
 def test_every_alert_says_what_happened_and_what_to_do() -> None:
@@ -233,7 +233,7 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
             assert set(rule) - {"for"} == {"alert", "expr", "labels", "annotations"}
             assert set(rule["annotations"]) == {"summary", "action"}
             said = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
-            first = re.findall(r"headgate_\w+", rule["expr"])[0]  # its labels are those of the alert
+            first = re.findall(r"lakegate_\w+", rule["expr"])[0]  # its labels are those of the alert
             assert said <= LABELS[first], rule["alert"]
 
 
@@ -258,18 +258,18 @@ def test_the_command_prints_writes_and_serves_the_same_metrics(tmp_path: Path) -
     import sys
 
     healthy(tmp_path).write_ledger()
-    (tmp_path / "headgate.yml").write_text(FILE)
-    ran = headgate("metrics", "--spec", tmp_path)
+    (tmp_path / "lakegate.yml").write_text(FILE)
+    ran = lakegate("metrics", "--spec", tmp_path)
     assert ran.code == 0, ran.err
-    assert 'headgate_turns_total{job="In",lock="L",outcome="completed"} 3.0' in ran.out
-    file = tmp_path / "headgate.prom"
-    assert headgate("metrics", "--textfile", file, "--spec", tmp_path).code == 0
+    assert 'lakegate_turns_total{job="In",lock="L",outcome="completed"} 3.0' in ran.out
+    file = tmp_path / "lakegate.prom"
+    assert lakegate("metrics", "--textfile", file, "--spec", tmp_path).code == 0
     assert samples(file.read_text()) == samples(ran.out)
-    assert headgate("metrics", "--textfile", tmp_path / "no" / "x.prom", "--spec", tmp_path).code == 6
-    assert headgate("metrics", "--serve", "1234", "--alerts", "--spec", tmp_path).code == 2
-    assert json.loads(headgate("metrics", "--dashboard").out)["title"] == "Headgate"
+    assert lakegate("metrics", "--textfile", tmp_path / "no" / "x.prom", "--spec", tmp_path).code == 6
+    assert lakegate("metrics", "--serve", "1234", "--alerts", "--spec", tmp_path).code == 2
+    assert json.loads(lakegate("metrics", "--dashboard").out)["title"] == "Lakegate"
     port = _free_port()
-    command = [sys.executable, "-m", "headgate", "metrics", "--serve", str(port), "--spec", str(tmp_path)]
+    command = [sys.executable, "-m", "lakegate", "metrics", "--serve", str(port), "--spec", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = process.stderr.readline().strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.report import CommitRow, Outcome, ReportData, facts, render
+from lakegate.report import CommitRow, Outcome, ReportData, facts, render
 from tests.report.sample import LOCK, TABLE, sample
 
 pytestmark = pytest.mark.browser

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from headgate.testing.aws_server import AwsServer
-from headgate.testing.log_store_jvm import settings_for
+from lakegate.testing.aws_server import AwsServer
+from lakegate.testing.log_store_jvm import settings_for
 from tests.conftest import FAST_CONF, ROOT
 
 
@@ -56,8 +56,8 @@ class Driver(Process):
     """Runs a program, to whose text `spark` is known."""
 
     def __init__(self, program: str, aws: AwsServer, log: Path, *arguments: str, log_store: str = "auto") -> None:
-        start = "import json, sys\nimport headgate\n"
-        start += f"spark = headgate.session('driver', s3=True, log_store={log_store!r}, conf=json.loads(sys.argv[1]))\n"
+        start = "import json, sys\nimport lakegate\n"
+        start += f"spark = lakegate.session('driver', s3=True, log_store={log_store!r}, conf=json.loads(sys.argv[1]))\n"
         super().__init__(["-c", start + program, json.dumps(conf_for(aws)), *arguments], log)
 
     def go(self) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.delta.gate import JOB_CONF, Gate
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.delta.statements import confs
-from headgate.delta.upkeep import CHECK_CONF
-from headgate.errors import HeadgateError
-from headgate.spark.checkpoint import Checkpoint
-from headgate.spark.session import require_fit
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.delta.gate import JOB_CONF, Gate
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.delta.statements import confs
+from lakegate.delta.upkeep import CHECK_CONF
+from lakegate.errors import LakegateError
+from lakegate.spark.checkpoint import Checkpoint
+from lakegate.spark.session import require_fit
 from tests.cli import command as commands
 
 
@@ -76,7 +76,7 @@ def in_its_turn(spark: SparkSession, table: str) -> list[str]:
 
 def session_with(spark: SparkSession, log_store: str, conf: dict[str, str]) -> str:
     """What the session that runs is refused with, or "fit"."""
-    return _refused(lambda: headgate.session("again", s3=True, log_store=log_store, conf=conf))
+    return _refused(lambda: lakegate.session("again", s3=True, log_store=log_store, conf=conf))
 
 
 def own_settings(spark: SparkSession, conf: dict[str, str]) -> list[str]:
@@ -93,22 +93,22 @@ def own_settings(spark: SparkSession, conf: dict[str, str]) -> list[str]:
 def statement(spark: SparkSession, text: str) -> list[Any]:
     """Exit status and words of the error that a statement ends with."""
     try:
-        headgate.sql(spark, text)
-    except HeadgateError as error:
+        lakegate.sql(spark, text)
+    except LakegateError as error:
         return [error.exit_code, str(error)]
     return [0, ""]
 
 
 def command(spark: SparkSession, *arguments: str) -> list[Any]:
-    """Exit status and errors of `headgate ARGUMENTS`, with the session that runs."""
-    ran = commands.headgate(*arguments)
+    """Exit status and errors of `lakegate ARGUMENTS`, with the session that runs."""
+    ran = commands.lakegate(*arguments)
     return [ran.code, ran.err]
 
 
 def _refused(work: Callable[[], object]) -> str:
     try:
         work()
-    except HeadgateError as error:
+    except LakegateError as error:
         return str(error)
     return "fit"
 
@@ -123,7 +123,7 @@ def main(conf: str) -> None:
     """Answers until its input ends."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what Spark prints is no answer
-    spark = headgate.session("asked", s3=True, conf=json.loads(conf))
+    spark = lakegate.session("asked", s3=True, conf=json.loads(conf))
     print("ready", file=answers)
     for line in sys.stdin:
         step, arguments = json.loads(line)

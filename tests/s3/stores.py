@@ -7,7 +7,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from headgate.spark.log_stores import CLASSES
+from lakegate.spark.log_stores import CLASSES
 
 ENTRIES = "delta_log"
 _NUMBERS = itertools.count()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from headgate.checks.finding import Finding
-from headgate.checks.s3 import examine
-from headgate.delta.s3_errors import refusal, told
-from headgate.spark.log_stores import CLASSES
-from headgate.testing.aws_server import AwsServer, Fault
+from lakegate.checks.finding import Finding
+from lakegate.checks.s3 import examine
+from lakegate.delta.s3_errors import refusal, told
+from lakegate.spark.log_stores import CLASSES
+from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import conf_for
 from tests.s3.policy import DYNAMODB_PAGE, TO_MAKE_THE_TABLE, allowed, needed
 from tests.s3.stores import Store
@@ -47,14 +47,14 @@ def store(jvm: Any, hadoop: Any, s3: Any, dynamodb: Any) -> Store:
 def test_a_sound_table_is_sound(look: Look, store: Store, s3: Any) -> None:
     """Nothing is found, and nothing is left behind."""
     assert look(store.table, "dynamodb", is_deep=True) == []
-    found = s3.list_objects_v2(Bucket="lake", Prefix=f"{store.name}/_headgate/")
+    found = s3.list_objects_v2(Bucket="lake", Prefix=f"{store.name}/_lakegate/")
     assert [one["Key"] for one in found.get("Contents", ()) if not one["Key"].endswith("/")] == []
 
 
 @pytest.mark.parametrize(("what", "is_deep"), [("ignore_condition", False), ("race_condition", True)])
 def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, what: Any, is_deep: bool) -> None:
     """One that ignores the condition by two writers; one that looks and writes in two steps by many."""
-    aws.fail(Fault(what, key="_headgate/probe", times=None))
+    aws.fail(Fault(what, key="_lakegate/probe", times=None))
     (found,) = look(store.table, is_deep=is_deep)
     assert found.level == "fault"
     assert "more than one through" in found.what
@@ -63,7 +63,7 @@ def test_an_unsafe_server_is_found(aws: AwsServer, look: Look, store: Store, wha
 def test_what_is_replaced_while_it_is_read_was_let_through(aws: AwsServer, look: Look, store: Store) -> None:
     """A writer that was refused reads what is there; S3A asks for the object that it looked at, and that is gone."""
     aws.fail(
-        Fault("error_before", kind="GET", key="_headgate/probe", times=None, status=412, code="PreconditionFailed")
+        Fault("error_before", kind="GET", key="_lakegate/probe", times=None, status=412, code="PreconditionFailed")
     )
     (found,) = look(store.table, is_deep=False)
     assert found.level == "fault"
@@ -184,9 +184,9 @@ def test_what_the_server_refuses_is_told_in_plain_words(aws: AwsServer, look: Lo
 OPERATIONS: dict[str, tuple[str, Callable[[Any, Any, Any], object]]] = {
     "PUT": (
         "s3:PutObject",
-        lambda jvm, files, path: jvm.io.github.headgate.ConditionalPutLogStore.put(files, path, b"1"),
+        lambda jvm, files, path: jvm.io.github.lakegate.ConditionalPutLogStore.put(files, path, b"1"),
     ),
-    "GET": ("s3:GetObject", lambda jvm, files, path: jvm.io.github.headgate.Bulk.read(path, files.getConf())),
+    "GET": ("s3:GetObject", lambda jvm, files, path: jvm.io.github.lakegate.Bulk.read(path, files.getConf())),
     "HEAD": ("s3:GetObject or s3:ListBucket", lambda jvm, files, path: files.getFileStatus(path)),
     "LIST": ("s3:ListBucket", lambda jvm, files, path: files.listStatus(path.getParent())),
     "POST": ("s3:DeleteObject", lambda jvm, files, path: files.delete(path.getParent(), True)),
@@ -219,9 +219,9 @@ def test_another_error_that_names_a_place_on_s3_is_no_refusal(jvm: Any, hadoop: 
 
 
 def test_the_command_looks_at_a_table_and_mends_it(aws: AwsServer, store: Store, tmp_path: Path) -> None:
-    """Store, checks and exit status of `headgate doctor`; a damaged state is named, then mended; and the policy allows it."""
+    """Store, checks and exit status of `lakegate doctor`; a damaged state is named, then mended; and the policy allows it."""
     store.begin(3, "three", has_aside=False)
-    spec = tmp_path / "headgate.yml"
+    spec = tmp_path / "lakegate.yml"
     tables, conf = {"t": {"path": store.table}}, conf_for(aws)
     source = {"files": "in", "format": "json", "schema": "a INT"}
     stream = {"table": "t", "source": source, "append": {"on_duplicate": "allow"}}
@@ -236,7 +236,7 @@ def test_the_command_looks_at_a_table_and_mends_it(aws: AwsServer, store: Store,
     spec.write_text(json.dumps(said))
 
     def doctor(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
-        command = [sys.executable, "-m", "headgate", "doctor", "--table", store.table, "--spec", str(spec), *arguments]
+        command = [sys.executable, "-m", "lakegate", "doctor", "--table", store.table, "--spec", str(spec), *arguments]
         ran = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, timeout=300)
         assert ran.stdout, ran.stderr
         return ran.returncode, json.loads(ran.stdout)["findings"]

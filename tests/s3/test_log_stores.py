@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from headgate.spark.log_stores import GATE
-from headgate.testing.aws_server import AwsServer, Fault
+from lakegate.spark.log_stores import GATE
+from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.stores import ENTRIES, Store
 
 pytestmark = pytest.mark.spark
@@ -244,7 +244,7 @@ def test_a_table_of_entries_is_made_on_demand_where_that_is_said(
     """Without units that are paid for by the hour."""
     settings = jvm.org.apache.hadoop.conf.Configuration(hadoop)
     settings.set("io.delta.storage.S3DynamoDBLogStore.ddb.tableName", "on_demand_log")
-    settings.set("spark.headgate.dynamodb.onDemand", "true")
+    settings.set("spark.lakegate.dynamodb.onDemand", "true")
     assert Store("dynamodb", jvm, settings, s3, dynamodb).write(0, "zero") == "ok"
     made = dynamodb.describe_table(TableName="on_demand_log")["Table"]
     assert made["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
@@ -261,7 +261,7 @@ def test_a_checkpoint_is_not_begun_where_two_runs_could_plan_one_batch(
 
     def planned(bucket: str, by: bytes) -> str:
         path = jvm.org.apache.hadoop.fs.Path(f"s3a://{bucket}/c/offsets/0")
-        file = jvm.io.github.headgate.S3CheckpointFileManager(path.getParent(), hadoop).createAtomic(path, False)
+        file = jvm.io.github.lakegate.S3CheckpointFileManager(path.getParent(), hadoop).createAtomic(path, False)
         file.write(by)
         try:
             file.close()

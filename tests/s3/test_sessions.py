@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.spark.log_stores import CHECKPOINTS_KEY, CLASSES, VACUUM_KEY
-from headgate.testing.aws_server import AwsServer, Fault
+from lakegate.spark.log_stores import CHECKPOINTS_KEY, CLASSES, VACUUM_KEY
+from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import Asked
 from tests.s3.policy import S3_PAGE, allowed, needed
 
@@ -79,14 +79,14 @@ def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
 
 
 def test_a_run_says_what_s3_refused(aws: AwsServer, asked: Asked, tmp_path: Path) -> None:
-    """`headgate run` ends with 6 and a line; its table's bucket is not there, and then its checkpoint's."""
+    """`lakegate run` ends with 6 and a line; its table's bucket is not there, and then its checkpoint's."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.json").write_text('{"id": 1}\n')
     source = {"files": str(tmp_path / "in"), "format": "json", "schema": "id BIGINT"}
     local = str(tmp_path / "checkpoint")
     for table, checkpoint in (("s3a://no-such-bucket/t", local), ("s3a://lake/run", "s3a://no-such-bucket/c")):
         stream = {"table": "t", "source": source, "checkpoint": checkpoint, "append": {"on_duplicate": "allow"}}
-        spec = tmp_path / "headgate.yml"
+        spec = tmp_path / "lakegate.yml"
         text = {"storage": str(tmp_path / "storage"), "tables": {"t": {"path": table}}, "streams": {"S": stream}}
         spec.write_text(json.dumps({"name": "p", **text}))
         code, errors = asked.ask("command", "run", "--once", "--spec", str(spec))

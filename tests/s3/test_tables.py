@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.spark.source_files import far_listing
-from headgate.testing.aws_server import AwsServer, Fault
+from lakegate.spark.source_files import far_listing
+from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import Driver
 
 pytestmark = pytest.mark.spark
@@ -25,8 +25,8 @@ if own == 1:
 for n in range(statements):
     print("ready", flush=True)
     sys.stdin.readline()
-    done = headgate.sql(spark, f"UPDATE delta.`{{table}}` SET v = v * 2 + {{own}} WHERE k % 4 <> {{n}}")
-    levels.append(done.headgate.level)
+    done = lakegate.sql(spark, f"UPDATE delta.`{{table}}` SET v = v * 2 + {{own}} WHERE k % 4 <> {{n}}")
+    levels.append(done.lakegate.level)
     frame = spark.createDataFrame([(1000 * own + n, 0)], "k INT, v LONG").coalesce(1)
     frame.write.format("delta").mode("append").save(table)
 print(json.dumps(levels), flush=True)
@@ -37,9 +37,9 @@ rows = [[row.k, row.v] for row in spark.read.format("delta").load(table).collect
 print(json.dumps([sorted(said), sorted(rows)]), flush=True)
 """
 STREAMING = """
-from headgate.inspect import verify_pipeline
-storage, source = sys.argv[2], headgate.files("s3a://lake/in", format="json", schema="id BIGINT")
-made = headgate.Pipeline("p", storage=storage)
+from lakegate.inspect import verify_pipeline
+storage, source = sys.argv[2], lakegate.files("s3a://lake/in", format="json", schema="id BIGINT")
+made = lakegate.Pipeline("p", storage=storage)
 table = made.table("people", path="s3a://lake/people", lock="L")
 table.append(name="Ingestion", source=source, checkpoint="s3a://lake/checkpoints/Ingestion", max_rows_per_batch=1)
 print("ready", flush=True)
@@ -102,7 +102,7 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     for n, name in enumerate(["0", "a b%20c%", "_hidden"]):
         s3.put_object(Bucket="lake", Key=f"in/{name}.json", Body=f'{{"id": {n}}}\n'.encode())
     s3.put_object(Bucket="lake", Key="in/zero.json", Body=b"")
-    first = Driver(STREAMING, aws, tmp_path / "first.log", str(tmp_path / "_headgate"))
+    first = Driver(STREAMING, aws, tmp_path / "first.log", str(tmp_path / "_lakegate"))
     try:
         assert first.said() == "ready"
         first.go()
@@ -115,7 +115,7 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
         first.end()
     for name in ("2", "0"):
         s3.put_object(Bucket="lake", Key=f"in/{name}.json", Body=b'{"id": 2}\n')
-    second = Driver(STREAMING, aws, tmp_path / "second.log", str(tmp_path / "_headgate"))
+    second = Driver(STREAMING, aws, tmp_path / "second.log", str(tmp_path / "_lakegate"))
     try:
         assert second.said() == "ready"
         second.go()
@@ -126,7 +126,7 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
         assert verified == [rewritten]
     finally:
         second.end()
-    note = json.loads(s3.get_object(Bucket="lake", Key="people/_headgate/table.json")["Body"].read())
+    note = json.loads(s3.get_object(Bucket="lake", Key="people/_lakegate/table.json")["Body"].read())
     assert (note["lock"], note["log_store"]) == ("L", "conditional")
     puts = [one for one in aws.requests() if one.kind == "PUT" and "checkpoints/Ingestion/offsets/" in one.key]
     planned = [one for one in puts if one.key[-1].isdigit()]
@@ -138,7 +138,7 @@ def test_a_source_is_listed_by_who_may_not_look_above_it(aws: AwsServer, s3: Any
     """Rights that are given by prefix: whether the folder above is a Delta table is then not known."""
     s3.put_object(Bucket="lake", Key="closed/in/a.json", Body=b"{}")
     s3.put_object(Bucket="lake", Key="closed/_delta_log/0", Body=b"")
-    source, bulk = "s3a://lake/closed/in", jvm.io.github.headgate.Bulk
+    source, bulk = "s3a://lake/closed/in", jvm.io.github.lakegate.Bulk
     assert far_listing(bulk.listing(source, hadoop)).tables == ("s3a://lake/closed",)
     aws.fail(
         Fault("error_before", key="_delta_log", times=None, status=403, code="AccessDenied", message="Access Denied")

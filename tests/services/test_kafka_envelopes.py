@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from headgate.errors import CheckpointMismatch, Corrupt, Unavailable
-from headgate.sources.debezium import DebeziumChanges
-from headgate.sources.debezium_kafka import EnvelopeTopics
-from headgate.syncs.run import SyncSettings, run
-from headgate.testing.changes import scenarios
-from headgate.testing.databases import fresh_sqlite
-from tests.cli.command import headgate
+from lakegate.errors import CheckpointMismatch, Corrupt, Unavailable
+from lakegate.sources.debezium import DebeziumChanges
+from lakegate.sources.debezium_kafka import EnvelopeTopics
+from lakegate.syncs.run import SyncSettings, run
+from lakegate.testing.changes import scenarios
+from lakegate.testing.databases import fresh_sqlite
+from tests.cli.command import lakegate
 from tests.keys.rooms import begin, expected, state
 from tests.keys.test_debezium import envelopes
 
@@ -80,11 +80,11 @@ def test_a_recorded_history_ends_as_at_the_source(kafka_servers: str, cdc_data: 
     send(kafka_servers, f"{prefix}.s.t", data[200:])
     source.close()
     target.close()
-    (tmp_path / "headgate.yml").write_text(
+    (tmp_path / "lakegate.yml").write_text(
         f"name: p\nsync:\n  crm:\n    from: {{kafka: {prefix}.s.t, servers: '{kafka_servers}', "
         f"transactions: {prefix}.transaction}}\n    to: 'sqlite:{next(tmp_path.glob('*.db'))}'\n"
     )
-    ran = headgate("sync", "run", "--once", "--spec", tmp_path, "--output", "json")
+    ran = lakegate("sync", "run", "--once", "--spec", tmp_path, "--output", "json")
     assert ran.code == 0, ran.err
     assert ran.json["syncs"][0]["position"] == len(data) - 1
     assert state(database, list(scenario.final)) == expected(scenario)

@@ -12,9 +12,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.errors import CheckpointMismatch, InvalidRequest
-from headgate.inspect import sources_of
+import lakegate
+from lakegate.errors import CheckpointMismatch, InvalidRequest
+from lakegate.inspect import sources_of
 
 SCHEMA = "id BIGINT, person STRING"
 
@@ -32,20 +32,20 @@ def records(start: int, count: int) -> list[str | None]:
     return [json.dumps({"id": id_, "person": f"p{id_ % 5}"}) for id_ in range(start, start + count)]
 
 
-def pipeline(root: Path, servers: str, topic: str, **keys: object) -> headgate.Pipeline:
+def pipeline(root: Path, servers: str, topic: str, **keys: object) -> lakegate.Pipeline:
     """An append stream and an erase stream, each with its topic."""
-    made = headgate.Pipeline("people", storage=str(root / "_headgate"))
+    made = lakegate.Pipeline("people", storage=str(root / "_lakegate"))
     table = made.table("people", path=str(root / "table"), lock="L")
     table.append(
         name="Ingestion",
-        source=headgate.kafka(f"{topic}.records", servers=servers, schema=SCHEMA),
+        source=lakegate.kafka(f"{topic}.records", servers=servers, schema=SCHEMA),
         max_rows_per_batch=40,
         **keys,
     )
     table.erase(
         name="TTL",
         after="Ingestion",
-        source=headgate.kafka(f"{topic}.erasures", servers=servers, schema="person STRING"),
+        source=lakegate.kafka(f"{topic}.erasures", servers=servers, schema="person STRING"),
         match={"person": "person"},
     )
     return made
@@ -85,7 +85,7 @@ def test_a_bad_record_is_named_by_topic_partition_and_offset(
     assert not (tmp_path / "table").exists() or ids(spark, tmp_path) == []
     pipeline(tmp_path, kafka_servers, topic, on_bad_record="dead_letter").run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == [0, 1, 2]
-    letters = spark.read.format("delta").load(str(tmp_path / "_headgate/dead_letters/Ingestion")).collect()
+    letters = spark.read.format("delta").load(str(tmp_path / "_lakegate/dead_letters/Ingestion")).collect()
     assert len(letters) == 1
     assert "{not json" in str(letters[0])
     assert f"{topic}.records/0/2" in str(letters[0])
@@ -109,7 +109,7 @@ def test_what_a_topic_holds_is_read_or_refused_or_named(
     streams = pipeline(tmp_path, kafka_servers, topic, on_bad_record="dead_letter")
     report = streams.run("Ingestion", once=True, spark=spark)["Ingestion"]
     assert ids(spark, tmp_path) == [0, 4, 5]
-    letters = spark.read.format("delta").load(str(tmp_path / "_headgate/dead_letters/Ingestion")).collect()
+    letters = spark.read.format("delta").load(str(tmp_path / "_lakegate/dead_letters/Ingestion")).collect()
     assert sorted(row.reason for row in letters) == [
         "has more behind its first JSON value",
         "has no value",

@@ -11,23 +11,23 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.checks.lag import TopicLag
-from headgate.coordinator.coordinator import Coordinator
-from headgate.errors import HeadgateError, InvalidRequest, TurnNotGranted
-from headgate.inspect import lags_of
-from headgate.sinks.ledger import read_ledger
-from headgate.site import open_store
-from headgate.sources.kafka import settings_of
-from headgate.testing import contender
-from headgate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
-from tests.cli.command import headgate as run_headgate
+import lakegate
+from lakegate.checks.lag import TopicLag
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.errors import InvalidRequest, LakegateError, TurnNotGranted
+from lakegate.inspect import lags_of
+from lakegate.sinks.ledger import read_ledger
+from lakegate.site import open_store
+from lakegate.sources.kafka import settings_of
+from lakegate.testing import contender
+from lakegate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
+from tests.cli.command import lakegate as run_lakegate
 
 pytestmark = pytest.mark.kafka
 
 SPEC = """
 name: engagement
-storage: {root}/_headgate
+storage: {root}/_lakegate
 tables: {{engagement: {{path: "{root}/table", lock: L}}}}
 streams:
   Ingestion:
@@ -66,15 +66,15 @@ class Broker:
 
 def pipeline(
     broker: Broker, root: Path, *, servers: str | None = None, options: dict[str, str] | None = None
-) -> headgate.Pipeline:
+) -> lakegate.Pipeline:
     """Each stream with its topic."""
 
     def source(kind: str, schema: str) -> object:
-        return headgate.kafka(
+        return lakegate.kafka(
             broker.topic(kind), servers=servers or broker.servers, schema=schema, options=options or {}
         )
 
-    made = headgate.Pipeline("engagement", storage=str(root / "_headgate"), coordinator={"lock_timeout": "2s"})
+    made = lakegate.Pipeline("engagement", storage=str(root / "_lakegate"), coordinator={"lock_timeout": "2s"})
     table = made.table("engagement", path=str(root / "table"), lock="L")
     table.append(name="Ingestion", source=source("records", "id BIGINT, person STRING"), max_rows_per_batch=40)
     table.mutate(
@@ -115,7 +115,7 @@ def test_three_topics_at_their_own_pace_with_a_give_up_and_a_new_partition(
     assert people(spark, tmp_path) == expected
 
     broker.records(100, 20)
-    store = open_store(f"sqlite:{tmp_path / '_headgate/turns.db'}")
+    store = open_store(f"sqlite:{tmp_path / '_lakegate/turns.db'}")
     holder: Coordinator = contender.coordinator(store, "L", "Somebody", timeout_s=30)
     turn = contender.take(holder)
     with pytest.raises(TurnNotGranted, match="Somebody has the turn"):
@@ -129,7 +129,7 @@ def test_three_topics_at_their_own_pace_with_a_give_up_and_a_new_partition(
     streams.run(until_idle=True, spark=spark)
     more = {id_: "q12" if id_ // 10 == 12 else f"p{id_ // 10}" for id_ in range(100, 140)}
     assert people(spark, tmp_path) == expected | more
-    outcomes = [row.outcome for row in read_ledger(tmp_path / "_headgate", "L") if row.job == "Ingestion"]
+    outcomes = [row.outcome for row in read_ledger(tmp_path / "_lakegate", "L") if row.job == "Ingestion"]
     assert "gave_up" in outcomes
     assert [topic for lag in lags_of(streams.build(base_dir="/")) for topic in lag.topics] == [
         TopicLag(topic=broker.topic(kind), partitions=3 if kind == "records" else 1, behind=0, deleted=0)
@@ -151,11 +151,11 @@ def test_records_that_retention_deleted_unread_stop_the_stream_until_it_is_told_
     (lag,) = lags_of(streams.build(base_dir="/"))[0].topics
     assert (lag.behind, lag.deleted) == (15, 5)
     topic = broker.topic("records")
-    (tmp_path / "headgate.yml").write_text(SPEC.format(root=tmp_path, topic=topic, servers=broker.servers))
-    shown = run_headgate("status", "--spec", tmp_path / "headgate.yml")
+    (tmp_path / "lakegate.yml").write_text(SPEC.format(root=tmp_path, topic=topic, servers=broker.servers))
+    shown = run_lakegate("status", "--spec", tmp_path / "lakegate.yml")
     assert (shown.code, shown.err) == (0, "")
     assert f"Ingestion: 15 records of {topic} to read (1 partition); 5 were deleted unread\n" in shown.out
-    told = run_headgate("status", "--spec", tmp_path / "headgate.yml", "--output", "json").json["lags"]
+    told = run_lakegate("status", "--spec", tmp_path / "lakegate.yml", "--output", "json").json["lags"]
     topics = [{"topic": topic, "partitions": 1, "behind": 15, "deleted": 5}]
     assert told == [{"job": "Ingestion", "topics": topics, "note": None}]
     with pytest.raises(InvalidRequest, match="Kafka has deleted records"):
@@ -164,9 +164,9 @@ def test_records_that_retention_deleted_unread_stop_the_stream_until_it_is_told_
     pipeline(broker, tmp_path, options={"failOnDataLoss": "false"}).run("Ingestion", once=True, spark=spark)
     assert sorted(people(spark, tmp_path)) == [*range(10), *range(15, 30)]
     lost = f"Kafka had deleted 5 records of {topic}/0 unread (offsets 10 to 14), and failOnDataLoss is false: they are not read"
-    shown = run_headgate("status", "--spec", tmp_path / "headgate.yml")
+    shown = run_lakegate("status", "--spec", tmp_path / "lakegate.yml")
     assert f"Ingestion: {lost}" in shown.out
-    assert f"not checked: Ingestion: {lost}" in run_headgate("verify", "--spec", tmp_path / "headgate.yml").out
+    assert f"not checked: Ingestion: {lost}" in run_lakegate("verify", "--spec", tmp_path / "lakegate.yml").out
 
 
 def login(password: str) -> dict[str, str]:
@@ -185,7 +185,7 @@ def test_a_broker_that_asks_who_is_there_lets_in_who_says_so(
     """SASL options reach Spark's source as they are, and `status` logs in with them; with another password nothing is read."""
     broker, servers = Broker(kafka_servers), f"127.0.0.1:{kafka_sasl_port}"
     broker.records(0, 10)
-    with pytest.raises(HeadgateError, match=r"(?i)authentication failed") as refused:
+    with pytest.raises(LakegateError, match=r"(?i)authentication failed") as refused:
         pipeline(broker, tmp_path, servers=servers, options=login("wrong")).run("Ingestion", once=True, spark=spark)
     assert refused.value.exit_code == 6
     streams = pipeline(broker, tmp_path, servers=servers, options=login(KAFKA_PASSWORD))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headgate.core.effects import Protocol, perform
-from headgate.core.ids import Epoch
-from headgate.core.turns import moves, order, protocol, tokens
-from headgate.core.turns.effects import (
+from lakegate.core.effects import Protocol, perform
+from lakegate.core.ids import Epoch
+from lakegate.core.turns import moves, order, protocol, tokens
+from lakegate.core.turns.effects import (
     CommitEntry,
     CompareAndSet,
     LiveSessions,
@@ -19,12 +19,12 @@ from headgate.core.turns.effects import (
     ReadTokens,
     WaitForChange,
 )
-from headgate.core.turns.record import LockRecord, Ticket
-from headgate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
-from headgate.testing import answers, jobs
-from headgate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
-from headgate.testing.scenarios import SCENARIOS
-from headgate.testing.simulator import explore, planted
+from lakegate.core.turns.record import LockRecord, Ticket
+from lakegate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
+from lakegate.testing import answers, jobs
+from lakegate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
+from lakegate.testing.scenarios import SCENARIOS
+from lakegate.testing.simulator import explore, planted
 
 real_plan_entry, real_ask, real_close, real_grant = tokens.plan_entry, moves.ask, moves.close, moves.grant
 real_outdated = moves.outdated
@@ -63,7 +63,7 @@ def no_fence_seen(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy 
 def no_fence_seen_by_a(table: Any, token_id: Any, epoch: Epoch) -> Protocol[FencedBy | None]:
     """Job A does not read the token again after the statement."""
     fence = None
-    if not token_id.startswith("headgate/A"):
+    if not token_id.startswith("lakegate/A"):
         fence = yield from real_check_fence(table, token_id, epoch)
     return fence
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from headgate.core.effects import Protocol, perform
-from headgate.core.ids import Version
-from headgate.core.rows import group, publish, rebase
-from headgate.core.rows.actions import Action, Changes, changes
-from headgate.core.rows.effects import Captured, Describe, Execute, ReadChanges, Reserve
-from headgate.core.rows.rebase import Again
-from headgate.core.rows.statement import Statement
-from headgate.testing import rows
-from headgate.testing.row_statements import (
+from lakegate.core.effects import Protocol, perform
+from lakegate.core.ids import Version
+from lakegate.core.rows import group, publish, rebase
+from lakegate.core.rows.actions import Action, Changes, changes
+from lakegate.core.rows.effects import Captured, Describe, Execute, ReadChanges, Reserve
+from lakegate.core.rows.rebase import Again
+from lakegate.core.rows.statement import Statement
+from lakegate.testing import rows
+from lakegate.testing.row_statements import (
     Change,
     append,
     copy,
@@ -33,9 +33,9 @@ from headgate.testing.row_statements import (
     timed,
     update,
 )
-from headgate.testing.row_tables import file_of
-from headgate.testing.rows import Found, Scenario, explore
-from headgate.testing.simulator import planted
+from lakegate.testing.row_tables import file_of
+from lakegate.testing.rows import Found, Scenario, explore
+from lakegate.testing.simulator import planted
 
 FILES = (((1, 0), (2, 1)), ((3, 0),))
 MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.ids import JobName
-from headgate.testing.jobs import Job
-from headgate.testing.scenarios import QUICK, SCENARIOS
-from headgate.testing.simulator import explore, main
-from headgate.testing.worlds import Scenario
+from lakegate.core.ids import JobName
+from lakegate.testing.jobs import Job
+from lakegate.testing.scenarios import QUICK, SCENARIOS
+from lakegate.testing.simulator import explore, main
+from lakegate.testing.worlds import Scenario
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

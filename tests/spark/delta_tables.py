@@ -12,14 +12,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headgate.core.ids import Epoch, TableLocation, TokenId, Version
-from headgate.core.turns.tokens import Token, query_token
-from headgate.delta.jvm import Jvm
-from headgate.delta.statements import create_table
-from headgate.ports import WriteToken
-from headgate.tables.result import Result
-from headgate.tables.running import finish, publisher
-from headgate.tables.sql import statement
+from lakegate.core.ids import Epoch, TableLocation, TokenId, Version
+from lakegate.core.turns.tokens import Token, query_token
+from lakegate.delta.jvm import Jvm
+from lakegate.delta.statements import create_table
+from lakegate.ports import WriteToken
+from lakegate.tables.result import Result
+from lakegate.tables.running import finish, publisher
+from lakegate.tables.sql import statement
 
 QUERY = query_token("q")
 COLUMNS = "id BIGINT, v STRING"
@@ -32,7 +32,7 @@ def number(epoch: int, batch: int, step: int = 0) -> int:
 
 def write_token(epoch: int, batch: int, step: int = 0, *, token_id: TokenId = QUERY, name: str = "work") -> WriteToken:
     """A token with the metadata of a step."""
-    said = {"headgate": 1, "epoch": epoch, "batch": batch, "step": name, "offsets": f"sha-{batch}"}
+    said = {"lakegate": 1, "epoch": epoch, "batch": batch, "step": name, "offsets": f"sha-{batch}"}
     return WriteToken(token_id=token_id, number=number(epoch, batch, step), user_metadata=json.dumps(said))
 
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.spec import Append, Erase
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.errors import InvalidRequest
-from headgate.events import Noticed
-from headgate.streams.stream import StreamWork
+from lakegate.core.spec import Append, Erase
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.errors import InvalidRequest
+from lakegate.events import Noticed
+from lakegate.streams.stream import StreamWork
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
 KEPT = "dead_letter"
@@ -44,7 +44,7 @@ def lake(session: SparkSession, root: Path, columns: str, checks: dict[str, str]
 
 def letters(b: Bench, name: str) -> dict[str, str]:
     """Place in the source → reason."""
-    found = b.session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/{name}").collect()
+    found = b.session.read.format("delta").load(f"{b.root}/_lakegate/dead_letters/{name}").collect()
     assert all(row.raw for row in found), "each is kept as it came"
     return {row.position: row.reason for row in found}
 
@@ -163,7 +163,7 @@ def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkS
     b.run("In", [(1, 5, 0), (1, 5, 3), (2, 5, 3)], "id bigint, v bigint, low bigint", 0)
     assert b.rows("id", "v", "low") == [(1, 2, 0), (2, 20, 3)]
     assert letters(b, "In") == {"file0#1": "violates the constraint ordered"}
-    (kept,) = session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/In").collect()
+    (kept,) = session.read.format("delta").load(f"{b.root}/_lakegate/dead_letters/In").collect()
     assert kept.raw == '{"id":1,"v":5,"low":3}'
     session.sql(f"INSERT INTO delta.`{b.target}` VALUES (1, 9, 7), (2, 9, 7)")
     b.sweep("Mut", 0)
@@ -180,19 +180,19 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
     def inverse(text: str) -> int:
         return 12 // int(text)
 
-    session.udf.register("hg_test_inverse", inverse, "bigint")
+    session.udf.register("lg_test_inverse", inverse, "bigint")
 
     def transform(batch: DataFrame) -> DataFrame:
-        return batch.withColumn("v", F.expr("hg_test_inverse(text)"))
+        return batch.withColumn("v", F.expr("lg_test_inverse(text)"))
 
-    mut = mutate(match={"id": "id"}, set_={"v": "hg_test_inverse(text)"})
+    mut = mutate(match={"id": "id"}, set_={"v": "lg_test_inverse(text)"})
     rows = [(1, 3), (9, 1), (9, 6)]
     cases: list[tuple[str, Any, dict[str, Any], list[tuple[int, int]]]] = [
         ("fail", Append(), {"transform": transform}, []),
         (KEPT, Append(), {"transform": transform}, rows),
-        (KEPT, Append(columns={"v": "hg_test_inverse(text)"}), {}, rows),
+        (KEPT, Append(columns={"v": "lg_test_inverse(text)"}), {}, rows),
         (KEPT, mut, {"coverage": "publish"}, [(9, 6)]),
-        (KEPT, Erase(match={"v": "hg_test_inverse(text) - 5"}, lift_when=None), {}, []),
+        (KEPT, Erase(match={"v": "lg_test_inverse(text) - 5"}, lift_when=None), {}, []),
     ]
     records = [(1, "4"), (2, "0"), (3, "y"), (9, "2")]
     for number, (policy, kind, more, wanted) in enumerate(cases):
@@ -214,7 +214,7 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
             continue
         run([*records, ("!", "no record")], 0)
         assert b.rows("id", "v") == wanted
-        found = session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/S").collect()
+        found = session.read.format("delta").load(f"{b.root}/_lakegate/dead_letters/S").collect()
         assert {row.raw for row in found} == {"no record", '{"id":2,"text":"0"}', '{"id":3,"text":"y"}'}
         assert len(found) == 3
         with pytest.raises(JVM_ERRORS):
@@ -223,7 +223,7 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
 
 AFTER_A_TRY = """
 from pyspark.logger import PySparkLogger
-from headgate.streams.rules import _can_select
+from lakegate.streams.rules import _can_select
 
 class Frame:
     def select(self, value):

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.actions import Changes, FileChange
-from headgate.core.rows.effects import Captured
-from headgate.core.rows.publish import Followed, Foreseen
-from headgate.delta.run import Run
-from headgate.streams.ahead import Change, Looked
-from headgate.streams.held import RequestReader
-from headgate.streams.target import TargetRows
-from headgate.tables.running import announced, coming
+from lakegate.core.ids import TableLocation, Version
+from lakegate.core.rows.actions import Changes, FileChange
+from lakegate.core.rows.effects import Captured
+from lakegate.core.rows.publish import Followed, Foreseen
+from lakegate.delta.run import Run
+from lakegate.streams.ahead import Change, Looked
+from lakegate.streams.held import RequestReader
+from lakegate.streams.target import TargetRows
+from lakegate.tables.running import announced, coming
 from tests.spark.computed_before import ERASURE, noting
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_delta_statements import wait_until
@@ -255,7 +255,7 @@ def test_erasures_are_announced_before_it_is_known_what_they_do(
     """Mutations that are computed at the same time are decided with them."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     erasing, stage = Erasing(b, "p"), TargetRows.stage
-    location = TableLocation(f"{b.root}/_headgate/requests/TTL")
+    location = TableLocation(f"{b.root}/_lakegate/requests/TTL")
 
     def meanwhile(*given: Any) -> Any:
         monkeypatch.setattr(TargetRows, "stage", stage)
@@ -296,7 +296,7 @@ def test_erasures_that_were_taken_to_stand_may_not_come(b: Bench, done: list[str
 def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: SparkSession) -> None:
     """And when something else is written in their place."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
-    location = TableLocation(f"{b.root}/_headgate/requests/TTL")
+    location = TableLocation(f"{b.root}/_lakegate/requests/TTL")
     erasing, seen = Erasing(b, "p"), []
     erasing.announce()
     told = announced(session, location, "TTL")
@@ -326,7 +326,7 @@ def test_what_becomes_of_requests_is_written_beside_their_change(
         return found
 
     monkeypatch.setattr(Change, "look", look)
-    locations = [b.target, TableLocation(f"{b.root}/_headgate/requests/Mut")]
+    locations = [b.target, TableLocation(f"{b.root}/_lakegate/requests/Mut")]
     for batch, row in enumerate([None, ("9", "b", "b")], 1):
         kind, frame = b.stream("Mut"), b.batch(requests("a>p" if row is None else "b>q"), REQUEST, batch)
         kind.stage(frame, batch, before=())

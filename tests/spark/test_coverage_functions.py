@@ -11,16 +11,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate
-from headgate.delta.commits import commit_info, commit_tokens
-from headgate.delta.gate import Gate
-from headgate.delta.publish import Staged
-from headgate.delta.run import Run
-from headgate.errors import InvalidRequest
-from headgate.ports import WriteToken
-from headgate.streams import job
-from headgate.streams.keeping_up import LOOK_S, keeping_up
-from headgate.tables.running import finish, follow
+import lakegate
+from lakegate.delta.commits import commit_info, commit_tokens
+from lakegate.delta.gate import Gate
+from lakegate.delta.publish import Staged
+from lakegate.delta.run import Run
+from lakegate.errors import InvalidRequest
+from lakegate.ports import WriteToken
+from lakegate.streams import job
+from lakegate.streams.keeping_up import LOOK_S, keeping_up
+from lakegate.tables.running import finish, follow
 from tests.spark.computed_before import noting
 from tests.spark.delta_tables import commit_paths, make_table
 from tests.spark.test_delta_statements import wait_until
@@ -36,8 +36,8 @@ class Written:
             "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
         )
         self.drop(0, "a", 1, 2, 3)
-        self.job = headgate.JobCoordinator(
-            spark, name="Own", lock="L", storage=str(root / "_headgate"), tables=[self.path]
+        self.job = lakegate.JobCoordinator(
+            spark, name="Own", lock="L", storage=str(root / "_lakegate"), tables=[self.path]
         )
 
     def drop(self, number: int, v: str, *ids: int) -> None:
@@ -47,24 +47,24 @@ class Written:
 
     def merge(self, batch: DataFrame, batch_id: int) -> None:
         """An upsert."""
-        target = headgate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
+        target = lakegate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
         merge = target.merge(batch.alias("s"), "t.id = s.id")
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
     def update(self, batch: DataFrame, batch_id: int) -> None:
         """Of rows that are there."""
-        target = headgate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
+        target = lakegate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
         target.merge(batch.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
 
-    def run(self, function: Callable[[DataFrame, int], None]) -> headgate.RunReport:
+    def run(self, function: Callable[[DataFrame, int], None]) -> lakegate.RunReport:
         """One turn."""
 
         def make() -> DataStreamWriter:
             frame = self.spark.readStream.schema("id BIGINT, v STRING").parquet(str(self.root / "in"))
-            writer = frame.writeStream.foreachBatch(headgate.coordinated(function, self.job, coverage="publish"))
+            writer = frame.writeStream.foreachBatch(lakegate.coordinated(function, self.job, coverage="publish"))
             return writer.option("checkpointLocation", str(self.root / "checkpoint"))
 
-        return headgate.supervise(make, self.job, once=True)
+        return lakegate.supervise(make, self.job, once=True)
 
     def rows(self) -> dict[int, str]:
         """The table."""
@@ -111,8 +111,8 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     monkeypatch.setattr(Run, "_execute_on", noting(done, Run._execute_on))
     monkeypatch.setattr(job, "follow", lambda before: followed.append(follow(before)) or followed[-1])
     own = written.spark.newSession()  # the turn's token is set there
-    other = headgate.JobCoordinator(
-        own, name="Other", lock="L", storage=str(written.root / "_headgate"), tables=[written.path]
+    other = lakegate.JobCoordinator(
+        own, name="Other", lock="L", storage=str(written.root / "_lakegate"), tables=[written.path]
     )
     late: list[int] = []
 
@@ -162,7 +162,7 @@ def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: 
         time.sleep(3 * LOOK_S)
         assert work.looks == 2
         assert work.others == (["0"], ["1"])
-    with caplog.at_level("DEBUG", "headgate"), keeping_up(work, Gate(session), "Own", session, tuple):
+    with caplog.at_level("DEBUG", "lakegate"), keeping_up(work, Gate(session), "Own", session, tuple):
         work.error = "the disk is full"
         wait_until(lambda: "Own does not keep up before its turn" in caplog.text)
         work.error, looks = "", work.looks
@@ -193,8 +193,8 @@ def test_a_function_is_called_again_where_another_table_of_its_job_has_changed(w
     """What it read there is not of its statement's table, which alone is followed; nor is what had it write nothing."""
     side = make_table(written.spark, written.root / "side", "id BIGINT, said STRING")
     written.job.close()
-    written.job = headgate.JobCoordinator(
-        written.spark, name="Own", lock="L", storage=str(written.root / "_headgate"), tables=[written.path, side]
+    written.job = lakegate.JobCoordinator(
+        written.spark, name="Own", lock="L", storage=str(written.root / "_lakegate"), tables=[written.path, side]
     )
     calls: list[int] = []
 

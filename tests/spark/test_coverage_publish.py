@@ -14,23 +14,23 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.ids import Epoch, TableLocation, TokenId
-from headgate.core.rows.statement import Operation
-from headgate.core.spec import Append
-from headgate.core.turns.tokens import Token
-from headgate.delta.commits import commit_info, commit_tokens
-from headgate.delta.gate import Gate
-from headgate.delta.line import Afterwards, Work
-from headgate.delta.run import Run
-from headgate.delta.statements import append as append_rows
-from headgate.streams import append
-from headgate.streams.append import AppendStream
-from headgate.streams.deciding import StoredBatch, _stored
-from headgate.streams.erase import _Kept
-from headgate.streams.keeping_up import REST_S
-from headgate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, enter_all
-from headgate.tables.running import finish, publisher, put
-from headgate.tables.sql import statement
+from lakegate.core.ids import Epoch, TableLocation, TokenId
+from lakegate.core.rows.statement import Operation
+from lakegate.core.spec import Append
+from lakegate.core.turns.tokens import Token
+from lakegate.delta.commits import commit_info, commit_tokens
+from lakegate.delta.gate import Gate
+from lakegate.delta.line import Afterwards, Work
+from lakegate.delta.run import Run
+from lakegate.delta.statements import append as append_rows
+from lakegate.streams import append
+from lakegate.streams.append import AppendStream
+from lakegate.streams.deciding import StoredBatch, _stored
+from lakegate.streams.erase import _Kept
+from lakegate.streams.keeping_up import REST_S
+from lakegate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, enter_all
+from lakegate.tables.running import finish, publisher, put
+from lakegate.tables.sql import statement
 from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, noting, staged
 from tests.spark.delta_tables import commit_paths, ids, make_table, write_token
 from tests.spark.delta_tables import rows as frame
@@ -53,7 +53,7 @@ def test_what_others_append_meanwhile_does_not_concern_it(session: SparkSession,
     assert persons(b) == {"1": "a", "2": "b", "3": "c", "9": "z"}
     assert files_of(b) == before >= computed
     last = commit_paths(b.target)[-1].read_text()
-    assert list(commit_tokens(last)) == ["headgate/In"]
+    assert list(commit_tokens(last)) == ["lakegate/In"]
     assert json.loads(commit_info(last)["userMetadata"])["step"] == "append"
     assert staged(b, 1, "2:b", "3:c")().was_applied_before
     assert len(persons(b)) == 4
@@ -129,16 +129,16 @@ def test_a_statement_that_is_executed_again_in_its_turn_carries_the_token_too(
     assert dml is not None
     before = publisher(session).stage(dml)
     session.sql(f"ALTER TABLE delta.`{b.target}` SET TBLPROPERTIES ('some' = 'thing')")
-    token = write_token(1, 1, token_id=TokenId("headgate/Own"))
+    token = write_token(1, 1, token_id=TokenId("lakegate/Own"))
     done = finish(before, token)
     assert (done.level, done.attempts) == (4, 2)
-    assert commit_tokens(commit_paths(b.target)[-1].read_text()) == {"headgate/Own": token.number}
+    assert commit_tokens(commit_paths(b.target)[-1].read_text()) == {"lakegate/Own": token.number}
     again = publisher(session).stage(dml)
     assert finish(again, token).version is not None, (
         "its number came before it was computed: the turn looks at it first"
     )
     twice = publisher(session).stage(dml)
-    later = write_token(2, 1, token_id=TokenId("headgate/Own"))
+    later = write_token(2, 1, token_id=TokenId("lakegate/Own"))
     finish(publisher(session).stage(dml), later)
     assert finish(twice, token).version is None
     assert persons(b) == {"1": "a!!!", "2": "b"}
@@ -275,7 +275,7 @@ def test_what_others_have_changed_is_computed_anew_when_they_rest(session: Spark
 
 def test_of_several_batches_that_are_stored_the_one_that_stands_counts() -> None:
     """A checkpoint was lost: the query before it has left a batch, and the one after it has applied one and not settled it."""
-    old, new = TokenId("headgate/old"), TokenId("headgate/new")
+    old, new = TokenId("lakegate/old"), TokenId("lakegate/new")
     left, stored = Token(epoch=Epoch(1), batch=9, step=STORE).pack(), Token(epoch=Epoch(2), batch=0, step=STORE).pack()
     applied = {new: Token(epoch=Epoch(2), batch=0, step=APPLY).pack()}
     assert _stored({old: left, new: stored}, applied) == StoredBatch(0, stands=True)
@@ -373,7 +373,7 @@ def test_a_checkpoint_of_requests_is_not_waited_for(
         ahead(b, "Mut", 1, "a>p")()
     finally:
         session.conf.unset("spark.databricks.delta.properties.defaults.checkpointInterval")
-    log = Path(b.root) / "_headgate/requests/Mut/_delta_log"
+    log = Path(b.root) / "_lakegate/requests/Mut/_delta_log"
     assert not list(log.glob("0*.checkpoint*"))
     for checkpoint in [more for work in later if (more := work()) is not None]:
         checkpoint()

@@ -11,15 +11,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.core.spec import Erase
-from headgate.delta.run import Run
-from headgate.errors import InvalidRequest
-from headgate.events import StatementPublished
-from headgate.streams.held import RequestReader
-from headgate.streams.stream import StreamWork
-from headgate.streams.target import TargetRows
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.core.spec import Erase
+from lakegate.delta.run import Run
+from lakegate.errors import InvalidRequest
+from lakegate.events import StatementPublished
+from lakegate.streams.held import RequestReader
+from lakegate.streams.stream import StreamWork
+from lakegate.streams.target import TargetRows
 from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
@@ -262,14 +262,14 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
     for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
     told: list[StatementPublished] = []
-    end = headgate.on_statement(told.append)
+    end = lakegate.on_statement(told.append)
     turn = b.turn("Mut", 1)
     # As a look that begins when the turn has come: nothing follows any more.
     turn.between = lambda step: kind.keep_up(before=())
     result = kind.run_batch(turn, frame, 1)
     end()
     assert done == []
-    store = commit_paths(TableLocation(f"{b.root}/_headgate/requests/Mut"))[-2].read_text()
+    store = commit_paths(TableLocation(f"{b.root}/_lakegate/requests/Mut"))[-2].read_text()
     assert store.count('{"add":') == 1, "what was stored is one file, whatever the cores"
     assert (result.rows_written, persons(b)) == (4, {"1": "p", "3": "c", "9": "p"})
     assert [(event.level, event.attempts) for event in told if event.operation == "MERGE"] == [(3, 2)]

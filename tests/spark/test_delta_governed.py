@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import TableLocation
-from headgate.core.spec.coordinators import coordinator_place
-from headgate.delta.governed import GovernedTable, adopt, compare, read_governed, release, write_governed
-from headgate.errors import Corrupt, InvalidRequest, UnsupportedTable
+from lakegate.core.ids import TableLocation
+from lakegate.core.spec.coordinators import coordinator_place
+from lakegate.delta.governed import GovernedTable, adopt, compare, read_governed, release, write_governed
+from lakegate.errors import Corrupt, InvalidRequest, UnsupportedTable
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 
 def note_path(table: TableLocation) -> Path:
-    return Path(table, "_headgate", "table.json")
+    return Path(table, "_lakegate", "table.json")
 
 
 def test_a_table_is_adopted_and_released_without_a_commit(session: SparkSession, tmp_path: Path) -> None:

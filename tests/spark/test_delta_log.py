@@ -19,23 +19,23 @@ from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
-from headgate.api import JobCoordinator
-from headgate.core.ids import Epoch, TableLocation, Version
-from headgate.core.rows.actions import Action
-from headgate.core.turns.effects import StepMark
-from headgate.core.turns.tokens import Token, lock_token, query_token
-from headgate.delta import exact
-from headgate.delta import jvm as jvm_module
-from headgate.delta import log as log_module
-from headgate.delta.commits import commit_info
-from headgate.delta.gate import Gate
-from headgate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
-from headgate.delta.line import Work
-from headgate.delta.log import DeltaTableLog, LogGone
-from headgate.delta.statements import append, tokened
-from headgate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
-from headgate.tables import sql
-from headgate.tables.running import finish, publisher
+from lakegate.api import JobCoordinator
+from lakegate.core.ids import Epoch, TableLocation, Version
+from lakegate.core.rows.actions import Action
+from lakegate.core.turns.effects import StepMark
+from lakegate.core.turns.tokens import Token, lock_token, query_token
+from lakegate.delta import exact
+from lakegate.delta import jvm as jvm_module
+from lakegate.delta import log as log_module
+from lakegate.delta.commits import commit_info
+from lakegate.delta.gate import Gate
+from lakegate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
+from lakegate.delta.line import Work
+from lakegate.delta.log import DeltaTableLog, LogGone
+from lakegate.delta.statements import append, tokened
+from lakegate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
+from lakegate.tables import sql
+from lakegate.tables.running import finish, publisher
 from tests.spark.delta_tables import (
     QUERY,
     commit_paths,
@@ -48,7 +48,7 @@ from tests.spark.delta_tables import (
     write_token,
 )
 
-ENTRY = '{"headgate":1,"epoch":2,"batch":null,"step":"entry","offsets":null}'
+ENTRY = '{"lakegate":1,"epoch":2,"batch":null,"step":"entry","offsets":null}'
 LOCK = lock_token("L")
 
 
@@ -114,11 +114,11 @@ def test_an_entry_commit_sets_all_numbers_and_nothing_else(
 ) -> None:
     """One commit at exactly the next version, without files; ids of other writers are not among the tokens."""
     table = make_table(session, tmp_path / "t")
-    foreign_commit(table, txn("stream-of-somebody", 7), txn("headgate/other", number(1, 3)))
+    foreign_commit(table, txn("stream-of-somebody", 7), txn("lakegate/other", number(1, 3)))
     assert log.commit_entry(table, Version(1), raised(2, 5), ENTRY) == "done"
     reading = log.read_tokens(table)
     assert reading.version == 2
-    assert dict(reading.tokens) == {"headgate/other": number(1, 3), **dict(raised(2, 5))}
+    assert dict(reading.tokens) == {"lakegate/other": number(1, 3), **dict(raised(2, 5))}
     (commit,) = log.commits(table, Version(1), Version(2))
     assert (commit.added, commit.removed, dict(commit.tokens)) == ((), (), dict(raised(2, 5)))
     assert commit.user_metadata == json.loads(ENTRY)
@@ -383,10 +383,10 @@ def test_commits_tell_what_each_operation_did(session: SparkSession, log: DeltaT
     ]
     for batch, commit in enumerate((write, update, delete, merge)):
         assert dict(commit.tokens) == {QUERY: number(1, batch)}
-        assert commit.is_headgate
+        assert commit.is_lakegate
         assert commit.user_metadata == json.loads(write_token(1, batch).user_metadata)
         assert all(file.is_data_change for file in (*commit.added, *commit.removed))
-    assert not any(commit.is_headgate or commit.tokens for commit in (create, optimize, alter))
+    assert not any(commit.is_lakegate or commit.tokens for commit in (create, optimize, alter))
     assert [commit.is_metadata_change for commit in commits] == [True, *[False] * 5, True]
     assert write.timestamp_ms > 0
     assert write.metrics["numOutputRows"] == "3"
@@ -687,7 +687,7 @@ def test_a_step_is_found_by_its_mark_at_any_epoch(session: SparkSession, log: De
         token = write_token(1, batch, step, name=name)
         foreign_commit(table, txn(QUERY, token.number), user_metadata=token.user_metadata)
     foreign_commit(table, txn(QUERY, number(2, 1)), user_metadata=ENTRY)
-    foreign_commit(table, txn("headgate/other", number(2, 1)), user_metadata=write_token(2, 1).user_metadata)
+    foreign_commit(table, txn("lakegate/other", number(2, 1)), user_metadata=write_token(2, 1).user_metadata)
 
     def mark(batch: int, step: int) -> StepMark | None:
         return log.find_mark(table, QUERY, Token(epoch=Epoch(5), batch=batch, step=step))
@@ -714,14 +714,14 @@ def test_a_table_whose_commits_a_catalog_makes_is_refused(
 def test_another_delta_is_noticed_at_the_start(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Headgate calls is looked up by name and number of parameters; no Delta at all is said to be just that."""
+    """What Lakegate calls is looked up by name and number of parameters; no Delta at all is said to be just that."""
     check_jvm(session)
     monkeypatch.setattr(jvm_module, "NEEDED", {f"{DELTA}.DeltaLog": ("update/17",), "no.such.Class": ()})
     with pytest.raises(UnsupportedTable, match=r"DeltaLog\.update/17, no\.such\.Class"):
         check_jvm(session)
     monkeypatch.setattr(jvm_module, "NEEDED", {})
-    monkeypatch.setattr(jvm_module, "OURS_NEEDED", {"io.github.headgate.Later": ()})
-    with pytest.raises(MissingExtra, match="without Headgate's jar, or with that of another version"):
+    monkeypatch.setattr(jvm_module, "OURS_NEEDED", {"io.github.lakegate.Later": ()})
+    with pytest.raises(MissingExtra, match="without Lakegate's jar, or with that of another version"):
         JobCoordinator(session, name="A", lock="L", storage=str(tmp_path / "storage"), tables=[str(tmp_path / "t")])
     assert not (tmp_path / "storage").exists()
     monkeypatch.setattr(jvm_module, "OURS_NEEDED", {})

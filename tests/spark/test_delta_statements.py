@@ -15,9 +15,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.ids import TableLocation, Version
-from headgate.delta.log import DeltaTableLog
-from headgate.delta.statements import (
+from lakegate.core.ids import TableLocation, Version
+from lakegate.delta.log import DeltaTableLog
+from lakegate.delta.statements import (
     APP_ID_CONF,
     AUTO_RESET_CONF,
     NUMBER_CONF,
@@ -27,8 +27,8 @@ from headgate.delta.statements import (
     single_write,
     tokened,
 )
-from headgate.errors import InvalidRequest
-from headgate.ports import StatementConflict
+from lakegate.errors import InvalidRequest
+from lakegate.ports import StatementConflict
 from tests.spark.delta_tables import (
     COLUMNS,
     QUERY,
@@ -157,7 +157,7 @@ def is_held(session: SparkSession) -> bool:
     jvm = session._jvm
     assert jvm is not None
     threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)
-    return any("headgate.Gate.pause" in str(thread.toString()) for thread in threads)
+    return any("lakegate.Gate.pause" in str(thread.toString()) for thread in threads)
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

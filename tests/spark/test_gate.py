@@ -21,14 +21,14 @@ from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.gate import JOB_CONF, Gate
-from headgate.delta.jvm import JVM_ERRORS, unless_gone
-from headgate.delta.statements import confs
-from headgate.delta.upkeep import CHECK_CONF
-from headgate.errors import TurnNotGranted
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.core.rows.effects import Captured, Committed
+from lakegate.delta.gate import JOB_CONF, Gate
+from lakegate.delta.jvm import JVM_ERRORS, unless_gone
+from lakegate.delta.statements import confs
+from lakegate.delta.upkeep import CHECK_CONF
+from lakegate.errors import TurnNotGranted
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
 from tests.spark.test_delta_statements import is_held, wait_until
 
@@ -62,7 +62,7 @@ HELD_MS = 600_000
 
 def note_of(table: TableLocation) -> Path:
     """What tells other drivers of a reservation."""
-    return Path(table, "_headgate", "reserved")
+    return Path(table, "_lakegate", "reserved")
 
 
 def tell(table: TableLocation, text: str) -> None:
@@ -149,7 +149,7 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
 @contextmanager
 def put_by(session: SparkSession, token: str, history: dict[str, Any]) -> Iterator[None]:
     """What this thread commits is put by the statement with a token."""
-    gate = cast("Any", session._jvm).io.github.headgate.Gate
+    gate = cast("Any", session._jvm).io.github.lakegate.Gate
     gate.enter("pass", token, json.dumps(history))
     try:
         yield
@@ -276,7 +276,7 @@ def test_a_commit_waits_for_its_turn_as_long_as_it_may(
 ) -> None:
     """It goes through as soon as the turn is given."""
     with (
-        confs(session, {JOB_CONF: "A", "spark.headgate.waitMs": "60000"}),
+        confs(session, {JOB_CONF: "A", "spark.lakegate.waitMs": "60000"}),
         ThreadPoolExecutor(1) as pool,
     ):
         running = pool.submit(run, gate, delete(session, governed, "id = 1"))
@@ -294,19 +294,19 @@ def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
     texts = {"DELETE": "DELETE FROM delta.`{}` WHERE id = {}", "UPDATE": "UPDATE delta.`{}` SET id = -id WHERE id = {}"}
     expected = sorted({*range(10), *(-row for row, kind in ((1, late), (2, early)) if kind == "UPDATE")} - {1, 2})
     holding = session.newSession()
-    for key, value in {JOB_CONF: "late", "spark.headgate.waitMs": "60000"}.items():
+    for key, value in {JOB_CONF: "late", "spark.lakegate.waitMs": "60000"}.items():
         holding.conf.set(key, value)
     before = data_files(governed)
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(headgate.sql, holding, texts[late].format(governed, 1))
+        held = pool.submit(lakegate.sql, holding, texts[late].format(governed, 1))
         wait_until(lambda: data_files(governed) != before or held.done())
         time.sleep(2)  # its vector is written: the commit comes next
         assert not held.done()
         gate.grant(governed, "early", 1, 600_000)
         with confs(session, {JOB_CONF: "early"}):
-            assert headgate.sql(session, texts[early].format(governed, 2)).headgate.level == 0
+            assert lakegate.sql(session, texts[early].format(governed, 2)).lakegate.level == 0
         gate.grant(governed, "late", 2, 600_000)
-        ended = held.result().headgate
+        ended = held.result().lakegate
     assert (ended.level, ended.attempts) == (2, 1)
     assert ids(session, governed) == expected
 
@@ -513,10 +513,10 @@ def test_a_note_that_cannot_be_read_for_once_is_heeded_on(
 
 RESERVING = """
 import os, sys
-import headgate
-from headgate.delta.gate import Gate
+import lakegate
+from lakegate.delta.gate import Gate
 
-spark = headgate.session("reserving", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+spark = lakegate.session("reserving", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
 assert Gate(spark).reserve(sys.argv[1], "dead", 86_000_000)
 print(spark._jvm.java.lang.ProcessHandle.current().pid(), flush=True)
 sys.stdin.read()
@@ -554,7 +554,7 @@ def test_a_driver_of_another_machine_that_is_silent_holds_up_nobody_for_long(
     gates = []
     for quiet_ms in ("2000", "86400000"):
         patient = session.newSession()
-        patient.conf.set("spark.headgate.quietMs", quiet_ms)
+        patient.conf.set("spark.lakegate.quietMs", quiet_ms)
         gates.append(Gate(patient))
     for number in range(4):  # it lives for longer than that
         tell(table, f"other 86000000 {owner.format(number)}")
@@ -583,12 +583,12 @@ def test_in_its_turn_a_job_asks_no_other_driver(session: SparkSession, gate: Gat
 
 STOPPED = """
 import sys, threading, time
-import headgate
+import lakegate
 from pyspark.sql import functions as F
-from headgate.delta.gate import JOB_CONF, Gate
+from lakegate.delta.gate import JOB_CONF, Gate
 
 table, ready = sys.argv[1:]
-spark = headgate.session("stopped", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+spark = lakegate.session("stopped", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
 spark.range(10).write.format("delta").save(table)
 gate = Gate(spark)
 gate.govern(table)
@@ -599,7 +599,7 @@ slow = "aggregate(sequence(0, 3000), 0L, (a, x) -> a + aggregate(sequence(0, 300
 threading.Timer(0.3, lambda: open(ready, "w").close()).start()
 try:
     gate.run(lambda: spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3 AND {slow}"), token="t")
-except headgate.errors.TurnNotGranted as refused:
+except lakegate.errors.TurnNotGranted as refused:
     print("refused:", refused)
 """
 

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.commanded import ProgramPass
-from headgate.delta.gate import OUTSIDE_CONF, Gate
-from headgate.delta.governed import adopt, read_governed
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.delta.statements import confs
-from headgate.errors import Unavailable
-from headgate.stores.sqlite import SqliteTurnStore
+import lakegate
+from lakegate.commanded import ProgramPass
+from lakegate.delta.gate import OUTSIDE_CONF, Gate
+from lakegate.delta.governed import adopt, read_governed
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.delta.statements import confs
+from lakegate.errors import Unavailable
+from lakegate.stores.sqlite import SqliteTurnStore
 from tests.spark.delta_tables import ids, make_table, rows
 
 LIMIT_S = 300
@@ -45,7 +45,7 @@ def no_descriptor_left(pid: int) -> Iterator[None]:
 def test_a_note_that_cannot_be_read_is_not_no_note(session: SparkSession, tmp_path: Path) -> None:
     """A folder of its name, links to nothing, a file in the way, text that is no note, no descriptor: each commit is refused."""
     table = make_table(session, tmp_path / "t")
-    folder, note = Path(table, "_headgate"), Path(table, "_headgate/table.json")
+    folder, note = Path(table, "_lakegate"), Path(table, "_lakegate/table.json")
     gate = Gate(session)
     assert gate.note(table) is None
 
@@ -75,7 +75,7 @@ def test_a_note_that_cannot_be_read_is_not_no_note(session: SparkSession, tmp_pa
             with pytest.raises(JVM_ERRORS, match="nothing was written"):
                 one.write.format("delta").mode("append").save(table)
             with pytest.raises(Unavailable, match="nothing was written"):
-                headgate.sql(session, f"INSERT INTO {name} VALUES (1, 'a')")
+                lakegate.sql(session, f"INSERT INTO {name} VALUES (1, 'a')")
             if what in ("a folder", "a folder that is a link to nothing"):
                 with pytest.raises(Unavailable):
                     read_governed(session, table)
@@ -104,10 +104,10 @@ def test_too_many_open_files_do_not_open_the_gate(session: SparkSession, tmp_pat
 CHILD = """
 import sys, time
 from pathlib import Path
-import headgate
+import lakegate
 
 table, root = sys.argv[1], Path(sys.argv[2])
-spark = headgate.session("left over", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+spark = lakegate.session("left over", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
 for number in range(1, 4):
     while not (root / f"go{number}").exists():
         time.sleep(0.05)
@@ -136,7 +136,7 @@ def test_a_left_over_child_cannot_write_when_its_turn_is_over(session: SparkSess
         words = [
             sys.executable,
             "-m",
-            "headgate",
+            "lakegate",
             "turn",
             "--lock",
             "L",
@@ -182,7 +182,7 @@ def test_a_left_over_child_cannot_write_when_its_turn_is_over(session: SparkSess
 
 
 JAVA = """
-package io.github.headgate;
+package io.github.lakegate;
 public final class Asked {
   public static void main(String[] words) throws Exception {
     System.out.println(ProgramPass.isFor(words[0]) + ProgramPass.told());
@@ -194,16 +194,16 @@ public final class Asked {
 @pytest.mark.skipif(shutil.which("javac") is None, reason="no javac")
 def test_a_pass_is_of_a_live_turn_and_its_epoch(tmp_path: Path) -> None:
     """As the gate of another process reads it: held, renewed, run out, of another epoch or lock, ended, its holder killed."""
-    from headgate.spark.jars import own_jar
+    from lakegate.spark.jars import own_jar
 
     (tmp_path / "Asked.java").write_text(JAVA)
     jar = str(own_jar())
     subprocess.run(["javac", "-cp", jar, "-d", str(tmp_path), str(tmp_path / "Asked.java")], check=True)
 
     def asked(file: str, *, epoch: str = "7", lock: str = "L m", of: str = "L m") -> str:
-        said = {"HEADGATE_LOCK": lock, "HEADGATE_EPOCH": epoch, "HEADGATE_PASS": file}
+        said = {"LAKEGATE_LOCK": lock, "LAKEGATE_EPOCH": epoch, "LAKEGATE_PASS": file}
         run = subprocess.run(
-            ["java", "-Xshare:auto", "-cp", f"{jar}:{tmp_path}", "io.github.headgate.Asked", of],
+            ["java", "-Xshare:auto", "-cp", f"{jar}:{tmp_path}", "io.github.lakegate.Asked", of],
             env={"PATH": os.environ["PATH"], **{name: value for name, value in said.items() if value}},
             capture_output=True,
             text=True,
@@ -225,7 +225,7 @@ def test_a_pass_is_of_a_live_turn_and_its_epoch(tmp_path: Path) -> None:
     assert "is over" in asked(held.path)
 
     holder = (
-        "import json, sys, time; from headgate.commanded import ProgramPass; p = ProgramPass('L m'); "
+        "import json, sys, time; from lakegate.commanded import ProgramPass; p = ProgramPass('L m'); "
         "p.grant('', 'J', 7, 600_000); print(json.dumps(p.path), flush=True); time.sleep(300)"
     )
     killed = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)

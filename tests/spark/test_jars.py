@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
-from headgate.spark.jars import JarSources, fetch, jar_sources, locked, missing, parse_lock, relock, spark_line, verify
-from headgate.spark.repositories import repositories
+from lakegate.errors import Corrupt, InvalidRequest, LakegateError, Unavailable
+from lakegate.spark.jars import JarSources, fetch, jar_sources, locked, missing, parse_lock, relock, spark_line, verify
+from lakegate.spark.repositories import repositories
 
-HEADGATE = Path(sys.executable).with_name("headgate")
+LAKEGATE = Path(sys.executable).with_name("lakegate")
 ALPHA = bytes(range(256)) * 4000
 BETA = b"beta" * 1000
 ALPHA_PATH = "org/example/alpha/1.0/alpha-1.0.jar"
@@ -290,7 +290,7 @@ def test_a_final_answer_is_not_asked_for_again(
 ) -> None:
     """Not allowed and not there are told at once, with what to do."""
     repository.faults = [status] * 20
-    with pytest.raises(Unavailable, match=f"{status} .*HEADGATE_MAVEN_REPO"):
+    with pytest.raises(Unavailable, match=f"{status} .*LAKEGATE_MAVEN_REPO"):
         fetch(["test"], sources=sources, lock_file=lock)
     # The first refusal ends the whole, often before the other jar is asked for.
     paths = [path for path, _ in repository.asked]
@@ -333,7 +333,7 @@ def test_folders_come_before_repositories_and_only_with_the_right_hash(
 
 def test_offline_says_what_is_missing(lock: Path, sources: JarSources, repository: Repository) -> None:
     """With an empty cache and no network allowed, the jar and the way out are named."""
-    with pytest.raises(Unavailable, match=r"alpha-1\.0\.jar.*headgate jars fetch"):
+    with pytest.raises(Unavailable, match=r"alpha-1\.0\.jar.*lakegate jars fetch"):
         fetch(["test"], sources=replace(sources, offline=True), lock_file=lock)
     assert repository.asked == []
 
@@ -384,11 +384,11 @@ def test_the_environment_names_every_source() -> None:
     assert jar_sources(
         {
             "HOME": "/home/ann",
-            "HEADGATE_CACHE": "/c",
-            "HEADGATE_JARS_FROM": "/j",
-            "HEADGATE_MAVEN_REPO": "http://r/",
-            "HEADGATE_MAVEN_AUTH": "a:b",
-            "HEADGATE_OFFLINE": "1",
+            "LAKEGATE_CACHE": "/c",
+            "LAKEGATE_JARS_FROM": "/j",
+            "LAKEGATE_MAVEN_REPO": "http://r/",
+            "LAKEGATE_MAVEN_AUTH": "a:b",
+            "LAKEGATE_OFFLINE": "1",
         }
     ) == JarSources(
         cache_dir=Path("/c/jars"),
@@ -399,14 +399,14 @@ def test_the_environment_names_every_source() -> None:
         maven_settings=Path("/home/ann/.m2/settings.xml"),
         offline=True,
     )
-    assert jar_sources({"HOME": "/home/ann"}).cache_dir == Path("/home/ann/.cache/headgate/jars")
-    assert jar_sources({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/headgate/jars")
+    assert jar_sources({"HOME": "/home/ann"}).cache_dir == Path("/home/ann/.cache/lakegate/jars")
+    assert jar_sources({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/lakegate/jars")
 
 
 FETCH_SCRIPT = """
 import sys
 from pathlib import Path
-from headgate.spark.jars import JarSources, fetch
+from lakegate.spark.jars import JarSources, fetch
 sources = JarSources(cache_dir=Path(sys.argv[1]), maven_repo=sys.argv[2])
 for path in fetch(["test"], sources=sources, lock_file=Path(sys.argv[3])):
     print(path)
@@ -430,7 +430,7 @@ def test_a_cache_that_cannot_be_written_is_named(repository: Repository, lock: P
     """The message names the file and the setting that moves the cache."""
     (tmp_path / "file").write_text("")
     blocked = JarSources(cache_dir=tmp_path / "file" / "cache", maven_repo=repository.url)
-    with pytest.raises(Unavailable, match="HEADGATE_CACHE"):
+    with pytest.raises(Unavailable, match="LAKEGATE_CACHE"):
         fetch(["test"], sources=blocked, lock_file=lock)
 
 
@@ -494,11 +494,11 @@ def test_the_lock_has_each_set_for_each_spark_line() -> None:
 
 
 def command(*arguments: str, cache: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What `headgate` says to `arguments`, with a cache of its own."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HEADGATE_")}
+    """What `lakegate` says to `arguments`, with a cache of its own."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAKEGATE_")}
     return subprocess.run(
-        [HEADGATE, *arguments],
-        env={**inherited, "HEADGATE_CACHE": str(cache), **environ},
+        [LAKEGATE, *arguments],
+        env={**inherited, "LAKEGATE_CACHE": str(cache), **environ},
         capture_output=True,
         text=True,
         timeout=120,
@@ -544,7 +544,7 @@ def test_the_path_is_ready_for_spark_submit(cache_with_delta: Path, tmp_path: Pa
     assert "Fetching 8 jars for Spark, 13" in fetched.stderr
     paths = fetched.stdout.strip().split(",")
     assert [Path(path).is_file() for path in paths] == [True] * 9
-    assert paths[0].endswith("headgate.jar")
+    assert paths[0].endswith("lakegate.jar")
     assert command("jars", "path", "--offline", cache=empty).stdout == fetched.stdout
 
 
@@ -552,14 +552,14 @@ def test_the_command_says_what_is_missing_when_offline(tmp_path: Path) -> None:
     """An empty cache without a network is exit 6 with the way out, not a traceback."""
     answer = command("jars", "fetch", "--offline", cache=tmp_path, HOME=str(tmp_path))
     assert answer.returncode == 6
-    assert "headgate jars fetch" in answer.stderr
+    assert "lakegate jars fetch" in answer.stderr
     assert "Traceback" not in answer.stderr
 
 
 def test_every_error_is_one_of_ours(lock: Path, tmp_path: Path) -> None:
-    """An address that is no address is told as a Headgate error."""
+    """An address that is no address is told as a Lakegate error."""
     strange = JarSources(cache_dir=tmp_path / "c", maven_repo="nonsense", retry_waits_s=())
-    with pytest.raises(HeadgateError, match="cannot be fetched"):
+    with pytest.raises(LakegateError, match="cannot be fetched"):
         fetch(["test"], sources=strange, lock_file=lock)
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.spark.jars import JarSources, fetch, own_jar
-from headgate.spark.java import JavaSources, find_java
-from headgate.spark.log_stores import GATE
+from lakegate.spark.jars import JarSources, fetch, own_jar
+from lakegate.spark.java import JavaSources, find_java
+from lakegate.spark.log_stores import GATE
 
 if TYPE_CHECKING:
     pass

@@ -10,17 +10,17 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.core.rows.actions import Action
-from headgate.core.rows.effects import Captured
-from headgate.delta import run
-from headgate.delta.gate import Gate
-from headgate.delta.log import LogGone
-from headgate.delta.publish import Staged
-from headgate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.core.rows.actions import Action
+from lakegate.core.rows.effects import Captured
+from lakegate.delta import run
+from lakegate.delta.gate import Gate
+from lakegate.delta.log import LogGone
+from lakegate.delta.publish import Staged
+from lakegate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 VECTORS = {"enableDeletionVectors": "true"}
@@ -177,7 +177,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
     """Only when the race was lost: alone, such a table is written by stock Delta as always."""
     monkeypatch.setattr(run, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
     delete = f"DELETE FROM delta.`{table}` WHERE id = 1"
-    assert headgate.sql(session, delete).headgate.level == 0
+    assert lakegate.sql(session, delete).lakegate.level == 0
     before = staged(session, table, "DELETE FROM T WHERE id = 3")
     rows(session, 20).write.format("delta").mode("append").save(table)
     log = bytes_of(table)
@@ -189,7 +189,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
 def test_what_a_statement_raises_by_itself_is_raised(session: SparkSession, table: TableLocation) -> None:
     """An ambiguous MERGE, a condition that is not deterministic, a column that is not there: the stock errors, and a note."""
     log = bytes_of(table)
-    target = headgate.DeltaTable.forPath(session, table)
+    target = lakegate.DeltaTable.forPath(session, table)
     twice = rows(session, 3, 3)
     with pytest.raises(Exception, match="MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW") as ambiguous:
         target.alias("t").merge(twice.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
@@ -198,7 +198,7 @@ def test_what_a_statement_raises_by_itself_is_raised(session: SparkSession, tabl
     with pytest.raises(AnalysisException, match=r"(?i)deterministic") as by_chance:
         target.delete("rand() < 0.5")
     assert [each.value.__notes__ for each in (ambiguous, unresolved, by_chance)] == [
-        ["headgate: nothing of this statement was written"]
+        ["lakegate: nothing of this statement was written"]
     ] * 3
     assert bytes_of(table) == log
 

@@ -13,14 +13,14 @@ from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import Version
-from headgate.core.rows.actions import Action
-from headgate.delta import exact
-from headgate.delta.jvm import Jvm
-from headgate.delta.line import Work
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.core.ids import Version
+from lakegate.core.rows.actions import Action
+from lakegate.delta import exact
+from lakegate.delta.jvm import Jvm
+from lakegate.delta.line import Work
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import foreign_commit, make_table, txn
 from tests.spark.test_delta_statements import wait_until, waits_for
 
@@ -35,7 +35,7 @@ def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
     log = jvm.delta_log(str(table))
     started, released = tmp_path / "started", tmp_path / "released"
     slow = waits_for(session.createDataFrame([(11,)], "id BIGINT").coalesce(1), started, released)
-    merge = headgate.DeltaTable.forPath(session, str(table)).alias("t").merge(slow.alias("s"), "t.id = s.id")
+    merge = lakegate.DeltaTable.forPath(session, str(table)).alias("t").merge(slow.alias("s"), "t.id = s.id")
 
     def update(id_: int) -> None:
         # Staged, so that it is committed as one that has lost is.
@@ -68,7 +68,7 @@ def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkS
     """Delta lists them in the checksum of each commit. A list that is not whole is not taken."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", enableDeletionVectors="true")
     session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(20)")
-    headgate.DeltaTable.forPath(session, str(table)).delete("id < 2")
+    lakegate.DeltaTable.forPath(session, str(table)).delete("id < 2")
     jvm = Jvm(session)
     tracker = session.sparkContext.statusTracker()
 
@@ -133,7 +133,7 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
     jvm, root = Jvm(session), cast("Any", session._jvm)
     log = jvm.delta_log(str(table))
     commits = root.java.lang.Class.forName(
-        "io.github.headgate.OpenCommits", True, log.store().getClass().getClassLoader()
+        "io.github.lakegate.OpenCommits", True, log.store().getClass().getClassLoader()
     )
 
     def say(name: str, *asked: Any) -> None:

@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.functions import udf
 
-import headgate
-from headgate.core.rows.beside import OTHERS
-from headgate.core.rows.statement import Reads, classify
-from headgate.delta.dml import Dml
-from headgate.errors import InvalidRequest
-from headgate.tables.explain import READS, Explanation, explain
-from headgate.tables.sql import statement
-from tests.cli.command import headgate as command
+import lakegate
+from lakegate.core.rows.beside import OTHERS
+from lakegate.core.rows.statement import Reads, classify
+from lakegate.delta.dml import Dml
+from lakegate.errors import InvalidRequest
+from lakegate.tables.explain import READS, Explanation, explain
+from lakegate.tables.sql import statement
+from tests.cli.command import lakegate as command
 from tests.spark.delta_tables import commit_paths, make_table
 
 SUB_QUERY = "its condition has a sub-query"
@@ -49,9 +49,9 @@ class Tables:
         return sql.format(p=f"parquet.`{self.folder / 'p'}`", **paths)
 
     @property
-    def target(self) -> headgate.DeltaTable:
+    def target(self) -> lakegate.DeltaTable:
         """The table that is changed."""
-        return headgate.DeltaTable.forPath(self.session, str(self.folder / "t"))
+        return lakegate.DeltaTable.forPath(self.session, str(self.folder / "t"))
 
     @property
     def rows(self) -> DataFrame:
@@ -246,7 +246,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
 def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, obstacles: tuple[str, ...]) -> None:
     """What it reads and why it cannot be asked again, and nothing is executed."""
     table = str(tables.folder / "t")
-    found = headgate.explain(tables.session, tables.text(sql))
+    found = lakegate.explain(tables.session, tables.text(sql))
     assert said(found) == (reads, obstacles)
     assert found.table == f"file:{table}"
     assert len(commit_paths(table)) == 1
@@ -319,7 +319,7 @@ def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
     tables: Tables, assigned: str, then: str
 ) -> None:
     """Rows that came get the same time as the others, and a number that is none of theirs."""
-    found = headgate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
+    found = lakegate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
     assert said(found) == (Reads.ROWS, ())
     assert then in found.outcomes[OTHERS["same rows"]]
 
@@ -327,7 +327,7 @@ def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
 def test_words_depend_on_what_the_table_has(tables: Tables) -> None:
     """Without vectors a DELETE writes files anew, and so does an OPTIMIZE that was to leave rows out."""
     words = [
-        headgate.explain(tables.session, tables.text(f"{begin}{{{name}}}")).outcomes[OTHERS["same rows"]]
+        lakegate.explain(tables.session, tables.text(f"{begin}{{{name}}}")).outcomes[OTHERS["same rows"]]
         for begin in ("DELETE FROM ", "OPTIMIZE ")
         for name in ("t", "plain")
     ]
@@ -355,13 +355,13 @@ def facts(dml: Dml) -> tuple[str, ...]:
 def test_what_is_no_statement_on_a_table_is_not_explained(tables: Tables, text: str) -> None:
     """It says so; nothing is done."""
     with pytest.raises(InvalidRequest, match="nothing was done"):
-        headgate.explain(tables.session, tables.text(text))
+        lakegate.explain(tables.session, tables.text(text))
 
 
 def test_why_a_text_cannot_be_parsed(tables: Tables) -> None:
     """Spark's words for it begin on their second line."""
     with pytest.raises(InvalidRequest) as raised:
-        headgate.explain(tables.session, tables.text("MERGE INTO {t} USING (VALUES (1)) s(id) ON true"))
+        lakegate.explain(tables.session, tables.text("MERGE INTO {t} USING (VALUES (1)) s(id) ON true"))
     assert "COLUMN_ALIASES_NOT_ALLOWED" in raised.value.facts["reason"]
 
 
@@ -569,7 +569,7 @@ def test_a_merge_that_is_text_is_divided_as_well(
 )
 def test_the_keys_of_a_merge_are_told(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
     """Columns of the table that each pair has equal to something of the source."""
-    found = headgate.explain(
+    found = lakegate.explain(
         tables.session, tables.text(f"MERGE INTO {{t}} t USING local_rows s ON {on} WHEN MATCHED THEN DELETE")
     )
     assert set(found.keys) == set(keys)
@@ -580,7 +580,7 @@ def test_an_optimize_is_explained(tables: Tables) -> None:
     """As its text is, and nothing is executed."""
     builder = tables.target.optimize()
     found = builder.explain()
-    assert found == headgate.explain(tables.session, tables.text("OPTIMIZE {t}"))
+    assert found == lakegate.explain(tables.session, tables.text("OPTIMIZE {t}"))
     assert found.reads == READS[Reads.PLACES]
     assert len(commit_paths(str(tables.folder / "t"))) == 1
 

@@ -11,17 +11,17 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import TableLocation, Version
-from headgate.core.rows.effects import Joined, Waiting
-from headgate.delta import exact, together
-from headgate.delta.jvm import Jvm
-from headgate.delta.line import Entry, Line
-from headgate.delta.publish import Publisher, Staged
-from headgate.delta.run import GROUP_CONF, Outcome, Run
-from headgate.errors import CommitInDoubt, Unavailable
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
-from headgate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
+from lakegate.core.ids import TableLocation, Version
+from lakegate.core.rows.effects import Joined, Waiting
+from lakegate.delta import exact, together
+from lakegate.delta.jvm import Jvm
+from lakegate.delta.line import Entry, Line
+from lakegate.delta.publish import Publisher, Staged
+from lakegate.delta.run import GROUP_CONF, Outcome, Run
+from lakegate.errors import CommitInDoubt, Unavailable
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
+from lakegate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
 from tests.spark.test_delta_statements import wait_until
 
 GROUP_MAX = 5

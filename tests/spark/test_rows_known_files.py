@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.delta.jvm import Jvm
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.delta.jvm import Jvm
 from tests.spark.delta_tables import foreign_commit, make_table
 
 COLUMNS = "id BIGINT, v BIGINT, p STRING"
@@ -61,7 +61,7 @@ def test_files_of_more_than_a_checksum_lists_are_found_without_a_job(
     """From the first statement on, whoever commits what follows: ours, and stock statements of the driver."""
     table = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true")
     spread(session, table, 2 * IN_CHECKSUM_MAX)
-    ours = headgate.DeltaTable.forPath(session, table)
+    ours = lakegate.DeltaTable.forPath(session, table)
     ours.delete("id = 0")
     assert len(known(session, table)) == 2 * IN_CHECKSUM_MAX
     for change in (
@@ -115,7 +115,7 @@ def test_whatever_is_committed_they_are_those_of_the_log(
         text = rng.choice(CHANGES) if step % 5 else CHANGES[-1]
         version = Jvm(session).snapshot(Jvm(session).delta_log(table)).version()
         text = text.format(t=t, n=rng.randrange(20), version=version, before=max(1, version - rng.randrange(3)))
-        run = headgate.sql if rng.random() < 0.6 else SparkSession.sql
+        run = lakegate.sql if rng.random() < 0.6 else SparkSession.sql
         run(session, text)
         if rng.random() < 0.8:  # several commits may come between
             assert known(session, table) == in_log(session, table), text
@@ -127,7 +127,7 @@ def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path:
     for table in (old, new):
         spread(session, table, IN_CHECKSUM_MAX + 10)
     for id_ in range(8):
-        headgate.DeltaTable.forPath(session, old).delete(f"id = {4 * id_}")
+        lakegate.DeltaTable.forPath(session, old).delete(f"id = {4 * id_}")
         before = known(session, old)
     shutil.rmtree(old)
     shutil.copytree(new, old)
@@ -135,9 +135,9 @@ def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path:
     assert after == in_log(session, old)
     assert len(after) == len(before)
     assert not set(after) & set(before)
-    headgate.DeltaTable.forPath(session, old).delete("id = 0")
+    lakegate.DeltaTable.forPath(session, old).delete("id = 0")
     known(session, old)
-    headgate.DeltaTable.forPath(session, old).delete("id = 1")
+    lakegate.DeltaTable.forPath(session, old).delete("id = 1")
     found: list[str] = []
     assert jobs(lambda: found.extend(known(session, old))) == 0
     assert found == in_log(session, old)
@@ -151,13 +151,13 @@ def test_a_copy_that_is_put_back_has_a_history_of_its_own(
     table, copy = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true"), tmp_path / "copy"
     spread(session, table, IN_CHECKSUM_MAX + 10)
     shutil.copytree(table, copy)
-    headgate.DeltaTable.forPath(session, table).delete("id = 0")
+    lakegate.DeltaTable.forPath(session, table).delete("id = 0")
     assert known(session, table) == in_log(session, table)
     for id_ in deleted:  # in a file each
         session.sql(f"DELETE FROM delta.`{copy}` WHERE id = {id_}")
     shutil.copytree(copy, table, dirs_exist_ok=True)
     assert known(session, table) == in_log(session, table)
-    headgate.DeltaTable.forPath(session, table).delete("id = 10")
+    lakegate.DeltaTable.forPath(session, table).delete("id = 10")
     assert known(session, table) == in_log(session, table)
     left = {row.id for row in session.read.format("delta").load(table).collect()}
     assert left == set(range(240)) - {10, *deleted}
@@ -169,7 +169,7 @@ def test_files_elsewhere_are_known_by_their_canonical_paths(session: SparkSessio
     spread(session, table, IN_CHECKSUM_MAX + 10)
     clone = TableLocation(str(tmp_path / "clone"))
     session.sql(f"CREATE TABLE delta.`{clone}` SHALLOW CLONE delta.`{table}`")
-    ours = headgate.DeltaTable.forPath(session, clone)
+    ours = lakegate.DeltaTable.forPath(session, clone)
     ours.delete("id = 0")
     before = known(session, clone)
     ours.delete("id = 4")

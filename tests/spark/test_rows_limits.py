@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from headgate.delta.rows import BUDGET_CONF, POSITIONS_MAX
-from headgate.report.statements import StatementMetrics
-from headgate.tables.running import on_statement
+from lakegate.delta.rows import BUDGET_CONF, POSITIONS_MAX
+from lakegate.report.statements import StatementMetrics
+from lakegate.tables.running import on_statement
 from tests.spark.delta_tables import follow, make_table
 
 
@@ -75,6 +75,6 @@ def test_positions_of_more_rows_than_fit_are_not_collected(
     assert rows(session, made) == Counter({(2, 2): 1, (3, 3): 1})
     assert (result.level, result.attempts, result.rows_read) == (level, level - 1, number)
     labels = {"table": f"file:{tmp_path / 't'}", "operation": "DELETE"}
-    assert registry.get_sample_value("headgate_statements_total", {**labels, "level": str(level)}) == 1
-    assert registry.get_sample_value("headgate_statement_attempts_total", labels) == level - 1
-    assert registry.get_sample_value("headgate_statement_rows_read_total", labels) == number
+    assert registry.get_sample_value("lakegate_statements_total", {**labels, "level": str(level)}) == 1
+    assert registry.get_sample_value("lakegate_statement_attempts_total", labels) == level - 1
+    assert registry.get_sample_value("lakegate_statement_rows_read_total", labels) == number

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from headgate.core.ids import TableLocation
+from lakegate.core.ids import TableLocation
 from tests.spark.delta_tables import commit_paths
 
 KILLED = """
 import os, signal, sys
 from dataclasses import replace
-import headgate
-from headgate.delta.jvm import CALL_ERRORS, Jvm
-from headgate.errors import CommitInDoubt, HeadgateError
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.delta.jvm import CALL_ERRORS, Jvm
+from lakegate.errors import CommitInDoubt, LakegateError
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 
 table, when = sys.argv[1:]
-spark = headgate.session("killed", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
+spark = lakegate.session("killed", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})
 spark.range(10).write.format("delta").save(table)
 insert = f"INSERT INTO delta.`{table}` VALUES (77)"
 jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
@@ -57,7 +57,7 @@ try:
         publisher(spark).finish(staged)
 except CommitInDoubt as error:
     print("in doubt:", error)
-except HeadgateError as error:
+except LakegateError as error:
     print("told:", error)
 except CALL_ERRORS as error:
     print("raised:", type(error).__name__, *getattr(error, "__notes__", ()))

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.rows.rebase import KEYS_CAME
-from headgate.delta.files import Remembered
-from headgate.delta.jvm import JVM_ERRORS, Jvm
-from headgate.delta.overlay import ABANDONED_AFTER_S
-from headgate.delta.publish import Staged
-from headgate.delta.run import Outcome
-from headgate.delta.statements import confs
-from headgate.tables.running import collected, finish, publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.core.rows.rebase import KEYS_CAME
+from lakegate.delta.files import Remembered
+from lakegate.delta.jvm import JVM_ERRORS, Jvm
+from lakegate.delta.overlay import ABANDONED_AFTER_S
+from lakegate.delta.publish import Staged
+from lakegate.delta.run import Outcome
+from lakegate.delta.statements import confs
+from lakegate.tables.running import collected, finish, publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import make_table, rows
 
 
@@ -46,9 +46,9 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     """
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(5)).write.format("delta").mode("append").save(table)
-    abandoned = scratch_log(tmp_path / "t" / "hg0123456789ab", age_s=ABANDONED_AFTER_S + 3600)
-    of_another = scratch_log(tmp_path / "t" / "hgba9876543210", age_s=3600)
-    no_scratch = scratch_log(tmp_path / "t" / "hg-archive", age_s=ABANDONED_AFTER_S + 3600)
+    abandoned = scratch_log(tmp_path / "t" / "lg0123456789ab", age_s=ABANDONED_AFTER_S + 3600)
+    of_another = scratch_log(tmp_path / "t" / "lgba9876543210", age_s=3600)
+    no_scratch = scratch_log(tmp_path / "t" / "lg-archive", age_s=ABANDONED_AFTER_S + 3600)
     jvm, used, computed = Jvm(session), dict[str, Any](), list[bool]()
 
     def noted(path: str) -> object:
@@ -71,7 +71,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     publisher(session).afterwards.wait()
     assert [log.exists() for log in (abandoned, of_another, no_scratch)] == [False, True, True]
     assert (abandoned.parent / "part-0.parquet").exists()
-    later = scratch_log(tmp_path / "t" / "hg0000000000ff", age_s=ABANDONED_AFTER_S + 3600)
+    later = scratch_log(tmp_path / "t" / "lg0000000000ff", age_s=ABANDONED_AFTER_S + 3600)
     publisher(session).sweep(dml.table, jvm.delta_log(table).dataPath())
     publisher(session).afterwards.wait()
     assert later.exists()
@@ -80,7 +80,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert not (Path(path.removeprefix("file:")) / "_delta_log").exists()
     assert not jvm.delta_log(path).equals(log)
     loader = jvm.root.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    gates = jvm.root.java.lang.Class.forName("io.github.headgate.Gate", False, loader).getDeclaredField("TABLES")
+    gates = jvm.root.java.lang.Class.forName("io.github.lakegate.Gate", False, loader).getDeclaredField("TABLES")
     gates.setAccessible(True)
     known = [str(gate) for gate in gates.get(None).keySet()]
     assert any(table in gate for gate in known)
@@ -91,8 +91,8 @@ def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path
     """Delta lists a log several times for a statement; its commit is on disk, too, as Spark reads commits past the log store."""
     table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
     definition = (Path(table) / "_delta_log" / f"{0:020d}.json").read_text()
-    folder = jvm.path(jvm.delta_log(table).dataPath(), "hg0123456789ab")
-    log_path, on_disk = jvm.path(folder, "_delta_log"), tmp_path / "t" / "hg0123456789ab" / "_delta_log"
+    folder = jvm.path(jvm.delta_log(table).dataPath(), "lg0123456789ab")
+    log_path, on_disk = jvm.path(folder, "_delta_log"), tmp_path / "t" / "lg0123456789ab" / "_delta_log"
     said = {kind: body for line in definition.splitlines() for kind, body in json.loads(line).items()}
     counted = {"tableSizeBytes": 0, "numFiles": 0, "numMetadata": 1, "numProtocol": 1}
     told = {"metadata": said["metaData"], "protocol": said["protocol"], "allFiles": []}
@@ -157,7 +157,7 @@ def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSes
 
 def test_so_many_bytes_of_small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are forgotten first, one that is kept again is the newest, and what is longer than all is not remembered."""
-    monkeypatch.setattr("headgate.delta.files.REMEMBERED_BYTES_MAX", 10)
+    monkeypatch.setattr("lakegate.delta.files.REMEMBERED_BYTES_MAX", 10)
     files = Remembered()
     for uri, content in (("a", b"1234"), ("b", b"1234"), ("a", b"12345"), ("c", b"12")):
         files.keep(uri, content)
@@ -190,7 +190,7 @@ def test_a_merge_is_executed_again_on_what_came_alone(
     table = make_table(session, tmp_path / "t", **properties)
     rows(session, *range(6)).coalesce(1).write.format("delta").mode("append").save(table)
     source = session.createDataFrame([(id_, "m") for id_ in (0, 1, 10, 11, 12)], "id BIGINT, v STRING").alias("s")
-    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id")
+    merge = lakegate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id")
     assigned = {"v": "concat(t.v, s.v)"}
     merge = merge.whenMatchedDelete("t.id IN (1, 11)").whenMatchedUpdate("t.v <> 'kept'", assigned)
     assigned["v"] = "'of the caller, for something else'"
@@ -237,7 +237,7 @@ def test_a_merge_that_adds_a_column_is_not_divided(session: SparkSession, tmp_pa
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(3)).coalesce(1).write.format("delta").mode("append").save(table)
     source = session.createDataFrame([(1, "m", 7), (9, "m", 9)], "id BIGINT, v STRING, w BIGINT").alias("s")
-    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id").whenMatchedUpdateAll()
+    merge = lakegate.DeltaTable.forPath(session, table).alias("t").merge(source, "t.id = s.id").whenMatchedUpdateAll()
     with confs(session, {"spark.databricks.delta.schema.autoMerge.enabled": "true"}):
         with collected(session) as collector:
             merge.execute()

@@ -1,7 +1,7 @@
 """Statements that follow another's commit leave what a serial run leaves: all pairs, on all kinds of tables.
 
 Each pair is made to race without threads: the one is computed and its commit kept, the other commits, and then the first one's
-commit follows. HEADGATE_WRITE_REFERENCE=1 with HEADGATE_MATRIX=1 writes docs/reference/what-can-conflict-now.md anew.
+commit follows. LAKEGATE_WRITE_REFERENCE=1 with LAKEGATE_MATRIX=1 writes docs/reference/what-can-conflict-now.md anew.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.core.rows.actions import FileChange
-from headgate.delta.dml import BATCH_CONF, WHOLE, relocation
-from headgate.delta.files import Remembered
-from headgate.delta.rows import TableRows
-from headgate.delta.statements import DELTA_CONFLICTS, confs
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
-from headgate.testing.tables import (
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.core.rows.actions import FileChange
+from lakegate.delta.dml import BATCH_CONF, WHOLE, relocation
+from lakegate.delta.files import Remembered
+from lakegate.delta.rows import TableRows
+from lakegate.delta.statements import DELTA_CONFLICTS, confs
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
+from lakegate.testing.tables import (
     COLUMNS,
     FORMS,
     KINDS,
@@ -59,7 +59,7 @@ PLAIN = KINDS["vectors"]
 @pytest.fixture(scope="module")
 def lake(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Tables and copies of them."""
-    is_thorough = os.environ.get("HEADGATE_MATRIX", "0") not in ("", "0")
+    is_thorough = os.environ.get("LAKEGATE_MATRIX", "0") not in ("", "0")
     return Lake(session, publisher(session), tmp_path_factory.mktemp("lake"), is_thorough=is_thorough)
 
 
@@ -170,7 +170,7 @@ def test_the_page_says_at_which_level_each_pair_ends(lake: Lake) -> None:
         lines.append(f"| {ours.name} | {' | '.join(cells)} |")
     text = PAGE.read_text(encoding="utf-8")
     expected = text.split(MARK)[0] + MARK + "\n" + "\n".join(lines) + "\n"
-    if os.environ.get("HEADGATE_WRITE_REFERENCE") == "1":
+    if os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1":
         PAGE.write_text(expected, encoding="utf-8")
         text = expected
     assert text == expected
@@ -458,7 +458,7 @@ def test_the_stock_statement_fails_where_ours_does_not(
     compare(read(path), serial)
 
     path = lake.copy(PLAIN, first.path)
-    table = headgate.DeltaTable.forPath(session, str(path))
+    table = lakegate.DeltaTable.forPath(session, str(path))
     assert raced(session, table, path, rival, tmp_path) is None
     compare(read(path), {id_: row._replace(n=row.n + 100) if row.id == 11 else row for id_, row in serial.items()})
     audit(path)

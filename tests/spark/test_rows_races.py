@@ -17,16 +17,16 @@ import pytest
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import TableLocation
-from headgate.core.rows.actions import Body
-from headgate.core.rows.rebase import ENTERED
-from headgate.delta.publish import Staged
-from headgate.delta.rows import TableRows
-from headgate.delta.run import Outcome
-from headgate.delta.statements import confs
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
-from headgate.testing.tables import KINDS, audit, make
+from lakegate.core.ids import TableLocation
+from lakegate.core.rows.actions import Body
+from lakegate.core.rows.rebase import ENTERED
+from lakegate.delta.publish import Staged
+from lakegate.delta.rows import TableRows
+from lakegate.delta.run import Outcome
+from lakegate.delta.statements import confs
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
+from lakegate.testing.tables import KINDS, audit, make
 from tests.spark.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.spark.test_delta_statements import is_held, wait_until
 
@@ -128,7 +128,7 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
     assert dml is not None
     run_on = dml.execute_on
     assert run_on is not None
-    with confs(session, {"spark.headgate.holdMs": "300000"}), ThreadPoolExecutor(1) as other:
+    with confs(session, {"spark.lakegate.holdMs": "300000"}), ThreadPoolExecutor(1) as other:
 
         def overtaken(path: str) -> object:
             if len(held) < 4:  # without a reservation it would never end
@@ -172,7 +172,7 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
                 shutil.copy(Path(table, last_add(table)["path"]), Path(table, add["path"]))
                 foreign_commit(table, {"add": add})
 
-    with caplog.at_level("WARNING", "headgate"):
+    with caplog.at_level("WARNING", "lakegate"):
         staged = publisher(session).stage(replace(dml, execute=outrun))
         published = publisher(session).finish(staged, write_token(1, 0)).published
     assert (executions, published.level, published.executions) == (5, 5, 5)
@@ -183,10 +183,10 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
 
 APPENDING = """
 import sys, threading
-import headgate
-from headgate.testing.soak import CONF
+import lakegate
+from lakegate.testing.soak import CONF
 
-session = headgate.session("appender", conf=CONF)
+session = lakegate.session("appender", conf=CONF)
 row = session.createDataFrame([(2, "a")], "id BIGINT, v STRING").coalesce(1)
 asked = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), asked.set()), daemon=True).start()
@@ -202,7 +202,7 @@ def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
     """Appends of a driver of its own, one after another, each of which concerns it: they wait, as those of its own do."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1, 2).write.format("delta").mode("append").save(table)
-    note = Path(table, "_headgate", "reserved")
+    note = Path(table, "_lakegate", "reserved")
     dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")
     assert dml is not None
     ours = dml

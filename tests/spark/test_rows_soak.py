@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.delta.publish import Staged
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
-from headgate.testing.soak import Run, soak
+from lakegate.delta.publish import Staged
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
+from lakegate.testing.soak import Run, soak
 from tests.conftest import data_dir
 
 RUNS = [

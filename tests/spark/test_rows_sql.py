@@ -9,11 +9,11 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.delta.rows import LISTED_MAX
-from headgate.tables.result import Result
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.delta.rows import LISTED_MAX
+from lakegate.tables.result import Result
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import follow, make_table
 
 COLUMNS = "id BIGINT, v BIGINT DEFAULT 7"
@@ -53,10 +53,10 @@ def test_frames_and_values_stand_in_the_text_by_name(session: SparkSession, made
     """As `spark.sql` puts them there; none of the views that it makes for them is left."""
     source = session.createDataFrame([(2, 20), (5, 50)], "id BIGINT, v BIGINT")
     merge = f"MERGE INTO {made} t USING {{source}} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *"
-    merged = headgate.sql(session, f"{merge} WHEN NOT MATCHED THEN INSERT *", source=source)
-    deleted = headgate.sql(session, f"DELETE FROM {made} WHERE id = {{n}}", n=4)
+    merged = lakegate.sql(session, f"{merge} WHEN NOT MATCHED THEN INSERT *", source=source)
+    deleted = lakegate.sql(session, f"DELETE FROM {made} WHERE id = {{n}}", n=4)
     for each in (merged, deleted):
-        assert isinstance(getattr(each, "headgate", None), Result)
+        assert isinstance(getattr(each, "lakegate", None), Result)
     assert rows(session, made) == Counter([(1, 1), (2, 20), (3, 3), (5, 50)])
     assert not [table for table in session.catalog.listTables() if table.name.startswith("_pyspark")]
 
@@ -88,18 +88,18 @@ def test_a_purge_loses_no_race(session: SparkSession, made: str) -> None:
     assert session.sql(f"DESCRIBE HISTORY {made} LIMIT 1").collect()[0].operation == "REORG"
     assert follow(session, f"DELETE FROM {made} WHERE id = 14", f"REORG TABLE {made} APPLY (PURGE)").version
     assert rows(session, made) == Counter(kept - {(14, 4)})
-    result = headgate.sql(session, f"REORG TABLE {made} APPLY (PURGE)")
-    assert isinstance(getattr(result, "headgate", None), Result)
+    result = lakegate.sql(session, f"REORG TABLE {made} APPLY (PURGE)")
+    assert isinstance(getattr(result, "lakegate", None), Result)
 
 
 def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) -> None:
     """Delta's parser of this release binds none without it; with it, what has them is published."""
     text = f"DELETE FROM {made} WHERE id = :n"
     with pytest.raises(AnalysisException, match="UNBOUND_SQL_PARAMETER"):
-        headgate.sql(session, text, {"n": 4})
+        lakegate.sql(session, text, {"n": 4})
     own = session.newSession()
     own.conf.set("spark.sql.legacy.parameterSubstitution.constantsOnly", "true")
-    assert isinstance(getattr(headgate.sql(own, text, {"n": 4}), "headgate", None), Result)
+    assert isinstance(getattr(lakegate.sql(own, text, {"n": 4}), "lakegate", None), Result)
     assert rows(session, made) == Counter([(1, 1), (2, 2), (3, 3)])
 
 
@@ -210,7 +210,7 @@ def test_a_name_is_looked_up_in_the_current_catalog(session: SparkSession, made:
         assert by_path is not None
         assert kept.table == by_path.table
         version = session.sql(f"DESCRIBE HISTORY {made}").count()
-        headgate.sql(other, "INSERT INTO named_twice VALUES (2)")
+        lakegate.sql(other, "INSERT INTO named_twice VALUES (2)")
         assert [row.id for row in other.sql("SELECT * FROM named_twice").collect()] == [2]
         assert session.sql(f"DESCRIBE HISTORY {made}").count() == version
     finally:

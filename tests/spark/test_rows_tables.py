@@ -12,21 +12,21 @@ import pytest
 from delta.tables import IdentityGenerator
 from pyspark.sql import Row, SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.core.rows.actions import parse
-from headgate.core.rows.effects import Captured, Committed
-from headgate.delta.dml import Dml
-from headgate.delta.gate import Gate, Ran
-from headgate.delta.jvm import Jvm, scala_object
-from headgate.delta.run import UNSERVED_FEATURES, Outcome
-from headgate.delta.statements import confs
-from headgate.errors import UnsupportedTable
-from headgate.tables import table as tables
-from headgate.tables.result import Result
-from headgate.tables.running import finish, publisher
-from headgate.tables.sql import statement
-from headgate.testing.tables import audit
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.core.rows.actions import parse
+from lakegate.core.rows.effects import Captured, Committed
+from lakegate.delta.dml import Dml
+from lakegate.delta.gate import Gate, Ran
+from lakegate.delta.jvm import Jvm, scala_object
+from lakegate.delta.run import UNSERVED_FEATURES, Outcome
+from lakegate.delta.statements import confs
+from lakegate.errors import UnsupportedTable
+from lakegate.tables import table as tables
+from lakegate.tables.result import Result
+from lakegate.tables.running import finish, publisher
+from lakegate.tables.sql import statement
+from lakegate.testing.tables import audit
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 
@@ -35,7 +35,7 @@ def follow(session: SparkSession, ours: str, winner: str) -> Outcome:
     dml = statement(session, ours)
     assert dml is not None
     staged = publisher(session).stage(dml)
-    headgate.sql(session, winner)
+    lakegate.sql(session, winner)
     return publisher(session).finish(staged)
 
 
@@ -58,8 +58,8 @@ def test_an_optimize_that_lost_its_race_returns_what_stock_does(
         with monkeypatch.context() as patched:
             if is_lost:
                 patched.setattr(tables, "run", run_last)
-            frame = headgate.DeltaTable.forPath(session, table).optimize().executeCompaction()
-        assert frame.headgate.level == int(is_lost)
+            frame = lakegate.DeltaTable.forPath(session, table).optimize().executeCompaction()
+        assert frame.lakegate.level == int(is_lost)
         (row,) = frame.collect()
         results.append((frame.schema.simpleString(), row))
     (schema, stock), (lost_schema, lost) = results
@@ -101,7 +101,7 @@ def test_numbers_of_an_identity_column_are_given_once(
     Whatever follows whatever, rows keep their numbers, and new ones get numbers of their own.
     """
     path = tmp_path / "t"
-    builder = headgate.DeltaTable.create(session).location(str(path)).addColumn("v", "BIGINT")
+    builder = lakegate.DeltaTable.create(session).location(str(path)).addColumn("v", "BIGINT")
     identity: dict[str, Any] = {generated: IdentityGenerator()}
     builder.addColumn("n", "BIGINT", **identity).property("delta.enableDeletionVectors", "true").execute()
     t = f"delta.`{path}`"
@@ -259,8 +259,8 @@ def test_a_shallow_clone_is_followed_on_as_any_table(
     ours, winner, level, becomes = RACES[name]
     files = {file: file.read_bytes() for file in original.rglob("*") if file.is_file()}
     clone = f"delta.`{tmp_path / 'clone'}`"
-    made = headgate.DeltaTable.forPath(session, str(original)).clone(str(tmp_path / "clone"), isShallow=True)
-    assert isinstance(made, headgate.DeltaTable)
+    made = lakegate.DeltaTable.forPath(session, str(original)).clone(str(tmp_path / "clone"), isShallow=True)
+    assert isinstance(made, lakegate.DeltaTable)
     ended = follow(session, ours.format(t=clone), winner.format(t=clone))
     assert ended.published.level == level
     after = {id_: becomes.get(id_, id_) for id_ in range(16) if id_ != 1}
@@ -274,11 +274,11 @@ def test_what_a_clone_gives_is_a_table_to_work_on(session: SparkSession, tmp_pat
     """Stock gives a bare object of the JVM there, which Python cannot use."""
     path, to = str(tmp_path / "t"), str(tmp_path / "clone")
     session.range(3).coalesce(1).write.format("delta").save(path)
-    table = headgate.DeltaTable.forPath(session, path)
+    table = lakegate.DeltaTable.forPath(session, path)
     made_at = str(table.history().first()["timestamp"])
     at: dict[str, tuple[object, ...]] = {"clone": (), "cloneAtVersion": (0,), "cloneAtTimestamp": (made_at,)}
     made = getattr(table, how)(*at[how], to, isShallow=True)
-    assert isinstance(made, headgate.DeltaTable)
+    assert isinstance(made, lakegate.DeltaTable)
     made.delete("id = 1")
     assert sorted(row.id for row in made.toDF().collect()) == [0, 2]
     assert table.toDF().count() == 3
@@ -326,7 +326,7 @@ def test_iceberg_compatibility_is_refused_where_it_loses(session: SparkSession, 
     t = f"delta.`{tmp_path / 't'}`"
     properties = f"'delta.enableIcebergCompatV{number}' = 'true', 'delta.columnMapping.mode' = 'name'"
     session.sql(f"CREATE TABLE {t} (id BIGINT, v BIGINT) USING delta TBLPROPERTIES ({properties})")
-    assert headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1), (2, 2)").headgate.level == 0
+    assert lakegate.sql(session, f"INSERT INTO {t} VALUES (1, 1), (2, 2)").lakegate.level == 0
     with pytest.raises(UnsupportedTable, match=f"another commit came first.*feature=icebergCompatV{number} ") as raised:
         follow(session, f"DELETE FROM {t} WHERE id = 1", f"INSERT INTO {t} VALUES (3, 3)")
     assert raised.value.facts["winner_version"] == 2
@@ -351,7 +351,7 @@ def test_a_put_that_its_store_took_for_anothers_is_found_there_too(
         return Ran(Captured(version=kept["readVersion"], actions=actions, info=kept), None)
 
     monkeypatch.setattr(Gate, "run", taken_for_anothers)
-    done = headgate.sql(session, f"INSERT INTO {t} VALUES (1, 1)").headgate
+    done = lakegate.sql(session, f"INSERT INTO {t} VALUES (1, 1)").lakegate
     assert (done.version, done.attempts) == (1, 1)
     assert rows_of(session, t) == Counter([(1, 1)])
 

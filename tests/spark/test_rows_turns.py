@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import TableLocation, TokenId
-from headgate.delta.commits import commit_info, commit_tokens
-from headgate.delta.dml import Dml
-from headgate.delta.statements import NUMBER_CONF, single_write
-from headgate.tables.running import finish, publisher
-from headgate.tables.sql import statement
+from lakegate.core.ids import TableLocation, TokenId
+from lakegate.delta.commits import commit_info, commit_tokens
+from lakegate.delta.dml import Dml
+from lakegate.delta.statements import NUMBER_CONF, single_write
+from lakegate.tables.running import finish, publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn, write_token
 
-OWN = TokenId("headgate/Own")
+OWN = TokenId("lakegate/Own")
 TOKEN, LATER = (write_token(epoch, 1, token_id=OWN) for epoch in (1, 2))
 
 

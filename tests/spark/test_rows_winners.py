@@ -14,19 +14,19 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.delta import exact
-from headgate.delta import run as runs
-from headgate.delta.gate import JOB_CONF, WAIT_CONF, Gate
-from headgate.delta.jvm import JVM_ERRORS, Jvm
-from headgate.delta.log import LogGone
-from headgate.delta.publish import Staged
-from headgate.delta.statements import conflict_name, tokened
-from headgate.errors import CommitInDoubt, HeadgateError, InvalidRequest, UnsupportedTable
-from headgate.events import StatementPublished
-from headgate.tables.running import finish, on_statement, publisher
-from headgate.tables.sql import statement
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.delta import exact
+from lakegate.delta import run as runs
+from lakegate.delta.gate import JOB_CONF, WAIT_CONF, Gate
+from lakegate.delta.jvm import JVM_ERRORS, Jvm
+from lakegate.delta.log import LogGone
+from lakegate.delta.publish import Staged
+from lakegate.delta.statements import conflict_name, tokened
+from lakegate.errors import CommitInDoubt, InvalidRequest, LakegateError, UnsupportedTable
+from lakegate.events import StatementPublished
+from lakegate.tables.running import finish, on_statement, publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
 from tests.spark.test_delta_statements import wait_until, waits_for
 
@@ -81,7 +81,7 @@ def test_a_store_that_says_that_nothing_was_written_is_believed(
     monkeypatch.setattr(gate, "_gate", PutFailed())
     with pytest.raises(ValueError, match="failed") as unsure:
         gate.run(fails("storage is away"), token="t")
-    assert said(unsure.value).startswith("headgate: its commit failed, and may yet arrive")
+    assert said(unsure.value).startswith("lakegate: its commit failed, and may yet arrive")
     with pytest.raises(ValueError, match="failed") as sure:
         gate.run(fails("no commit: this file system gave no hard link; nothing was written at 7.json"), token="t")
     assert not hasattr(sure.value, "__notes__")
@@ -100,7 +100,7 @@ def test_an_update_of_a_column_that_a_winner_dropped_says_who_dropped_it(
     with pytest.raises(AnalysisException, match="`v` cannot be resolved") as raised:
         publisher(session).finish(late)
     assert said(raised.value).startswith(
-        'headgate: version 3 (DROP COLUMNS, user metadata {"headgate": 1, "epoch": 1, "batch": 0, '
+        'lakegate: version 3 (DROP COLUMNS, user metadata {"lakegate": 1, "epoch": 1, "batch": 0, '
     )
     assert "changed the table's definition" in said(raised.value)
     assert "nothing of it was written" in said(raised.value)
@@ -112,22 +112,22 @@ def test_a_statement_that_fails_on_rows_that_came_says_who_brought_them(
 ) -> None:
     """They are looked into, or it is executed on them: either fails as a serial run would, and names the job."""
     late = staged(session, table, "UPDATE T SET v = v || CAST(1 / (7 - id) AS INT) WHERE id <> 1")
-    foreign = '{"headgate":1,"job":"nightly"}'
+    foreign = '{"lakegate":1,"job":"nightly"}'
     own = session.newSession()
     own.conf.set("spark.databricks.delta.commitInfo.userMetadata", foreign)
     rows(own, 7).write.format("delta").mode("append").save(table)
     before = log_of(table)
     with pytest.raises(JVM_ERRORS, match="TASK_WRITE_FAILED") as raised:
         publisher(session).finish(late)
-    assert said(raised.value).startswith("headgate: version 2 (WRITE, job nightly) came first; this statement")
+    assert said(raised.value).startswith("lakegate: version 2 (WRITE, job nightly) came first; this statement")
     assert log_of(table) == before
 
 
 def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, table: TableLocation) -> None:
     """Nobody came first."""
     with pytest.raises(JVM_ERRORS) as raised:
-        headgate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
-    assert said(raised.value) == "headgate: nothing of this statement was written"
+        lakegate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
+    assert said(raised.value) == "lakegate: nothing of this statement was written"
 
 
 CUT_OFF = "An error occurred while calling o1.sql"
@@ -162,7 +162,7 @@ def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, tabl
     """As storage may answer late: the log's folder is away when the commit is put."""
     started, released, log = (Path(f"{table}.{name}") for name in ("started", "released", "log"))
     slow = waits_for(rows(session, 1), started, released)
-    merge = headgate.DeltaTable.forPath(session, table).alias("t").merge(slow.alias("s"), "t.id = s.id")
+    merge = lakegate.DeltaTable.forPath(session, table).alias("t").merge(slow.alias("s"), "t.id = s.id")
     before = log_of(table)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(merge.whenMatchedUpdate(set={"v": "'z'"}).execute)
@@ -172,7 +172,7 @@ def test_a_put_that_failed_is_not_said_to_be_nothing(session: SparkSession, tabl
         error = running.exception()
     log.rename(Path(table, "_delta_log"))
     assert error is not None
-    assert said(error).startswith("headgate: its commit failed, and may yet arrive")
+    assert said(error).startswith("lakegate: its commit failed, and may yet arrive")
     assert log_of(table) == before
 
 
@@ -185,7 +185,7 @@ def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession,
 
     with pytest.raises(ValueError, match="late") as raised:
         Gate(session).run(fails_late, token="late")
-    assert said(raised.value) == "headgate: the statement was committed as version 2; what failed came after it"
+    assert said(raised.value) == "lakegate: the statement was committed as version 2; what failed came after it"
 
 
 def test_of_a_put_that_may_have_arrived_nobody_says_that_it_did_not(
@@ -262,7 +262,7 @@ def test_a_refusal_names_the_commit_that_came_first(
     table: TableLocation,
     monkeypatch: pytest.MonkeyPatch,
     happens: Callable[[TableLocation, SparkSession], None],
-    kind: type[HeadgateError],
+    kind: type[LakegateError],
     facts: dict[str, object],
 ) -> None:
     """Version and operation, among the error's facts and in its words."""
@@ -289,9 +289,9 @@ def test_a_statement_that_its_transaction_id_leaves_out_says_so(session: SparkSe
     try:
         with tokened(own, write_token(1, 0)):
             late = staged(own, table, "INSERT INTO T VALUES (9, 'x')")
-            headgate.sql(own, f"DELETE FROM delta.`{table}` WHERE id = 77")
-            headgate.sql(own, insert)
-            headgate.sql(own, insert)
+            lakegate.sql(own, f"DELETE FROM delta.`{table}` WHERE id = 77")
+            lakegate.sql(own, insert)
+            lakegate.sql(own, insert)
             finish(late)
     finally:
         stop()
@@ -332,10 +332,10 @@ def losing(
 def test_a_restore_that_loses_says_to_whom(session: SparkSession, table: TableLocation) -> None:
     """Stock Delta's conflict stays what it is; the note names the commit, that nothing was written, and what to do."""
     before = log_of(table)
-    error = losing(session, table, lambda own: headgate.DeltaTable.forPath(own, str(table)).restoreToVersion(0))
+    error = losing(session, table, lambda own: lakegate.DeltaTable.forPath(own, str(table)).restoreToVersion(0))
     assert conflict_name(error) is not None
     assert said(error) == (
-        "headgate: another commit (WRITE, user metadata by hand) came first, and stock Delta does not have this statement follow "
+        "lakegate: another commit (WRITE, user metadata by hand) came first, and stock Delta does not have this statement follow "
         "it; nothing of it was written. Run it again, or in a turn, which nobody else commits in"
     )
     assert len(log_of(table)) == len(before) + 1
@@ -345,5 +345,5 @@ def test_a_statement_of_sql_text_that_loses_says_to_whom(session: SparkSession, 
     """As one of those that are given to Spark as they are."""
     metadata = next(json.loads(line) for line in commit_paths(table)[0].read_text().split("\n") if '"metaData"' in line)
     text = f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('mine' = '1')"
-    error = losing(session, table, lambda own: headgate.sql(own, text), metadata)
-    assert said(error).startswith("headgate: another commit (WRITE, user metadata by hand) came first, and stock Delta")
+    error = losing(session, table, lambda own: lakegate.sql(own, text), metadata)
+    assert said(error).startswith("lakegate: another commit (WRITE, user metadata by hand) came first, and stock Delta")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headgate.errors import InvalidRequest, MissingExtra
-from headgate.spark.jars import JarSources, fetch, spark_line
-from headgate.spark.java import JavaSources, find_java, java_sources, java_version
-from headgate.spark.log_stores import BEHIND, CHECKPOINTS, CHECKPOINTS_KEY, CLASSES, VACUUM_KEY, s3_settings
-from headgate.spark.session import S3_LINES
+from lakegate.errors import InvalidRequest, MissingExtra
+from lakegate.spark.jars import JarSources, fetch, spark_line
+from lakegate.spark.java import JavaSources, find_java, java_sources, java_version
+from lakegate.spark.log_stores import BEHIND, CHECKPOINTS, CHECKPOINTS_KEY, CLASSES, VACUUM_KEY, s3_settings
+from lakegate.spark.session import S3_LINES
 from tests.conftest import FAST_CONF, LASTING_CONF
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ BIN = Path(sys.executable).parent
 def make(
     jars_from: JarSources, java_from: JavaSources, conf: dict[str, str] | None = None, *, s3: bool = False
 ) -> SparkSession:
-    """What `headgate.session` gives in this process, which has a session already."""
-    from headgate.spark.session import session
+    """What `lakegate.session` gives in this process, which has a session already."""
+    from lakegate.spark.session import session
 
     return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from, environ={})
 
@@ -93,7 +93,7 @@ def test_a_taken_version_is_told_as_delta_expects_it(session: SparkSession, tmp_
 
     jvm = session.sparkContext._jvm
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
-    store = jvm.io.github.headgate.LinkLogStore(hadoop)
+    store = jvm.io.github.lakegate.LinkLogStore(hadoop)
     path = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}/00000000000000000007.json")
     store.write(path, jvm.java.util.List.of("one").iterator(), False, hadoop)
     with pytest.raises(Py4JJavaError) as caught:
@@ -120,13 +120,13 @@ def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_pa
     jvm = session.sparkContext._jvm
     hadoop = session.sparkContext._jsc.hadoopConfiguration()
     path = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}")
-    assert jvm.io.github.headgate.LinkLogStore(hadoop).isPartialWriteVisible(path, hadoop) is True
+    assert jvm.io.github.lakegate.LinkLogStore(hadoop).isPartialWriteVisible(path, hadoop) is True
 
 
 def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
     """Without our store two processes could both be told that they wrote one version."""
-    from headgate.spark.log_stores import GATE
-    from headgate.spark.session import LOG_STORE_KEY, require_fit
+    from lakegate.spark.log_stores import GATE
+    from lakegate.spark.session import LOG_STORE_KEY, require_fit
 
     other = session.newSession()
     require_fit(other, kafka=True)
@@ -176,7 +176,7 @@ def test_a_session_without_the_jars_of_s3_is_refused(jars_from: JarSources, java
         pytest.skip("S3 is not in this version with this Spark")
     with pytest.raises(InvalidRequest, match="made without S3; nothing was changed") as refused:
         make(jars_from, java_from, s3=True)
-    assert "headgate jars path delta s3a" in refused.value.advice
+    assert "lakegate jars path delta s3a" in refused.value.advice
     with pytest.raises(InvalidRequest, match="can each plan a batch"):
         make(jars_from, java_from, {CHECKPOINTS_KEY: "org.example.Renaming"}, s3=True)
 
@@ -184,12 +184,12 @@ def test_a_session_without_the_jars_of_s3_is_refused(jars_from: JarSources, java
 PLAIN_SESSION = """
 import sys
 from pyspark.sql import SparkSession
-import headgate.api
-from headgate.errors import InvalidRequest
+import lakegate.api
+from lakegate.errors import InvalidRequest
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC").getOrCreate()
 try:
-    headgate.api.session("late")
+    lakegate.api.session("late")
 except InvalidRequest as error:
     print(error)
 """
@@ -200,13 +200,13 @@ def test_a_session_made_without_delta_is_refused_with_what_to_do(tmp_path: Path)
     """Jars cannot be added to a running JVM: the message says how to start one that has them."""
     answer = script(PLAIN_SESSION, folder=tmp_path)
     assert "made without Delta; nothing was changed" in answer.stdout, answer.stderr
-    assert 'spark-submit --jars "$(headgate jars path)"' in answer.stdout
+    assert 'spark-submit --jars "$(lakegate jars path)"' in answer.stdout
 
 
 SUBMITTED = """
 import sys
-import headgate.api
-spark = headgate.api.session("submitted")
+import lakegate.api
+spark = lakegate.api.session("submitted")
 spark.range(4).write.format("delta").save(sys.argv[1])
 print("master", spark.conf.get("spark.master"), "rows", spark.read.format("delta").load(sys.argv[1]).count())
 """
@@ -216,7 +216,7 @@ print("master", spark.conf.get("spark.master"), "rows", spark.read.format("delta
 def test_a_submitted_script_needs_only_the_jars(tmp_path: Path, jars_from: JarSources) -> None:
     """Under spark-submit the master stays the submitted one, and Delta and our store are set without being asked for."""
     fetch(["delta"], sources=jars_from)
-    jars = subprocess.run([BIN / "headgate", "jars", "path"], capture_output=True, text=True, check=True).stdout.strip()
+    jars = subprocess.run([BIN / "lakegate", "jars", "path"], capture_output=True, text=True, check=True).stdout.strip()
     fast = ("--driver-java-options", FAST_CONF["spark.driver.extraJavaOptions"])
     fast += tuple(part for key in FEW for part in ("--conf", f"{key}=1"))
     submit = (str(BIN / "spark-submit"), "--master", "local[1]", "--jars", jars, *fast)
@@ -229,8 +229,8 @@ def test_a_submitted_script_needs_only_the_jars(tmp_path: Path, jars_from: JarSo
 DRIVER = """
 import sys
 from pathlib import Path
-import headgate.api
-spark = headgate.api.session("driver", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
+import lakegate.api
+spark = lakegate.api.session("driver", conf={"spark.master": "local[1]", "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.databricks.delta.snapshotPartitions": "1"})
 spark.range(4).write.format("delta").save(sys.argv[1])
@@ -247,8 +247,8 @@ def test_two_drivers_start_at_once_on_an_empty_cache(tmp_path: Path, jars_from: 
     # From the user's cache, so that no network is needed; by way of an address, so that it is fetched.
     environ = {
         **os.environ,
-        "HEADGATE_CACHE": str(tmp_path / "cache"),
-        "HEADGATE_MAVEN_REPO": jars_from.cache_dir.as_uri(),
+        "LAKEGATE_CACHE": str(tmp_path / "cache"),
+        "LAKEGATE_MAVEN_REPO": jars_from.cache_dir.as_uri(),
         "HOME": str(tmp_path),
     }
     drivers = [
@@ -325,7 +325,7 @@ def test_the_java_from_pip_starts_with_the_flag_that_spark_always_passes(no_java
 
 def test_the_environment_names_javas_places(tmp_path: Path) -> None:
     """JAVA_HOME and PATH are looked at; the shim goes to the cache."""
-    sources = java_sources({"JAVA_HOME": "/j", "PATH": "/a:/b", "HEADGATE_CACHE": "/c"})
+    sources = java_sources({"JAVA_HOME": "/j", "PATH": "/a:/b", "LAKEGATE_CACHE": "/c"})
     assert sources == JavaSources(java_home=Path("/j"), search_path="/a:/b", shim_dir=Path("/c/java"))
     assert java_version(tmp_path / "nothing") is None
     assert shutil.which("sh") is not None
@@ -334,7 +334,7 @@ def test_the_environment_names_javas_places(tmp_path: Path) -> None:
 
 WATCHED = r"""
 import glob, os, re, sys, threading, time, uuid
-import headgate
+import lakegate
 
 SECRET = uuid.uuid4().hex  # other processes of the machine are looked at, too
 seen, is_over = set(), threading.Event()
@@ -378,7 +378,7 @@ options = f"-Xss8m '-Dmy.pw={SECRET} \\x' -Dother=1"
 conf = {"spark.master": "local[1]", "spark.hadoop.my.key": odd, "spark.driver.extraJavaOptions": options}
 if sys.argv[1:]:
     conf["spark.ui.enabled"] = "true"
-spark = headgate.session("watched", conf=conf)
+spark = lakegate.session("watched", conf=conf)
 print(spark.range(3).count())
 is_over.set()
 thread.join()
@@ -422,8 +422,8 @@ def test_a_properties_file_of_the_user_is_read_still(tmp_path: Path, monkeypatch
         "PYSPARK_SUBMIT_ARGS", f"--properties-file {tmp_path}/mine.properties --conf spark.more=2 pyspark-shell"
     )
     ran = script(
-        "import headgate\n"
-        "spark = headgate.session('x', conf={'spark.master': 'local[1]', 'spark.hadoop.my.key': 'given'})\n"
+        "import lakegate\n"
+        "spark = lakegate.session('x', conf={'spark.master': 'local[1]', 'spark.hadoop.my.key': 'given'})\n"
         "print(spark.conf.get('spark.of.user'), spark.conf.get('spark.more'), spark.conf.get('spark.hadoop.my.key'))\n",
         folder=tmp_path,
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.errors import Corrupt
-from headgate.spark.source_files import (
+from lakegate.errors import Corrupt
+from lakegate.spark.source_files import (
     Listing,
     PassedOver,
     Taken,
@@ -23,7 +23,7 @@ from headgate.spark.source_files import (
     passed_over,
     spark_path,
 )
-from headgate.spark.source_schema import Footers, folder_columns, folder_values
+from lakegate.spark.source_schema import Footers, folder_columns, folder_values
 
 
 def write(root: Path, name: str, text: str = "x") -> str:
@@ -102,7 +102,7 @@ def test_what_was_taken_is_read_from_a_compacted_log_and_what_was_added_since(tm
         taken.refuse_lost()
     taken.note_sizes({"/in/c": 7, "/in/d": 8})
     taken.note_sizes({"/in/d": 8})
-    with (tmp_path / "headgate/sizes.jsonl").open("a") as file:
+    with (tmp_path / "lakegate/sizes.jsonl").open("a") as file:
         file.write('{"/in/e"')
     assert Taken(tmp_path).refresh().sizes == {"/in/c": 7, "/in/d": 8}
     assert taken.newest(2) == ["/in/d", "/in/c"]

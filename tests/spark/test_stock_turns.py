@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.delta.gate import OUTSIDE_CONF
-from headgate.delta.governed import adopt, release
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.delta.statements import confs
-from headgate.errors import InvalidRequest, TurnNotGranted
-from headgate.sinks.ledger import read_ledger
-from headgate.site import open_store
-from headgate.spark.jars import JarSources, fetch, own_jar
-from headgate.testing import contender
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.delta.gate import OUTSIDE_CONF
+from lakegate.delta.governed import adopt, release
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.delta.statements import confs
+from lakegate.errors import InvalidRequest, TurnNotGranted
+from lakegate.sinks.ledger import read_ledger
+from lakegate.site import open_store
+from lakegate.spark.jars import JarSources, fetch, own_jar
+from lakegate.testing import contender
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 
@@ -46,16 +46,16 @@ def test_a_commit_outside_of_turns_is_refused_by_the_note_beside_the_table(
     with pytest.raises(JVM_ERRORS, match="was refused: nobody has the turn; the table takes turns on the lock L"):
         one.write.format("delta").mode("append").save(table)
     with pytest.raises(
-        TurnNotGranted, match=r"lock L; nothing was written.*JobCoordinator.*spark\.headgate\.outside=pass"
+        TurnNotGranted, match=r"lock L; nothing was written.*JobCoordinator.*spark\.lakegate\.outside=pass"
     ):
-        headgate.sql(refusing, f"DELETE FROM {name} WHERE id = 1")
+        lakegate.sql(refusing, f"DELETE FROM {name} WHERE id = 1")
     assert (ids(refusing, table), len(commit_paths(table))) == ([1], 2)
     with confs(refusing, {OUTSIDE_CONF: "pass"}):
         refusing.sql(f"OPTIMIZE {name}")
         rows(refusing, 2).write.format("delta").mode("append").save(table)
     release(refusing, table)
     rows(refusing, 3).write.format("delta").mode("append").save(table)
-    note = Path(table, "_headgate/table.json")
+    note = Path(table, "_lakegate/table.json")
     note.parent.mkdir()
     note.write_text(json.dumps({"format": 1, "lock": "M"}))  # by another process
     with pytest.raises(JVM_ERRORS, match="on the lock M"):
@@ -71,7 +71,7 @@ def test_a_job_writes_a_governed_table_in_its_turn(refusing: SparkSession, tmp_p
     table = make_table(refusing, tmp_path / "t")
     store = open_store(f"sqlite:{tmp_path / 's/turns.db'}")
     adopt(refusing, table, "L", store.coordinator_id(), "link")
-    job = headgate.JobCoordinator(refusing, name="J", lock="L", storage=str(tmp_path / "s"), tables=[table])
+    job = lakegate.JobCoordinator(refusing, name="J", lock="L", storage=str(tmp_path / "s"), tables=[table])
     with job.turn():
         rows(refusing, 1).write.format("delta").mode("append").save(table)
     with pytest.raises(JVM_ERRORS, match="nobody has the turn; the table takes turns on the lock L"):
@@ -87,7 +87,7 @@ def test_a_job_with_another_lock_or_store_of_commits_than_the_note_is_refused(
     for number, (lock, store, args) in enumerate([("M", "link", {}), ("L", "dynamodb", {"region": "r2"})]):
         table = make_table(session, tmp_path / f"t{number}")
         adopt(session, table, lock, "c", store, log_store_args=args)
-        job = headgate.JobCoordinator(session, name="J", lock="L", storage=str(tmp_path / "s"), tables=[table])
+        job = lakegate.JobCoordinator(session, name="J", lock="L", storage=str(tmp_path / "s"), tables=[table])
         with pytest.raises(InvalidRequest, match="nothing was written") as refused, job.turn():
             raise AssertionError("the turn was given")
         assert refused.value.exit_code == 2
@@ -97,10 +97,10 @@ def test_a_job_with_another_lock_or_store_of_commits_than_the_note_is_refused(
 
 STOCK = """
 import sys
-import headgate
+import lakegate
 
 root = sys.argv[1]
-spark = headgate.session("stock")
+spark = lakegate.session("stock")
 stream = spark.readStream.schema("id BIGINT, v STRING").parquet(f"{root}/in").writeStream.format("delta")
 stream.option("checkpointLocation", f"{root}/checkpoint").trigger(availableNow=True).start(f"{root}/t").awaitTermination()
 """
@@ -119,7 +119,7 @@ class Stock:
             "spark.log.level": "WARN",
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",
-            "spark.headgate.takeTurns": "true",
+            "spark.lakegate.takeTurns": "true",
             "spark.job.coordinator.name": "Stock",
             "spark.job.coordinator.lock.name": "L",
             "spark.job.coordinator.priority": "3",
@@ -135,7 +135,7 @@ class Stock:
             file.write_text("".join(f"{key} {value}\n" for key, value in self.settings.items()))
             given = ["--properties-file", str(file)]
         program = Path(sys.executable).with_name("spark-submit")
-        storage = {"HEADGATE_JOB_COORDINATOR_STORAGE": str(self.root / "s"), "PYSPARK_PYTHON": sys.executable}
+        storage = {"LAKEGATE_JOB_COORDINATOR_STORAGE": str(self.root / "s"), "PYSPARK_PYTHON": sys.executable}
         with (self.root / "log").open("w") as log:
             started = subprocess.Popen(
                 [str(program), "--jars", self.jars, *given, str(self.root / "job.py"), str(self.root)],
@@ -193,7 +193,7 @@ def test_settings_of_a_running_session_make_a_coordinator(session: SparkSession,
     table = make_table(session, tmp_path / "t")
     settings = {"name": "B", "lock.name": "L", "storage": str(tmp_path / "s"), "tables": str(table), "predecessor": "A"}
     with confs(session, {f"job.coordinator.{key}": value for key, value in settings.items()}):
-        job = headgate.JobCoordinator.from_conf(session)
+        job = lakegate.JobCoordinator.from_conf(session)
     assert (job.name, job.tables) == ("B", (TableLocation(str(table)),))
     with job.turn() as turn:
         assert turn.predecessor is None

@@ -15,12 +15,12 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import headgate as hg
-from headgate.errors import Corrupt, HeadgateError, InvalidRequest, Unavailable
-from headgate.inspect import sources_of, verify_pipeline
-from headgate.spark.source_files import Listing, listing
-from headgate.spark.sources import listed
-from headgate.streams.supervisor import RunReport
+import lakegate as lg
+from lakegate.errors import Corrupt, InvalidRequest, LakegateError, Unavailable
+from lakegate.inspect import sources_of, verify_pipeline
+from lakegate.spark.source_files import Listing, listing
+from lakegate.spark.sources import listed
+from lakegate.streams.supervisor import RunReport
 
 DAY_S = 86_400
 
@@ -45,9 +45,9 @@ class Lake:
         os.utime(path, (at, at))
         return path
 
-    def make(self, *streams: dict[str, Any]) -> hg.Pipeline:
+    def make(self, *streams: dict[str, Any]) -> lg.Pipeline:
         """A pipeline of append streams, and of erase streams where `match` is given; of tables `t0`, `t1`, … by `table`."""
-        made = hg.Pipeline("p", storage=str(self.root / "_headgate"))
+        made = lg.Pipeline("p", storage=str(self.root / "_lakegate"))
         tables: dict[str, Any] = {}
         for number, keys in enumerate(streams):
             name = keys.pop("table", "t")
@@ -74,9 +74,9 @@ def lake(session: SparkSession, tmp_path: Path) -> Lake:
 
 def test_a_file_of_any_age_is_read(lake: Lake) -> None:
     """Copies that keep their times come with times of long ago: rows are brought, and an erasure is carried out."""
-    streams = {"source": hg.files("in")}, {"source": hg.files("del"), "match": {"id": "id"}}
+    streams = {"source": lg.files("in")}, {"source": lg.files("del"), "match": {"id": "id"}}
     streams = tuple(
-        {**one, "source": hg.files(str(lake.root / at))} for one, at in zip(streams, ("in", "del"), strict=True)
+        {**one, "source": lg.files(str(lake.root / at))} for one, at in zip(streams, ("in", "del"), strict=True)
     )
     lake.put("in/1.parquet", id=["a", "b", "c"])
     lake.put("del/1.parquet", id=["a"])
@@ -103,19 +103,19 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     lake.put("j/b.json.gz", id=["packed"])
     (lake.root / "none").mkdir()
     wanted: dict[str, tuple[Any, list[str]]] = {
-        "folder": (hg.files(f"{lake.root}/flat"), names),
-        "slash": (hg.files(f"{lake.root}/one/"), ["one", "two"]),
-        "nested": (hg.files(f"{lake.root}/odd"), names),
-        "file": (hg.files(f"{lake.root}/one/a.parquet"), ["one"]),
-        "uri": (hg.files(f"file:{lake.root}/one/b.parquet"), ["two"]),
-        "glob": (hg.files(f"{lake.root}/one/[ab].par*"), ["one", "two"]),
-        "braces": (hg.files(f"{lake.root}/{{one,none}}/*"), ["one", "two"]),
-        "literal": (hg.files(f"{lake.root}/x[1]"), ["meant"]),
-        "percent": (hg.files(f"{lake.root}/flat/p%20q.parquet"), ["p%20q"]),
-        "odd_file": (hg.files(f"{lake.root}/flat/c{{d,e}}.parquet"), ["c{d,e}"]),
-        "json": (hg.files_json(f"{lake.root}/j", schema="id STRING"), ["plain", "packed"]),
-        "gz": (hg.files_json(f"{lake.root}/j/b.json.gz", schema="id STRING"), ["packed"]),
-        "empty": (hg.files(f"{lake.root}/none", schema="id STRING"), []),
+        "folder": (lg.files(f"{lake.root}/flat"), names),
+        "slash": (lg.files(f"{lake.root}/one/"), ["one", "two"]),
+        "nested": (lg.files(f"{lake.root}/odd"), names),
+        "file": (lg.files(f"{lake.root}/one/a.parquet"), ["one"]),
+        "uri": (lg.files(f"file:{lake.root}/one/b.parquet"), ["two"]),
+        "glob": (lg.files(f"{lake.root}/one/[ab].par*"), ["one", "two"]),
+        "braces": (lg.files(f"{lake.root}/{{one,none}}/*"), ["one", "two"]),
+        "literal": (lg.files(f"{lake.root}/x[1]"), ["meant"]),
+        "percent": (lg.files(f"{lake.root}/flat/p%20q.parquet"), ["p%20q"]),
+        "odd_file": (lg.files(f"{lake.root}/flat/c{{d,e}}.parquet"), ["c{d,e}"]),
+        "json": (lg.files_json(f"{lake.root}/j", schema="id STRING"), ["plain", "packed"]),
+        "gz": (lg.files_json(f"{lake.root}/j/b.json.gz", schema="id STRING"), ["packed"]),
+        "empty": (lg.files(f"{lake.root}/none", schema="id STRING"), []),
     }
     reports = lake.run(*({"name": name, "table": name, "source": source} for name, (source, _) in wanted.items()))
     for name, (_, ids) in wanted.items():
@@ -127,8 +127,8 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
 
 def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(lake: Lake) -> None:
     """Spark drops files beside such folders, and takes columns in another order when the first folder comes late."""
-    source = hg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")
-    typed = hg.files(f"{lake.root}/typed")
+    source = lg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")
+    typed = lg.files(f"{lake.root}/typed")
     (lake.root / "in").mkdir()
     lake.put("typed/month=01/f.parquet", id=["a"])
     streams = {"name": "In", "source": source}, {"name": "Typed", "table": "typed_t", "source": typed}
@@ -145,7 +145,7 @@ def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(la
         lake.put(f"in/{folder}/f.parquet", id=[folder])
     lake.run({**streams[0], "on_bad_record": "dead_letter"})
     assert [row[0] for row in lake.rows("t", "id") if "=" in row[0]] == ["p=1.5"]
-    letters = lake.session.read.format("delta").load(f"{lake.root}/_headgate/dead_letters/In")
+    letters = lake.session.read.format("delta").load(f"{lake.root}/_lakegate/dead_letters/In")
     assert {row.reason for row in letters.collect()} == {
         f"does not fit: {what} in the name of its folder" for what in ("dt is not date", "p is not decimal(2,1)")
     }
@@ -153,12 +153,12 @@ def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(la
 
 def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     """A column, and a field of a struct, of any file: with `add` in the table; with `ignore`, or a stated schema, reported."""
-    add = {"name": "Add", "source": hg.files(f"{lake.root}/in"), "on_new_column": "add"}
-    ignore = {"name": "Ignore", "table": "i", "source": hg.files(f"{lake.root}/in")}
+    add = {"name": "Add", "source": lg.files(f"{lake.root}/in"), "on_new_column": "add"}
+    ignore = {"name": "Ignore", "table": "i", "source": lg.files(f"{lake.root}/in")}
     stated = {
         "name": "Stated",
         "table": "s",
-        "source": hg.files(f"{lake.root}/in", schema="id STRING, at STRUCT<x: INT>"),
+        "source": lg.files(f"{lake.root}/in", schema="id STRING, at STRUCT<x: INT>"),
     }
     at = pa.struct([("x", pa.int32())])
     lake.put("in/1.parquet", id=["a"], at=pa.array([{"x": 1}], at))
@@ -167,7 +167,7 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     lake.put("in/2.parquet", id=["b"], city=["Oslo"], at=pa.array([{"x": 2, "y": 3}], wider))
     lake.put("in/3.parquet", id=["c"], at=pa.array([{"x": 4}], at))
     told: list[str] = []
-    run = hg.pipelines.PipelineRun(  # type: ignore[attr-defined]
+    run = lg.pipelines.PipelineRun(  # type: ignore[attr-defined]
         lake.make(dict(add), dict(ignore), dict(stated)).build(base_dir=str(lake.root)),
         spark=lake.session,
         watchers=[Told(told)],
@@ -197,7 +197,7 @@ class Told:
 
 def test_files_that_are_passed_over_are_named_in_the_run_in_status_and_in_verify(lake: Lake) -> None:
     """Rewritten under its name, hidden, without a byte; a file that is rewritten fails `verify`."""
-    streams = [{"name": "In", "source": hg.files(f"{lake.root}/in")}]
+    streams = [{"name": "In", "source": lg.files(f"{lake.root}/in")}]
     for name in ("1", "2", "3", "_hidden"):
         lake.put(f"in/{name}.parquet", days_old=1, id=[name])
     (lake.root / "in" / "zero.parquet").touch()
@@ -264,7 +264,7 @@ def test_files_on_another_file_system_are_compared_as_well(lake: Lake, mounted: 
 
     def stream(name: str, path: str | None = None, **keys: Any) -> dict[str, Any]:
         source, checkpoint = places[name]
-        files = hg.files(f"{source}/{path or name}", schema="id STRING")
+        files = lg.files(f"{source}/{path or name}", schema="id STRING")
         return {"name": name, "table": f"t{name}", "source": files, "checkpoint": f"{checkpoint}/cp/{name}", **keys}
 
     streams = [stream(name) for name in places]
@@ -351,9 +351,9 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     A file is no record: also where bad records are set aside, the stream stops.
     """
     streams = [
-        {"name": "In", "source": hg.files(f"{lake.root}/in")},
-        {"name": "Stated", "source": hg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
-        {"name": "Gz", "source": hg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
+        {"name": "In", "source": lg.files(f"{lake.root}/in")},
+        {"name": "Stated", "source": lg.files(f"{lake.root}/stated", schema="id STRING"), "table": "u"},
+        {"name": "Gz", "source": lg.files_json(f"{lake.root}/gz", schema="id STRING"), "table": "v"},
     ]
     streams = [{**one, "on_bad_record": "dead_letter"} for one in streams]
     lake.put("in/1.parquet", days_old=1, id=["a"])
@@ -362,7 +362,7 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_tried_again(
     lake.run(streams[0])
     spoil(lake)
     streams = [one for one in streams if any(Path(str(one["source"]["files"])).glob("bad*"))]
-    with pytest.raises(HeadgateError) as refused:
+    with pytest.raises(LakegateError) as refused:
         lake.run(*streams)
     assert refused.value.exit_code == 4, refused.value
     assert all(word in str(refused.value) for word in said), refused.value
@@ -382,10 +382,10 @@ def _tear(path: Path) -> None:
 @pytest.mark.parametrize("spoil", ["empty", "other", "cut", "files", "path"])
 def test_a_checkpoint_that_does_not_fit_is_one_clear_error(lake: Lake, spoil: str) -> None:
     """Offsets that are empty, cut off or of Kafka, a damaged log of files, another folder: exit 4 and what to do."""
-    source = hg.files(f"{lake.root}/in")
+    source = lg.files(f"{lake.root}/in")
     lake.put("in/1.parquet", id=["1"])
     lake.run({"name": "In", "source": source})
-    checkpoint = lake.root / "_headgate/checkpoints/In"
+    checkpoint = lake.root / "_lakegate/checkpoints/In"
     lake.put("in/2.parquet", id=["2"])
     offsets = checkpoint / "offsets/0"
     texts = {
@@ -401,7 +401,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_clear_error(lake: Lake, spoil: st
         (checkpoint / "sources/0/0").write_text("v1\n{")
     else:
         lake.put("elsewhere/1.parquet", id=["1"])
-        source = hg.files(f"{lake.root}/elsewhere")
+        source = lg.files(f"{lake.root}/elsewhere")
     with pytest.raises(Corrupt) as refused:
         lake.run({"name": "In", "source": source})
     assert refused.value.exit_code == 4
@@ -413,7 +413,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_clear_error(lake: Lake, spoil: st
 
 def test_a_file_that_is_gone_before_it_was_read_stops_the_stream(lake: Lake) -> None:
     """Spark leaves out a planned file that is not there; the stream stops until it is, or something empty is in its place."""
-    stream = {"name": "In", "source": hg.files(f"{lake.root}/in")}
+    stream = {"name": "In", "source": lg.files(f"{lake.root}/in")}
     path = lake.put("in/1.parquet", id=["a"])
     with pytest.raises(InvalidRequest, match="cannot be computed"):
         lake.run({**stream, "columns": {"n": "cast(raise_error('no luck') AS INT)"}})
@@ -430,9 +430,9 @@ def test_a_file_that_is_gone_before_it_was_read_stops_the_stream(lake: Lake) -> 
 def test_a_delta_table_is_no_source_of_files(lake: Lake) -> None:
     """Its files hold deleted rows."""
     lake.put("in/1.parquet", id=["a"])
-    lake.run({"source": hg.files(f"{lake.root}/in")})
+    lake.run({"source": lg.files(f"{lake.root}/in")})
     with pytest.raises(InvalidRequest, match="holds a Delta table"):
-        lake.run({"name": "Other", "table": "u", "source": hg.files(f"{lake.root}/t")})
+        lake.run({"name": "Other", "table": "u", "source": lg.files(f"{lake.root}/t")})
 
 
 def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> None:
@@ -453,10 +453,10 @@ def test_what_a_line_of_json_holds_is_read_or_refused_or_named(lake: Lake) -> No
     path.parent.mkdir()
     path.write_text("\ufeff" + "\n".join(lines))
     schema = "id VARCHAR(9), n STRUCT<x: INT>, tags MAP<STRING, INT>, list ARRAY<STRUCT<k: INT>>"
-    source = hg.files_json(f"{lake.root}/in", schema=schema)
+    source = lg.files_json(f"{lake.root}/in", schema=schema)
     (report,) = lake.run({"name": "In", "source": source, "on_bad_record": "dead_letter"}).values()
     assert lake.rows("t", "id", "n.x") == [("a", 1), ("f", 2), (None, None)]
-    letters = lake.session.read.format("delta").load(str(lake.root / "_headgate/dead_letters/In"))
+    letters = lake.session.read.format("delta").load(str(lake.root / "_lakegate/dead_letters/In"))
     assert sorted((row.raw[:12], row.reason) for row in letters.collect()) == [
         ('"text"', "is not a JSON record of the stated schema"),
         ('[{"id": "d"}', "is a JSON array, and not one record"),
@@ -485,7 +485,7 @@ def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) 
         {
             "name": name,
             "table": f"{name}_t",
-            "source": hg.files(f"{lake.root}/{name}", format="json", schema="id STRING, n INT", options=own),
+            "source": lg.files(f"{lake.root}/{name}", format="json", schema="id STRING, n INT", options=own),
             "on_bad_record": "dead_letter",
         }
         for name, own in options.items()
@@ -499,7 +499,7 @@ def test_files_of_json_that_are_not_lines_are_read_record_by_record(lake: Lake) 
     letters = {
         name: sorted(
             (row.raw, row.reason)
-            for row in lake.session.read.format("delta").load(f"{lake.root}/_headgate/dead_letters/{name}").collect()
+            for row in lake.session.read.format("delta").load(f"{lake.root}/_lakegate/dead_letters/{name}").collect()
         )
         for name in options
     }
@@ -523,7 +523,7 @@ def test_a_folder_that_a_spark_query_writes_is_read_as_its_log_says(lake: Lake) 
     query.format("parquet").start(f"{lake.root}/in").awaitTermination()
     lake.put("in/left.parquet", id=["left"])
     (lake.root / "in/half.parquet").write_bytes(b"PAR1")
-    (report,) = lake.run({"name": "In", "source": hg.files(f"{lake.root}/in")}).values()
+    (report,) = lake.run({"name": "In", "source": lg.files(f"{lake.root}/in")}).values()
     assert lake.rows() == [("a",), ("b",)]
     (said,) = report.passed_over
     assert "2 files of the source: not in the log of the Spark query" in said

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headgate.core.spec import Append
-from headgate.errors import InvalidRequest
-from headgate.events import Noticed
+from lakegate.core.spec import Append
+from lakegate.errors import InvalidRequest
+from lakegate.events import Noticed
 from tests.stream_bench import Bench, Crash, stream, table
 
 RECORD = "id string, alias string"
@@ -41,7 +41,7 @@ def test_first_append_makes_the_table_as_described(session: SparkSession, tmp_pa
     metadata = b.log.metadata(b.target)
     assert (metadata.version, metadata.partition_columns) == (1, ("alias",))
     assert metadata.properties["delta.enableDeletionVectors"] == "true"
-    assert list(b.log.read_tokens(b.target).tokens) == ["headgate/In"]
+    assert list(b.log.read_tokens(b.target).tokens) == ["lakegate/In"]
     assert b.rows("id", "person") == [("1", "a"), ("2", "b")]
 
 
@@ -82,7 +82,7 @@ def test_bad_records_become_dead_letters(session: SparkSession, tmp_path: Path) 
         b.run("In", rows, RECORD, 0, crash_after=frozenset({"dead_letters"}))
     result = b.run("In", rows, RECORD, 0)
     assert (result.rows_written, result.dead_letters) == (2, 2)
-    letters = session.read.format("delta").load(f"{tmp_path}/_headgate/dead_letters/In").collect()
+    letters = session.read.format("delta").load(f"{tmp_path}/_lakegate/dead_letters/In").collect()
     assert sorted((row.raw, row.position, row.batch) for row in letters) == [
         ('{"alias":"b"}', "file0#2", 0),
         ("{broken", "file0#1", 0),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.spec import Append, Erase
+from lakegate.core.spec import Append, Erase
 from tests.replay import Change, Mutations, Replay
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
@@ -93,7 +93,7 @@ def test_kept_requests_and_dead_letters_of_the_person_go_too(session: SparkSessi
     assert again.written[-1] == "settle"
     assert "store" not in again.written
     assert b.states("Mut") == {"file0#1": "waiting", "file0#3": "dead"}
-    letters = session.read.format("delta").load(f"{tmp_path}/_headgate/dead_letters/In")
+    letters = session.read.format("delta").load(f"{tmp_path}/_lakegate/dead_letters/In")
     assert [row.raw for row in letters.collect()] == ['{"person":"PP"']
     assert b.states("TTL") == {"file0#0": "applied"}
 

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from headgate.core.spec import Append, Erase
-from headgate.spark.fitting import fitted
-from headgate.spark.sources import Known, with_json
+from lakegate.core.spec import Append, Erase
+from lakegate.spark.fitting import fitted
+from lakegate.spark.sources import Known, with_json
 from tests.stream_bench import Bench, mutate, stream, table
 
 FITS: dict[str, list[str]] = {
@@ -153,7 +153,7 @@ def test_a_value_is_never_changed_to_fit(session: SparkSession, tmp_path: Path) 
 
 def letters_of(b: Bench, name: str) -> set[tuple[Any, ...]]:
     """Text and reason of the stream's dead letters."""
-    rows = b.session.read.format("delta").load(f"{b.root}/_headgate/dead_letters/{name}")
+    rows = b.session.read.format("delta").load(f"{b.root}/_lakegate/dead_letters/{name}")
     return {tuple(row) for row in rows.select("raw", "reason").collect()}
 
 
@@ -198,13 +198,13 @@ def test_a_value_of_json_is_never_changed_to_fit_the_stated_schema(session: Spar
         for i, kind in enumerate(kinds)
         for text in cases.get(kind, [])
     ]
-    frame = own.createDataFrame(texts, "_hg_text string, is_right boolean, kind string, text string")
+    frame = own.createDataFrame(texts, "_lg_text string, is_right boolean, kind string, text string")
     read = with_json(own, frame, schema, Known(), {}).select(
         "is_right",
         "kind",
         "text",
-        F.col("_hg_bad").alias("bad"),
-        *[F.col(f"_hg_value.c{kinds.index(kind)}").alias(kind) for kind in ("STRING", "DOUBLE")],
+        F.col("_lg_bad").alias("bad"),
+        *[F.col(f"_lg_value.c{kinds.index(kind)}").alias(kind) for kind in ("STRING", "DOUBLE")],
     )
     rows = read.collect()
     assert [(row.kind, row.text, row.bad) for row in rows if (row.bad is None) != row.is_right] == []

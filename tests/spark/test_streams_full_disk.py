@@ -9,9 +9,9 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-import headgate as hg
-from headgate.errors import Unavailable
-from headgate.testing.disks import small_disk
+import lakegate as lg
+from lakegate.errors import Unavailable
+from lakegate.testing.disks import small_disk
 
 
 @pytest.mark.parametrize("full", ["table", "storage"])
@@ -25,8 +25,8 @@ def test_a_stream_on_a_full_disk_ends_clearly_and_goes_on_when_there_is_room(
         if not disk.is_mounted:
             pytest.skip("no disk can be mounted here")
         places = {"table": tmp_path / "table", "storage": tmp_path / "storage", full: disk.folder / full}
-        made = hg.Pipeline("p", storage=str(places["storage"]))
-        made.table("t", path=str(places["table"])).append(name="S", source=hg.files(str(source)))
+        made = lg.Pipeline("p", storage=str(places["storage"]))
+        made.table("t", path=str(places["table"])).append(name="S", source=lg.files(str(source)))
         for number in range(3):
             parquet.write_table(
                 pa.table({"id": range(number * 1000, number * 1000 + 1000)}), source / f"{number}.parquet"

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.checks.disk import LocalLog
-from headgate.core.ids import TableLocation
-from headgate.core.spec import Maintain
-from headgate.core.spec.build import files
-from headgate.delta import upkeep
-from headgate.delta.dml import Dml
-from headgate.delta.statements import confs
-from headgate.errors import InvalidRequest
-from headgate.inspect import check_pipeline, verify_pipeline
-from headgate.pipelines import Pipeline, PipelineRun
-from headgate.sinks.ledger import read_ledger
-from headgate.tables.running import publisher
-from headgate.tables.sql import statement
+from lakegate.checks.disk import LocalLog
+from lakegate.core.ids import TableLocation
+from lakegate.core.spec import Maintain
+from lakegate.core.spec.build import files
+from lakegate.delta import upkeep
+from lakegate.delta.dml import Dml
+from lakegate.delta.statements import confs
+from lakegate.errors import InvalidRequest
+from lakegate.inspect import check_pipeline, verify_pipeline
+from lakegate.pipelines import Pipeline, PipelineRun
+from lakegate.sinks.ledger import read_ledger
+from lakegate.tables.running import publisher
+from lakegate.tables.sql import statement
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 from tests.stream_bench import DAY_MS, Bench, Crash, HandClock, stream, table
 
@@ -186,7 +186,7 @@ def test_a_log_that_was_cleaned_up_makes_everything_due(session: SparkSession, t
 def test_check_tells_what_a_run_would_refuse(session: SparkSession, tmp_path: Path) -> None:
     """Columns that are not there, and times that the table does not allow: of a table that is there, and of one to be made."""
     make_table(session, tmp_path / "there", deletedFileRetentionDuration="interval 20 days")
-    pipeline = Pipeline("upkeep", storage=str(tmp_path / "_headgate"))
+    pipeline = Pipeline("upkeep", storage=str(tmp_path / "_lakegate"))
     there = pipeline.table("there", path=str(tmp_path / "there"))
     there.maintain(name="Up", optimize=True, zorder_by=["id", "nobody"], vacuum_older_than="19d")
     erasures = files(str(tmp_path / "in"), format="json", schema="id BIGINT")
@@ -214,7 +214,7 @@ def test_a_pipeline_with_maintenance_comes_to_an_end(session: SparkSession, tmp_
     source = tmp_path / "in"
     for i in range(3):
         rows(session, i).write.mode("append").parquet(str(source))
-    pipeline = Pipeline("upkeep", storage=str(tmp_path / "_headgate"))
+    pipeline = Pipeline("upkeep", storage=str(tmp_path / "_lakegate"))
     lake = pipeline.table("t", path=str(tmp_path / "t"))
     lake.append(name="In", source=files(str(source)), max_rows_per_batch=1)
     lake.maintain(name="Up", after="In", optimize=True, vacuum_older_than="7d")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.checks.disk import LocalLog
-from headgate.checks.erasure import BytesLeft, bytes_left
-from headgate.core.spec import Append, Erase
-from headgate.delta.statements import confs
-from headgate.errors import InvalidRequest
+from lakegate.checks.disk import LocalLog
+from lakegate.checks.erasure import BytesLeft, bytes_left
+from lakegate.core.spec import Append, Erase
+from lakegate.delta.statements import confs
+from lakegate.errors import InvalidRequest
 from tests.stream_bench import DAY_MS, Bench, Crash, HandClock, mutate, stream, table
 
 RECORD, REQUEST, ERASURE = (
@@ -74,7 +74,7 @@ def holding(folder: str) -> list[str]:
 
 
 def left(b: Bench) -> BytesLeft:
-    others = [LocalLog(Path(b.root, "_headgate", name)) for name in ("requests/Mut", "dead_letters/In")]
+    others = [LocalLog(Path(b.root, "_lakegate", name)) for name in ("requests/Mut", "dead_letters/In")]
     found = bytes_left("TTL", LocalLog(Path(b.target)), others, within_ms=WITHIN_MS)
     assert found is not None
     return found
@@ -93,10 +93,10 @@ def test_bytes_are_gone_from_every_file_in_time(session: SparkSession, tmp_path:
     b.run("Mut", [("late", "Q", "set"), ("nobody", PERSON, "set")], REQUEST, 0)
     for name in ("requests/Mut", "dead_letters/In"):
         said = ", ".join(f"'{key}' = '{value}'" for key, value in SECOND.items())
-        session.sql(f"ALTER TABLE delta.`{tmp_path}/_headgate/{name}` SET TBLPROPERTIES ({said})")
+        session.sql(f"ALTER TABLE delta.`{tmp_path}/_lakegate/{name}` SET TBLPROPERTIES ({said})")
     b.run("TTL", [(PERSON, "erase")], ERASURE, 0)
     assert b.rows("id") == [("1",), ("3",)]
-    tables = [b.target, f"{tmp_path}/_headgate/requests/Mut", f"{tmp_path}/_headgate/dead_letters/In"]
+    tables = [b.target, f"{tmp_path}/_lakegate/requests/Mut", f"{tmp_path}/_lakegate/dead_letters/In"]
     assert [bool(holding(folder)) for folder in tables] == [True, True, True]
     assert any(name.startswith("_change_data/") for name in holding(b.target))
     before = left(b)

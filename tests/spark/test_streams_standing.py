@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.spec import Append, Erase
-from headgate.errors import InvalidRequest
-from headgate.streams.standing import RequestTables, refuse_lost
+from lakegate.core.spec import Append, Erase
+from lakegate.errors import InvalidRequest
+from lakegate.streams.standing import RequestTables, refuse_lost
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
 MAPPED = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}
@@ -89,7 +89,7 @@ def test_requests_follow_their_stream_to_a_new_name(session: SparkSession, tmp_p
         b.run("In", [("1", "x"), ("3", "c")], record, 1, crash_after=frozenset({"take over"}))
     b.run("In", [("1", "x"), ("3", "c")], record, 1)
     assert b.rows("id") == [("2",), ("3",)]
-    assert not Path(f"{b.root}/_headgate/requests/TTL").exists()
+    assert not Path(f"{b.root}/_lakegate/requests/TTL").exists()
     b.run("Gone", [("3",)], "k string", 0)
     assert b.rows("id") == [("2",)]
     # Rows that others bring are still looked for, as before the stream had its new name.
@@ -106,7 +106,7 @@ def test_a_request_table_that_is_gone_or_older_stops_the_streams(session: SparkS
     """Moved away, restored from an older copy, made anew, or set back by RESTORE: nobody appends, nor does a job of one's own."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
     record = "k string, w string"
-    requests, old, new = (tmp_path / name for name in ("_headgate/requests/TTL", "old", "new"))
+    requests, old, new = (tmp_path / name for name in ("_lakegate/requests/TTL", "old", "new"))
     b.run("In", [("1", "a"), ("2", "b")], record, 0)
     b.run("TTL", [("1",)], "k string", 0)
     shutil.copytree(requests, old)

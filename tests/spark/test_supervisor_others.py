@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.ids import Epoch, JobName
-from headgate.core.turns import moves
-from headgate.core.turns.order import Strict
-from headgate.core.turns.record import JobState, LockRecord
-from headgate.errors import TurnNotGranted
-from headgate.streams.supervisor import Supervisor
+from lakegate.core.ids import Epoch, JobName
+from lakegate.core.turns import moves
+from lakegate.core.turns.order import Strict
+from lakegate.core.turns.record import JobState, LockRecord
+from lakegate.errors import TurnNotGranted
+from lakegate.streams.supervisor import Supervisor
 from tests.spark.test_supervisor_pause import JOB, Bench
 
 OTHER = JobName("Ingestion")

@@ -9,19 +9,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headgate.coordinator.coordinator import Coordinator
-from headgate.coordinator.driver import Ports, Process
-from headgate.coordinator.turn import HeldTurn
-from headgate.core.ids import Epoch, JobName, TableLocation, Version
-from headgate.core.turns import moves
-from headgate.core.turns.order import NoRule, OrderRule
-from headgate.core.turns.protocol import Order
-from headgate.core.turns.record import LockRecord, Pause
-from headgate.errors import HeadgateError, TurnNotGranted
-from headgate.events import TurnGranted, TurnWaits
-from headgate.stores.memory import MemoryTurnStore
-from headgate.streams.supervisor import Supervisor
-from headgate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.coordinator.turn import HeldTurn
+from lakegate.core.ids import Epoch, JobName, TableLocation, Version
+from lakegate.core.turns import moves
+from lakegate.core.turns.order import NoRule, OrderRule
+from lakegate.core.turns.protocol import Order
+from lakegate.core.turns.record import LockRecord, Pause
+from lakegate.errors import LakegateError, TurnNotGranted
+from lakegate.events import TurnGranted, TurnWaits
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.streams.supervisor import Supervisor
+from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 
 PAUSE = Pause(since_ms=1, by="me@h", reason="repair")
 JOB = JobName("Upkeep")
@@ -81,7 +81,7 @@ class Bench:
             lock_timeout_s=timeout_s,
         )
         self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log)
-        self.told: list[HeadgateError] = []
+        self.told: list[LakegateError] = []
         self.change(lambda record: moves.pause(record, JOB, PAUSE))
 
     def change(self, move: Callable[[LockRecord], LockRecord]) -> None:
@@ -102,7 +102,7 @@ def test_one_run_of_a_paused_job_is_refused_before_it_looks(bench: Bench) -> Non
     """With who paused it, why, and how it goes on."""
     with pytest.raises(TurnNotGranted, match="paused by me@h: repair") as refused:
         bench.supervisor.run_once()
-    assert "headgate resume Upkeep" in str(refused.value)
+    assert "lakegate resume Upkeep" in str(refused.value)
     assert (bench.work.looked, bench.asked()) == (0, False)
 
 

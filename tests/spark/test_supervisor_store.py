@@ -8,12 +8,12 @@ import time
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.coordinator.turn import HeldTurn
-from headgate.core.turns import moves
-from headgate.core.turns.effects import Stored
-from headgate.errors import HeadgateError, LostTurn, StoreUnavailable
-from headgate.stores.memory import MemoryTurnStore
-from headgate.streams.supervisor import Supervisor
+from lakegate.coordinator.turn import HeldTurn
+from lakegate.core.turns import moves
+from lakegate.core.turns.effects import Stored
+from lakegate.errors import LakegateError, LostTurn, StoreUnavailable
+from lakegate.stores.memory import MemoryTurnStore
+from lakegate.streams.supervisor import Supervisor
 from tests.spark.test_supervisor_pause import JOB, Bench
 
 
@@ -60,7 +60,7 @@ def test_a_store_that_is_away_for_a_while_is_asked_again(session: SparkSession, 
 def test_a_store_that_stays_away_ends_the_job(session: SparkSession) -> None:
     """With how often it was asked and what to do; nothing was done."""
     bench = AwayBench(session)
-    with pytest.raises(HeadgateError, match="is away; asked 5 times, and Upkeep has ended") as ended:
+    with pytest.raises(LakegateError, match="is away; asked 5 times, and Upkeep has ended") as ended:
         bench.run(1000)
     assert (ended.value.exit_code, bench.work.swept) == (6, 0)
     assert "Start it again" in str(ended.value)

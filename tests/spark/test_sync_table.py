@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.core.spec import Pipeline, parse
-from headgate.delta import feed
-from headgate.errors import CheckpointMismatch, InvalidRequest
-from headgate.online import Keeper
-from headgate.targets import target as sql_target
-from headgate.testing.databases import Database, fresh_postgres, fresh_sqlite
+from lakegate.core.spec import Pipeline, parse
+from lakegate.delta import feed
+from lakegate.errors import CheckpointMismatch, InvalidRequest
+from lakegate.online import Keeper
+from lakegate.targets import target as sql_target
+from lakegate.testing.databases import Database, fresh_postgres, fresh_sqlite
 from tests.keys.commits import Ended, counted
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
@@ -39,7 +39,7 @@ class Lake:
     def pipeline(self, keys: str = "") -> Pipeline:
         """The file."""
         text = f"name: p\ntables: {{people: {{path: '{self.path}'}}}}\nsync: {{crm: {{from: people, to: '{self.dsn}'{keys}}}}}\n"
-        return parse(text, origin="headgate.yml", base_dir=str(self.root), environ={})
+        return parse(text, origin="lakegate.yml", base_dir=str(self.root), environ={})
 
     def keeper(self, keys: str = "") -> Keeper:
         """The sync."""
@@ -99,7 +99,7 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a part are written over; a row that left the table meanwhile leaves the target with the feed."""
-    monkeypatch.setattr("headgate.delta.feed.LOAD_ROWS", 2)
+    monkeypatch.setattr("lakegate.delta.feed.LOAD_ROWS", 2)
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
     with lake.keeper() as keeper:
@@ -120,7 +120,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     whole: int, session: SparkSession, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With parts of its first batch or of its last in: it is of the version that it began with, and in batches again."""
-    monkeypatch.setattr("headgate.delta.feed.LOAD_ROWS", 2)
+    monkeypatch.setattr("lakegate.delta.feed.LOAD_ROWS", 2)
     database = fresh_postgres(postgres)
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)")
     lake = Lake(session, tmp_path, database, database.dsn)
@@ -129,7 +129,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     is_over = []
 
     def told(number: int, when: str) -> None:
-        parts = "SELECT 1 FROM headgate_slot JOIN headgate_stream USING (stream)"
+        parts = "SELECT 1 FROM lakegate_slot JOIN lakegate_stream USING (stream)"
         if is_over or (when == "after" and number > 2 and database.query(f"{parts} WHERE last_batch = {whole}")):
             is_over.append(number)
             raise Ended
@@ -154,8 +154,8 @@ def test_a_load_that_an_earlier_version_began_is_refused(lake: Lake) -> None:
     lake.sql("INSERT INTO @ VALUES (1, 'a')")
     lake.carry(", start: latest")
     begun = "position = -1, last_batch = 0, place = NULL, pending = 1, pending_place = place"
-    lake.database.execute(f"UPDATE headgate_stream SET {begun}")
-    with pytest.raises(CheckpointMismatch, match=r"begun by an earlier version.*headgate sync resync"):
+    lake.database.execute(f"UPDATE lakegate_stream SET {begun}")
+    with pytest.raises(CheckpointMismatch, match=r"begun by an earlier version.*lakegate sync resync"):
         lake.carry()
     assert lake.rows() == []
 
@@ -165,13 +165,13 @@ def test_where_a_sync_begins(lake: Lake) -> None:
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ VALUES (1, 'a')")
     lake.database.execute("INSERT INTO people VALUES (9, 'z')")
-    with pytest.raises(InvalidRequest, match=r"the target table has rows.*headgate sync resync crm"):
+    with pytest.raises(InvalidRequest, match=r"the target table has rows.*lakegate sync resync crm"):
         lake.carry()
     assert lake.carry(", start: latest") == [1]
     lake.sql("INSERT INTO @ VALUES (2, 'b')")
     assert lake.carry(", start: latest") == [2]
     assert lake.rows() == [(2, "b"), (9, "z")]
-    lake.database.execute("DELETE FROM people", "DROP TABLE headgate_stream")
+    lake.database.execute("DELETE FROM people", "DROP TABLE lakegate_stream")
     assert lake.carry(", start: {version: 2}") == [2]
     assert lake.rows() == [(2, "b")]
 
@@ -191,7 +191,7 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     shutil.rmtree(lake.path)
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ VALUES (7, 'c')")
-    with pytest.raises(CheckpointMismatch, match=r"it was made anew.*headgate sync resync"):
+    with pytest.raises(CheckpointMismatch, match=r"it was made anew.*lakegate sync resync"):
         lake.carry()
     with lake.keeper() as keeper:
         keeper.resync()
@@ -246,7 +246,7 @@ def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -
     for folder in lake.path.glob("_change_data"):
         shutil.rmtree(folder)
     lake.sql("INSERT INTO @ VALUES (3, 'c')")
-    with pytest.raises(CheckpointMismatch, match=r"cannot be read any more.*headgate sync resync"):
+    with pytest.raises(CheckpointMismatch, match=r"cannot be read any more.*lakegate sync resync"):
         lake.carry()
     assert lake.rows() == [(1, "a"), (2, "b")]
     with lake.keeper() as keeper:
@@ -254,7 +254,7 @@ def test_a_feed_that_is_not_there_is_an_error_that_says_what_to_do(lake: Lake) -
     lake.sql("ALTER TABLE @ SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = 'interval 1 second')")
     lake.sql("UPDATE @ SET email = concat(email, '?')")
     time.sleep(1.1)  # a sync that was away for longer than that
-    with pytest.raises(CheckpointMismatch, match=r"older than the table keeps.*headgate sync resync"):
+    with pytest.raises(CheckpointMismatch, match=r"older than the table keeps.*lakegate sync resync"):
         lake.carry()
     assert lake.rows() == [(1, "a!"), (2, "b!"), (3, "c")]
 

@@ -11,12 +11,12 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import headgate
-from headgate.core.ids import TableLocation
-from headgate.delta.commits import commit_tokens
-from headgate.delta.jvm import JVM_ERRORS
-from headgate.errors import InvalidRequest
-from headgate.events import Noticed
+import lakegate
+from lakegate.core.ids import TableLocation
+from lakegate.delta.commits import commit_tokens
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.errors import InvalidRequest
+from lakegate.events import Noticed
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 NOT_TOKENED = "does not carry the token of the turn"
@@ -33,8 +33,8 @@ class Own:
         self.spark, self.root = spark, root
         self.table = make_table(spark, root / "t")
         rows(spark, 1, 2).coalesce(1).write.parquet(str(root / "in"))
-        self.job = headgate.JobCoordinator(
-            spark, name="J", lock="L", storage=str(root / "_headgate"), tables=[self.table]
+        self.job = lakegate.JobCoordinator(
+            spark, name="J", lock="L", storage=str(root / "_lakegate"), tables=[self.table]
         )
 
     def run(self, write: Callable[[DataFrame], object], *, deaths: int = 1) -> None:
@@ -48,13 +48,13 @@ class Own:
 
         def query() -> DataStreamWriter:
             stream = self.spark.readStream.schema("id BIGINT, v STRING").parquet(str(self.root / "in"))
-            writer = stream.writeStream.foreachBatch(headgate.coordinated(function, self.job))
+            writer = stream.writeStream.foreachBatch(lakegate.coordinated(function, self.job))
             return writer.option("checkpointLocation", str(self.root / "checkpoint"))
 
         for _ in range(deaths):
             with pytest.raises(Died):
-                headgate.supervise(query, self.job, once=True)
-        headgate.supervise(query, self.job, once=True)
+                lakegate.supervise(query, self.job, once=True)
+        lakegate.supervise(query, self.job, once=True)
 
     def tokened(self) -> list[bool]:
         """Of each commit: whether it has a token."""
@@ -76,12 +76,12 @@ def test_our_statements_in_the_session_outside_are_exactly_once(own: Own) -> Non
     def write(batch: DataFrame) -> None:
         with own.job.turn() as turn:
             with turn.step("merge"):
-                target = headgate.DeltaTable.forPath(spark, own.table).alias("t")
+                target = lakegate.DeltaTable.forPath(spark, own.table).alias("t")
                 target.merge(batch.alias("s"), "t.id = s.id").whenNotMatchedInsertAll().execute()
             with turn.step("insert"):
-                headgate.sql(spark.newSession(), f"INSERT INTO {name} VALUES (9, 'x')")
+                lakegate.sql(spark.newSession(), f"INSERT INTO {name} VALUES (9, 'x')")
             with turn.step("update"):
-                result = headgate.DeltaTable.forPath(spark, own.table).update("id = 9", {"v": "concat(v, 'y')"})
+                result = lakegate.DeltaTable.forPath(spark, own.table).update("id = 9", {"v": "concat(v, 'y')"})
                 assert result.is_superseded or result.rows == 1, "an earlier try made it, and this one left it out"
 
     own.run(write, deaths=2)
@@ -97,7 +97,7 @@ def test_a_second_write_without_a_step_is_refused_whatever_the_sessions(own: Own
     """One of ours outside and a stock one in the batch's session, in both orders: the second is not skipped in silence."""
 
     def ours(batch: DataFrame) -> None:
-        headgate.sql(own.spark, f"INSERT INTO delta.`{own.table}` VALUES (9, 'x')")
+        lakegate.sql(own.spark, f"INSERT INTO delta.`{own.table}` VALUES (9, 'x')")
 
     def stock(batch: DataFrame) -> None:
         batch.write.format("delta").mode("append").save(own.table)
@@ -157,7 +157,7 @@ def test_a_table_that_no_lock_governs_is_left_alone(own: Own, tmp_path: Path) ->
 
     def write(batch: DataFrame) -> None:
         rows(own.spark, 7).write.format("delta").mode("append").save(free)
-        headgate.sql(own.spark, f"INSERT INTO delta.`{free}` VALUES (8, 'x')")
+        lakegate.sql(own.spark, f"INSERT INTO delta.`{free}` VALUES (8, 'x')")
         batch.write.format("delta").mode("append").save(own.table)
 
     own.run(write)
@@ -168,7 +168,7 @@ def test_a_table_that_no_lock_governs_is_left_alone(own: Own, tmp_path: Path) ->
 def test_a_job_of_the_same_name_on_another_lock_does_not_lend_its_turn(own: Own, tmp_path: Path) -> None:
     """Two turns in one driver at the same time: who writes the other's table has not its token."""
     other_table = make_table(own.spark, tmp_path / "u")
-    other = headgate.JobCoordinator(
+    other = lakegate.JobCoordinator(
         own.spark.newSession(), name="J", lock="M", storage=str(tmp_path / "m"), tables=[other_table]
     )
     has_turn, is_over = threading.Event(), threading.Event()

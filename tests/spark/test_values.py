@@ -12,10 +12,10 @@ from pyarrow import parquet
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from headgate.core.rows.statistics import Among, Both, Compared, Condition
-from headgate.delta import values
-from headgate.delta.files import Remembered, TableFiles
-from headgate.delta.jvm import Jvm
+from lakegate.core.rows.statistics import Among, Both, Compared, Condition
+from lakegate.delta import values
+from lakegate.delta.files import Remembered, TableFiles
+from lakegate.delta.jvm import Jvm
 
 ROWS, GROUP = 60_000, 20_000
 COLUMNS = {"k": "k", "s": "col-s", "a.b": "a.b"}

@@ -1,4 +1,4 @@
-"""A program as users write it, with one changed import: mypy checks that what it gets are Headgate's classes. Never run."""
+"""A program as users write it, with one changed import: mypy checks that what it gets are Lakegate's classes. Never run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headgate import DeltaTable
-from headgate.tables.result import Result
-from headgate.tables.table import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
+from lakegate import DeltaTable
+from lakegate.tables.result import Result
+from lakegate.tables.table import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
 
 
 def tables(spark: SparkSession) -> None:

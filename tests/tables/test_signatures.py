@@ -1,4 +1,4 @@
-"""`headgate.DeltaTable` is the stock class but for its import: every method is there, with the same parameters."""
+"""`lakegate.DeltaTable` is the stock class but for its import: every method is there, with the same parameters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import delta.tables as stock
 import pytest
 from pyspark.sql import SparkSession
 
-from headgate.errors import InvalidRequest
-from headgate.tables import table as ours
-from headgate.tables.result import Result
+from lakegate.errors import InvalidRequest
+from lakegate.tables import table as ours
+from lakegate.tables.result import Result
 
 PAIRS = {
     name: (getattr(stock, name), getattr(ours, name))

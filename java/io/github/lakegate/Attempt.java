@@ -1,0 +1,196 @@
+package io.github.lakegate;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Supplier;
+import org.apache.spark.api.python.PythonUtils;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.delta.CurrentTransactionInfo;
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.DeltaOperations;
+import org.apache.spark.sql.delta.OptimisticTransaction;
+import org.apache.spark.sql.delta.Snapshot;
+import org.apache.spark.sql.delta.VersionChecksum;
+import org.apache.spark.sql.delta.actions.Action;
+import org.apache.spark.sql.delta.hooks.PostCommitHook;
+import scala.Option;
+import scala.collection.Iterator;
+
+/**
+ * An attempt to commit actions as the version after a snapshot, by Delta's own transaction.
+ *
+ * <p>In one call from Python: with as many statements as cores each call waits for a core, and others wait for the commit.
+ */
+public final class Attempt {
+  /** Nothing was tried: the newest snapshot could not be read, or the actions not be understood. */
+  public static final class NotBegun extends RuntimeException {
+    private static final long serialVersionUID = 1L;
+
+    private NotBegun(Throwable cause) {
+      super(cause);
+    }
+
+    @Override
+    public String toString() { // what failed is what matters to who reads it
+      return getCause().toString();
+    }
+  }
+
+  private static final Map<String, Attempt> LEFT = new ConcurrentHashMap<>(); // by the commit's id
+  private final SparkSession session;
+  private final Transaction transaction;
+  private final List<Action> actions = new ArrayList<>();
+  private final List<PostCommitHook> left = new ArrayList<>();
+
+  private Attempt(SparkSession session, Transaction transaction) {
+    this.session = session;
+    this.transaction = transaction;
+  }
+
+  /**
+   * The version at which it landed. Without a try, where the table's newest version is not the one before, or is another table's:
+   * that version, and the table's id behind a blank.
+   *
+   * @param session its settings are those of the commit
+   * @param version of the commit
+   * @param table its id, or null: whichever is there
+   * @param actions as in the log, a line each, without `commitInfo`
+   * @param tags of the commit, or null
+   * @param isBlind whether the actions depend on nothing in the table
+   * @param id by which the commit is known in the log: who asks for it must know it though no answer comes
+   * @param hasLater `finish` will do what Delta does after a commit (checksum, checkpoint)
+   * @param token of the statement that commits, and its history: see {@link Gate#enter}; or null: as the thread commits anyway
+   * @param job as which it commits, or null: see {@link Gate#actAs}
+   */
+  public static String commit(
+      SparkSession session, DeltaLog log, long version, String table, String actions, Map<String, String> tags, boolean isBlind,
+      String id, boolean hasLater, String token, String history, String job) {
+    return in(session, () -> {
+      Attempt attempt;
+      try {
+        Snapshot newest = LastingSnapshot.prefer(log);
+        if (newest.version() != version - 1) newest = LastingSnapshot.update(log);
+        Snapshot own = newest.version() == version - 1 ? ours(newest) : newest;
+        String found = own.metadata().id();
+        if (own.version() != version - 1 || (table != null && !table.equals(found))) return own.version() + " " + found;
+        attempt = new Attempt(session, new Transaction(id, log, own, hasLater));
+        // The second lock: were the session's settings ever not seen, a winner that has files would still be.
+        if (!isBlind) attempt.transaction.readWholeTable();
+        actions.lines().forEach(line -> attempt.actions.add(Action.fromJson(line)));
+      } catch (Exception failed) {
+        throw new NotBegun(failed);
+      }
+      if (hasLater) {
+        Iterator<PostCommitHook> hooks = attempt.transaction.postCommitHooks().iterator();
+        while (hooks.hasNext()) attempt.left.add(hooks.next());
+        attempt.transaction.postCommitHooks().clear();
+      }
+      return String.valueOf(Gate.within(token, history, job, () -> attempt.landed(tags == null ? Map.of() : tags)));
+    });
+  }
+
+  private long landed(Map<String, String> tags) {
+    OpenCommits.begin();
+    try {
+      DeltaOperations.Operation update = new DeltaOperations.Update(Option.empty());
+      long version = transaction.commit(PythonUtils.toSeq(actions), update, PythonUtils.toScalaMap(tags));
+      LastingSnapshot.install(transaction.deltaLog());
+      if (transaction.isCheckpointLater) LEFT.put(transaction.id, this);
+      return version;
+    } finally {
+      OpenCommits.end();
+      while (transaction.deltaLog().snapshotLock().isHeldByCurrentThread()) transaction.deltaLog().snapshotLock().unlock();
+    }
+  }
+
+  /**
+   * What was left to be done after a commit, but for the checkpoint: all of it may be left out, and a later commit makes up for it.
+   * True if a checkpoint is due.
+   */
+  public static boolean finish(String id) {
+    Attempt done = LEFT.remove(id);
+    if (done == null) return false; // the commit was made, and what Delta did next has failed
+    return in(done.session, () -> {
+      for (PostCommitHook hook : done.left) hook.run(done.session, done.transaction.getCommitted().get());
+      if (done.transaction.dueAt >= 0) LEFT.put(id, done);
+      return done.transaction.dueAt >= 0;
+    });
+  }
+
+  /** Writes the one that is due. */
+  public static void checkpoint(String id) {
+    Attempt done = LEFT.remove(id);
+    in(done.session, () -> {
+      DeltaLog log = done.transaction.deltaLog();
+      log.checkpoint(log.getSnapshotAt(done.transaction.dueAt, Option.empty(), Option.empty(), false), Option.empty());
+      return null;
+    });
+  }
+
+  /**
+   * The snapshot, or a copy that nobody else has.
+   *
+   * <p>A statement that begins at the newest version has its state computed by a Spark job, within the snapshot's monitor:
+   * a commit that asks the same object for as much as its checksum waits for the job. Of the state itself a commit needs
+   * nothing but the ids of rows.
+   */
+  private static Snapshot ours(Snapshot shared) {
+    if (!shared.checksumOpt().isDefined()) return shared;
+    Snapshot own = new Snapshot(shared.path(), shared.version(), shared.logSegment(), shared.deltaLog(), shared.checksumOpt());
+    return own.protocol().json().contains("\"rowTracking\"") ? shared : own;
+  }
+
+  /**
+   * A transaction with an id that was given to it, whose checkpoint can wait.
+   *
+   * <p>Where one is due, Delta sums up the table's whole state in a job of Spark for what it says of the commit, before the commit
+   * returns.
+   */
+  private static final class Transaction extends OptimisticTransaction {
+    private final String id;
+    private final boolean isCheckpointLater;
+    private long dueAt = -1;
+
+    private Transaction(String id, DeltaLog log, Snapshot snapshot, boolean isCheckpointLater) {
+      super(log, Option.empty(), snapshot);
+      this.id = id;
+      this.isCheckpointLater = isCheckpointLater;
+    }
+
+    @Override
+    public String txnId() {
+      return id;
+    }
+
+    /** After the put. Who lists the log next, in Delta's lock, finds that Delta has the version already, and its checksum. */
+    @Override
+    public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
+      Option<VersionChecksum> checksum = super.incrementallyDeriveChecksum(version, committed);
+      deltaLog().snapshotLock().lock();
+      OpenCommits.end();
+      return checksum;
+    }
+
+    @Override
+    public boolean isCheckpointNeeded(long version, Snapshot after) {
+      boolean isDue = super.isCheckpointNeeded(version, after);
+      if (!isDue || !isCheckpointLater) return isDue;
+      dueAt = version;
+      return false;
+    }
+  }
+
+  /** Delta takes its settings from the thread's active session. */
+  private static <T> T in(SparkSession session, Supplier<T> work) {
+    Option<SparkSession> before = SparkSession.getActiveSession();
+    SparkSession.setActiveSession(session);
+    try {
+      return work.get();
+    } finally {
+      if (before.isDefined()) SparkSession.setActiveSession(before.get());
+      else SparkSession.clearActiveSession();
+    }
+  }
+}

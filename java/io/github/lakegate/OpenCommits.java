@@ -1,0 +1,77 @@
+package io.github.lakegate;
+
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * Commits of this JVM that are put, and of which Delta does not know the checksum yet: other threads that list the log are not told of
+ * them.
+ *
+ * <p>Whoever lists such a commit has a job of Spark work out what the checksum will say, and has Delta's lock meanwhile: the
+ * transaction waits for it, and those who wait for the transaction. What a listing has told once, the later ones tell, too.
+ */
+final class OpenCommits {
+  private record Put(Path commit, long atNanos) {}
+
+  private static final Put NONE = new Put(null, 0);
+  private static final Map<Thread, Put> PUTS = new ConcurrentHashMap<>();
+  private static final Map<Path, Long> KNOWN = new ConcurrentHashMap<>(); // by the log: the last version that was told, or is no secret
+
+  /** Not for longer: who is slow after its put, as storage may be, holds nobody up. */
+  private static final long UNTOLD_NANOS = 1_000_000_000L;
+
+  private OpenCommits() {}
+
+  /** This thread's next commit is such a one. */
+  static void begin() {
+    PUTS.put(Thread.currentThread(), NONE);
+  }
+
+  /** Before it is put. */
+  static void put(Path commit) {
+    PUTS.computeIfPresent(Thread.currentThread(), (thread, none) -> new Put(commit, System.nanoTime()));
+  }
+
+  /** A commit was put, which is no secret if it is not such a one: another's put of the same version, to be refused, hides it not. */
+  static void isPut(Path commit) {
+    if (!PUTS.containsKey(Thread.currentThread())) tell(commit);
+  }
+
+  /** Others are told of it. */
+  static void end() {
+    Put put = PUTS.remove(Thread.currentThread());
+    if (put != null && put.commit != null) tell(put.commit);
+  }
+
+  /** A listing without the last commit, if it is another thread's. One that others have gone on from is told. */
+  static Iterator<FileStatus> without(Iterator<FileStatus> files) {
+    List<FileStatus> told = new ArrayList<>();
+    files.forEachRemaining(told::add);
+    int last = told.size() - 1;
+    while (last >= 0 && GateLogStore.versionOf(told.get(last).getPath()) < 0) last--;
+    if (last < 0) return told.iterator();
+    Path commit = told.get(last).getPath();
+    if (isOthers(commit)) told.remove(last);
+    else tell(commit);
+    return told.iterator();
+  }
+
+  private static void tell(Path commit) {
+    KNOWN.merge(commit.getParent(), GateLogStore.versionOf(commit), Math::max);
+  }
+
+  private static boolean isOthers(Path commit) {
+    if (PUTS.isEmpty() || GateLogStore.versionOf(commit) <= KNOWN.getOrDefault(commit.getParent(), -1L)) return false;
+    for (Map.Entry<Thread, Put> each : PUTS.entrySet()) {
+      Put put = each.getValue();
+      boolean isIt = commit.equals(put.commit) && System.nanoTime() - put.atNanos < UNTOLD_NANOS;
+      if (isIt && each.getKey() != Thread.currentThread()) return true;
+    }
+    return false;
+  }
+}

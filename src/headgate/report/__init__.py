@@ -1,6 +1,0 @@
-"""The report of a pipeline's turns and commits: one HTML file that needs neither a server nor a network."""
-
-from headgate.report.data import COMPARISON, CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
-from headgate.report.html import render
-
-__all__ = ["COMPARISON", "CommitRow", "Comparison", "ComparisonColumn", "Outcome", "ReportData", "TurnRow", "render"]

@@ -1,0 +1,343 @@
+"""Jobs that are written already: sessions whose commits take turns, and queries that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from lakegate import settings
+from lakegate.core.ids import JobName, TableLocation
+from lakegate.core.spec.coordinators import coordinator_place
+from lakegate.core.spec.data import Coverage
+from lakegate.core.spec.kinds import duration_ms
+from lakegate.core.turns import moves
+from lakegate.core.turns.protocol import Order
+from lakegate.delta import governed
+from lakegate.errors import Fault, InvalidRequest
+from lakegate.events import Noticed
+from lakegate.sinks.ledger import read_ledger
+from lakegate.site import Site, open_session
+from lakegate.spark import jars
+from lakegate.spark import session as spark_session
+from lakegate.spark.checkpoint import location_of
+from lakegate.spark.log_stores import log_store_of
+from lakegate.streams.always_on import RunningQuery
+from lakegate.streams.identity import checkpoint_check
+from lakegate.streams.job import BatchFunction, Coordinated, Job, QueryWork
+from lakegate.streams.stock import StockTurns
+from lakegate.streams.supervisor import RunReport, Supervisor
+
+
+def session(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    kafka: bool = False,
+    s3: bool = False,
+    log_store: str = "auto",
+    progress: jars.Progress | None = None,
+) -> SparkSession:
+    """A Spark session with Delta, in which a commit on local disk is put-if-absent between processes.
+
+    Args:
+        name: The application's name.
+        conf: Spark configuration; wins over what is set here.
+        kafka: With the Kafka source.
+        s3: With tables on S3, as `s3a://bucket/path`.
+        log_store: How commits get to tables on S3: `auto` (`conditional`), `conditional`, `dynamodb`, `single_driver`.
+        progress: Told about each jar that is fetched, the first time.
+
+    Raises:
+        InvalidRequest: a session that cannot be used is running already; nothing was changed.
+        MissingExtra: no Java 17 or 21.
+        Unavailable: a jar cannot be fetched.
+    """
+    made = open_session(name, conf=conf, kafka=kafka, s3=s3, log_store=log_store, progress=progress)
+    if (made.conf.get(TAKE_TURNS_CONF, None) or "").lower() == "true":
+        _take_turns(made)
+    return made
+
+
+TAKE_TURNS_CONF = "spark.lakegate.takeTurns"
+_STOCK: dict[str, StockTurns] = {}
+"""Application → who takes turns for its stock writers."""
+
+
+def _take_turns(spark: SparkSession) -> None:
+    """Has what the session commits take turns, as its `job.coordinator.*` say; once in an application."""
+    application = str(spark.sparkContext.applicationId)
+    if application in _STOCK:
+        return
+    resolved = settings.resolve_job(_job_conf(spark))
+    job = JobCoordinator._of(spark, resolved)
+    _STOCK[application] = job.take_turns(resolved.coordinator.lock_timeout_ms)
+
+
+def _job_conf(spark: SparkSession) -> dict[str, str]:
+    return {key: str(value) for key, value in spark.sparkContext.getConf().getAll()} | dict(spark.conf.getAll)
+
+
+def _pace_ms(every: str | None) -> int | None:
+    pace_ms = None if every is None else duration_ms(every)
+    if every is not None and pace_ms is None:
+        raise InvalidRequest(faults=[Fault(where="every", what=repr(every), expected="a duration, as 15m or 1h")])
+    return pace_ms
+
+
+class JobCoordinator(Job):
+    """A job's handle on its turns, from the keys `job.coordinator.*`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        name: str,
+        lock: str,
+        predecessor: str | None = None,
+        priority: int = 0,
+        url: str | None = None,
+        storage: str | None = None,
+        lock_timeout: str | None = None,
+        tables: Sequence[str] = (),
+    ) -> None:
+        """A coordinator for one job.
+
+        Args:
+            spark: A session made by `lakegate.session`, or one that `lakegate doctor` finds fit.
+            name: The job's name, unique on its lock.
+            lock: Names what the jobs share.
+            predecessor: The strict rule of the article: whose turn must have been the last; a comma list means any of them.
+            priority: Among those whose rule lets them in, the highest goes.
+            url: Where turns are kept; `sqlite:<storage>/turns.db` by default.
+            storage: Folder of the ledger; `./_lakegate` by default.
+            lock_timeout: How long to wait for a turn, as `60s`.
+            tables: Paths of the Delta tables that the job writes to.
+
+        Raises:
+            InvalidRequest: every fault of these.
+        """
+        given = {
+            "name": name,
+            "lock.name": lock,
+            "predecessor": predecessor,
+            "priority": str(priority) if priority else None,
+            "url": url,
+            "storage": storage,
+            "lock.timeout": lock_timeout,
+            "tables": ",".join(tables) or None,
+        }
+        resolved = settings.resolve_job(
+            cli={key: value for key, value in given.items() if value is not None}, cli_origin="JobCoordinator(…)"
+        )
+        self._open(spark, resolved)
+
+    @classmethod
+    def from_conf(cls, spark: SparkSession) -> Self:
+        """A coordinator from the session's `job.coordinator.*`, `spark.job.coordinator.*`, or the environment.
+
+        Raises:
+            InvalidRequest: a key is missing, unknown, or of a wrong form; all are listed.
+        """
+        return cls._of(spark, settings.resolve_job(_job_conf(spark)))
+
+    @classmethod
+    def _of(cls, spark: SparkSession, resolved: settings.JobSettings) -> Self:
+        made = cls.__new__(cls)
+        made._open(spark, resolved)
+        return made
+
+    def _open(self, spark: SparkSession, resolved: settings.JobSettings) -> None:
+        spark_session.require_fit(spark)
+        self._site = Site.open(spark, url=resolved.coordinator.url, storage=resolved.storage)
+        self._place = coordinator_place(resolved.coordinator.url)
+        for note in resolved.notes:
+            self._site.events.emit(Noticed(job=resolved.job, text=note))
+        self._running: Supervisor | RunningQuery | None = None
+        coordinator = self._site.coordinator(
+            lock=resolved.lock,
+            job=resolved.job,
+            order=Order(rule=resolved.order, absent_after_ms=resolved.absent_after_ms, priority=resolved.priority),
+            lock_timeout_s=resolved.coordinator.lock_timeout_ms / 1000,
+            on_lost=self._lost,
+        )
+        self._unknown_notes = [TableLocation(table) for table in resolved.tables]
+        tables = tuple(self._unknown_notes)
+        super().__init__(spark, coordinator, self._site.log, tables=tables)
+
+    def need_tables(self) -> None:
+        """Refuses to go on without tables, and with one that takes its turns elsewhere."""
+        super().need_tables()
+        while self._unknown_notes:
+            table = self._unknown_notes[-1]
+            note = governed.read_governed(self._spark, table)
+            if note is not None:
+                lock, coordinator_id = self._coordinator.lock, self._site.store.coordinator_id()
+                store = log_store_of(self._spark, table)
+                said = governed.compare(
+                    table, note, lock, coordinator_id, store.name, coordinator=self._place, log_store_args=store.args
+                )
+                if said is not None:
+                    self._site.events.emit(Noticed(job=self.name, text=said))
+            self._unknown_notes.pop()
+
+    def close(self) -> None:
+        """Ends this run of the job, and its connection to the coordinator."""
+        super().close()
+        self._site.close()
+
+    def _lost(self, reason: str) -> None:
+        self.turn_lost(reason)
+        if self._running is not None:
+            self._running.turn_lost(reason)
+
+    def supervise(
+        self,
+        make_query: Callable[[], DataStreamWriter],
+        *,
+        every: str | None,
+        once: bool,
+        until_idle: bool,
+        new_checkpoint: bool,
+    ) -> RunReport:
+        """See `lakegate.supervise`."""
+        self._need_rest()
+        work = QueryWork(make_query, self)
+        supervisor = Supervisor(
+            self._spark,
+            self._coordinator,
+            work,
+            self._log,
+            check_query_id=self._checkpoint_check(work.checkpoint, new_checkpoint),
+        )
+        self._running = supervisor
+        try:
+            if once:
+                supervisor.run_once()
+            elif until_idle:
+                supervisor.run_until(lambda: self._is_idle(work), on_waiting=self._site.say)
+            else:
+                supervisor.run_paced(_pace_ms(every), on_waiting=self._site.say)
+        except Exception as error:
+            raise self._site.jvm_ended(error) or error from None
+        finally:
+            self._running = None
+            self.attach(None)
+        return supervisor.report
+
+    def start(self, writer: DataStreamWriter, *, new_checkpoint: bool) -> RunningQuery:
+        """See `lakegate.start`."""
+        self._need_rest()
+        self.need_tables()
+        running = RunningQuery(
+            self._spark,
+            self._coordinator,
+            self,
+            check_query_id=self._checkpoint_check(location_of(writer), new_checkpoint),
+            on_end=self._at_rest,
+        )
+        self._running = running
+        try:
+            running.start(writer)
+        except BaseException:
+            self._at_rest()
+            raise
+        return running
+
+    def take_turns(self, wait_ms: int) -> StockTurns:
+        """Has what the session commits from now on wait for turns of this job, which are taken for it."""
+        self.need_tables()
+        made = StockTurns(self._spark, self._coordinator, self)
+        made.start(wait_ms)
+        return made
+
+    def _at_rest(self) -> None:
+        self._running = None
+
+    def _need_rest(self) -> None:
+        if self._running is not None:
+            raise InvalidRequest(f"a query of {self.name} is running already; a second one was not started")
+
+    def _checkpoint_check(self, location: str, is_new_allowed: bool) -> Callable[[str | None], None]:
+        return checkpoint_check(
+            read_ledger(self._site.storage, on_damage=self._site.say),
+            job=self.name,
+            location=location,
+            is_new_allowed=is_new_allowed,
+        )
+
+    def _is_idle(self, work: QueryWork) -> bool:
+        record = self._coordinator.record()
+        if record is None:
+            return False
+        return moves.is_settled(record, {JobName(self.name): work.idle_at()}, self._coordinator.live())
+
+
+def coordinated(
+    function: BatchFunction, job: Job, *, coverage: Coverage = "exclusive"
+) -> Callable[[DataFrame, int], None]:
+    """`function(batch, batch_id)` for `foreachBatch`, so that it runs in the job's turn, each batch exactly once.
+
+    Write with `batch.sparkSession`: the turn's token is set there. Several writes are steps:
+    `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `lakegate.start` or `lakegate.supervise`.
+
+    Args:
+        function: Takes the micro-batch and its number.
+        job: Its job.
+        coverage: "exclusive": the function runs in the turn. "publish": it runs before the turn, beside those of other jobs,
+            and its one statement, made with `lakegate.DeltaTable` or `lakegate.sql`, is put in the turn on top of theirs.
+    """
+    return Coordinated(function, job, coverage=coverage)
+
+
+def supervise(
+    make_query: Callable[[], DataStreamWriter],
+    job: JobCoordinator,
+    *,
+    every: str | None = None,
+    once: bool = False,
+    until_idle: bool = False,
+    new_checkpoint: bool = False,
+) -> RunReport:
+    """Runs a coordinated query in turns: the loop behind `lakegate run`, for a query of your own.
+
+    Each run makes the query anew with `trigger(availableNow=True)`; its first micro-batch takes the turn, which is given back
+    when the query has ended with its commit log written. A source without data takes no turn.
+
+    Args:
+        make_query: Gives a `DataStreamWriter` with `foreachBatch(coordinated(function, job))` and a `checkpointLocation`.
+        job: The job.
+        every: The pace, as `1h`; None: again as soon as it ended.
+        once: One turn on what the source has now.
+        until_idle: Again until nothing is left to do.
+        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+
+    Raises:
+        TurnNotGranted: with `once`, or when nobody else is alive who could let this job in.
+        CheckpointMismatch: the checkpoint and the table disagree.
+        JvmEnded: the driver's JVM was killed; start the program again.
+        LakegateError: see its class.
+    """
+    return job.supervise(make_query, every=every, once=once, until_idle=until_idle, new_checkpoint=new_checkpoint)
+
+
+def start(writer: DataStreamWriter, job: JobCoordinator, *, new_checkpoint: bool = False) -> RunningQuery:
+    """Starts a coordinated query that stays on, in place of `writer.start()`: each micro-batch takes a turn.
+
+    The turn is waited for within `foreachBatch`, for the job's `lock.timeout` at most, and given back when Spark's commit log
+    names the batch. While there is no data the job says that it is idle. What goes wrong ends the query, and comes out of
+    `awaitTermination()`; the batch comes again with the next start.
+
+    Args:
+        writer: With `foreachBatch(coordinated(function, job))`, a `checkpointLocation`, and a trigger of your choice.
+        job: The job.
+        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+
+    Raises:
+        TurnNotGranted: another run of the job is alive.
+        CheckpointMismatch: the checkpoint and the ledger disagree.
+        InvalidRequest: the query has no checkpoint, or async progress tracking; it was not started.
+    """
+    return job.start(writer, new_checkpoint=new_checkpoint)

@@ -1,0 +1,97 @@
+"""The command's frame: the application that each command module adds itself to, and how errors end the process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from importlib import import_module
+
+import typer
+
+import lakegate
+from lakegate.errors import INTERRUPTED_EXIT_CODE, LakegateError
+
+app = typer.Typer(
+    name="lakegate",
+    help="Many Spark writers, one Delta table, in a stated order.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+
+class Output(StrEnum):
+    """The values of --output, which every command has."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+COMMANDS = (
+    "init",
+    "demo",
+    "doctor",
+    "check",
+    "run",
+    "turn",
+    "status",
+    "pause",
+    "history",
+    "timeline",
+    "locks",
+    "metrics",
+    "requests",
+    "dead_letters",
+    "sync",
+    "sync_verify",
+    "adopt",
+    "verify",
+    "explain",
+    "order",
+    "jars",
+    "report",
+    "config",
+)
+"""Modules of this package; importing one registers its commands on `app`. They appear in the help in this order."""
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"lakegate {lakegate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Run the command line and end the process with the exit status that belongs to what happened."""
+    for name in COMMANDS:
+        import_module(f"lakegate.cli.{name}")
+    try:
+        app()
+    except LakegateError as error:
+        print(f"lakegate: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("lakegate: interrupted", file=sys.stderr)
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except BrokenPipeError:
+        # The reader of our output has gone, as in `lakegate … | head`; keep Python from complaining while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        from lakegate.delta.s3_errors import refusal
+
+        refused = refusal(error)
+        if refused is None:
+            raise
+        print(f"lakegate: {refused}", file=sys.stderr)
+        sys.exit(refused.exit_code)

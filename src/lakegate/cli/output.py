@@ -1,0 +1,64 @@
+"""What the commands share in printing: the options that all have, tables for people, documents for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+
+from lakegate.cli.app import Output
+from lakegate.redaction import printable
+
+FORMAT = 1
+"""Of every JSON document that a command prints; a key that is removed or changes its meaning raises it."""
+
+SPEC = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: lakegate.yml.")
+OUTPUT = typer.Option(Output.TEXT, "--output", help="How to print the result.")
+
+
+def document(output: Output, rows_key: str, rows: Sequence[Mapping[str, Any]], **head: object) -> None:
+    """Prints for machines: one document with the rows in it, or with `jsonl` a line per row."""
+    if output is Output.JSONL:
+        for row in rows:
+            typer.echo(json.dumps({"format": FORMAT, **row}))
+        return
+    typer.echo(json.dumps({"format": FORMAT, **head, rows_key: list(rows)}))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Prints a line for people. Control characters of names, keys and reasons are shown as escapes, never obeyed."""
+    typer.echo(printable(text), err=err)
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints for people: with lines and colours on a terminal, plain columns elsewhere."""
+    if not sys.stdout.isatty():
+        widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+        for row in (headings, *rows):
+            say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in headings:
+        shown.add_column(heading)
+    for row in rows:
+        shown.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(shown)
+
+
+def styled(text: str, style: str) -> None:
+    """One line, in colour on a terminal."""
+    if not sys.stdout.isatty():
+        say(text)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(soft_wrap=True).print(Text(printable(text), style))

@@ -1,0 +1,311 @@
+"""lakegate sync: databases that are kept in step with a source of changes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from lakegate import settings
+from lakegate.cli.app import Output, app
+from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
+from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, Unavailable, combined_exit_code
+from lakegate.report import words
+
+if TYPE_CHECKING:
+    from lakegate.online import Carrier, Keeper, Standing, SyncReport
+    from lakegate.syncs.explain import NextBatch
+    from lakegate.syncs.run import AppliedBatch
+
+sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
+app.add_typer(sync, name="sync")
+
+NAME = typer.Argument(None, metavar="[NAME]", help="A sync of the file. Default: all.")
+LOOK_EVERY_S = 1.0
+TROUBLES_SHOWN = 20
+
+
+@sync.command("plan")
+def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Output = OUTPUT) -> None:
+    """Explain the next batch without applying it: its rows, who lets go of a value before whom, and what is not spread.
+
+    Nothing is written to the target but temporary tables, which end with the command.
+    """
+    rows = []
+    keepers = keepers_of(spec, name)
+    for keeper in keepers:
+        with named(keeper, keepers), keeper:
+            batch = keeper.plan()
+        about = None if batch is None else dataclasses.asdict(batch)
+        rows.append({"sync": keeper.name, "batch": about, "caveat": keeper.caveat})
+        if output is Output.TEXT:
+            _show_plan(keeper.name, batch)
+            if keeper.caveat is not None:
+                say(f"  source        {keeper.caveat}")
+    if output is not Output.TEXT:
+        document(output, "syncs", rows)
+
+
+@sync.command("run")
+def run_command(
+    name: str | None = NAME,
+    once: bool = typer.Option(False, "--once", help="Apply what the source has now, and end."),
+    until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do, then end."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+    is_child: bool = typer.Option(False, "--child", hidden=True),
+) -> None:
+    """Apply changes, batch by batch, from where the target is. Without --once or --until-idle: look again every second.
+
+    SIGINT or SIGTERM ends it after the batch that is on; a second one at once. Either way nothing is lost or doubled.
+    """
+    if once and until_idle:
+        raise InvalidRequest(
+            "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
+        )
+    keepers = keepers_of(spec, name)
+    stop, signals = threading.Event(), list[int]()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if signals:  # the second time: at once; the batch comes again
+            os._exit(INTERRUPTED_EXIT_CODE)
+        signals.append(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    if is_child:
+        threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    from lakegate.online import SyncReport
+
+    counts = {keeper.name: SyncReport(sync=keeper.name) for keeper in keepers}
+    try:
+        _carry(keepers, counts, stop, output, once=once, until_idle=until_idle)
+    finally:
+        for keeper in keepers:
+            keeper.close()
+        _show_counts(counts, output)
+    if signal.SIGINT in signals:
+        raise KeyboardInterrupt
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+@sync.command("resync")
+def resync_command(
+    name: str = typer.Argument(..., metavar="NAME", help="A sync of the file, whose source is a table."),
+    spec: str | None = SPEC,
+    output: Output = OUTPUT,
+) -> None:
+    """Make the target equal to the table as it is now, in one transaction, and go on from there.
+
+    Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
+    """
+    from lakegate.online import SyncReport
+
+    (keeper,) = keepers_of(spec, name)
+    count = SyncReport(sync=name)
+    with keeper:
+        count.add(keeper.resync())
+    _show_counts({name: count}, output)
+
+
+@sync.command("status")
+def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
+    """Show how far each database is: position, last batch, epoch of the writer, rows set apart; and what its source waits for."""
+    rows: list[dict[str, Any]] = []
+    errors: dict[str, LakegateError] = {}
+    for keeper in keepers_of(spec, None):
+        try:
+            with keeper:
+                rows.append({**_facts(keeper.standing()), "error": None})
+        except LakegateError as error:
+            errors[keeper.name] = error
+            rows.append({"sync": keeper.name, "stream": keeper.stream, "error": error.message})
+    if output is not Output.TEXT:
+        document(output, "syncs", rows)
+    else:
+        cells = [
+            (row["sync"], "no answer", *[words.NOTHING] * 4)
+            if row["error"] is not None
+            else (
+                row["sync"],
+                _state(row),
+                words.NOTHING if row["position"] is None else str(row["position"]),
+                str(row["last_batch"]),
+                str(row["epoch"]),
+                str(row["dead_rows"]),
+            )
+            for row in rows
+        ]
+        table(("sync", "state", "position", "last batch", "epoch", "set apart"), cells)
+        for row in rows:
+            if "waits_for" in row:
+                since = words.clock(row["waits_since_ms"], has_day=True)
+                say(f"{row['sync']} waits for {row['waits_for']} (since {since})")
+    if errors:
+        worst = combined_exit_code([error.exit_code for error in errors.values()])
+        first = next(error for error in errors.values() if error.exit_code == worst)
+        for name, other in errors.items():
+            if other is not first:
+                say(f"{name}: {other}", err=True)
+        raise first
+
+
+def _facts(one: Standing | SyncReport) -> dict[str, Any]:
+    """The facts of a document; what a sync waits for is there only if it waits."""
+    facts = dataclasses.asdict(one)
+    return {name: fact for name, fact in facts.items() if fact is not None or not name.startswith("waits_")}
+
+
+def _state(row: dict[str, Any]) -> str:
+    if row["pending"] is not None:
+        return "begun"
+    if "waits_for" in row:
+        return "waiting"
+    if row["position"] is not None:
+        return "complete"
+    return "loading" if row["last_batch"] else "new"
+
+
+def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
+    from lakegate.online import Keeper, syncs_of
+
+    pipeline = settings.load_pipeline(spec)
+    return [Keeper(pipeline, one) for one in syncs_of(pipeline, name)]
+
+
+@contextlib.contextmanager
+def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
+    """Says whose error it is, where it could be that of several."""
+    try:
+        yield
+    except LakegateError:
+        if len(keepers) > 1:
+            say(f"{keeper.name}: ended by an error", err=True)
+        raise
+
+
+def _carry(
+    keepers: list[Keeper],
+    counts: dict[str, SyncReport],
+    stop: threading.Event,
+    output: Output,
+    *,
+    once: bool,
+    until_idle: bool,
+) -> None:
+    from lakegate.online import WAIT_S, Carrier
+
+    is_continuous = not (once or until_idle)
+    carriers = {
+        keeper.name: (
+            keeper,
+            Carrier(keeper, is_patient_from_the_start=is_continuous, waits=partial(_show_wait, keeper, output)),
+        )
+        for keeper in keepers
+    }
+    left = dict(carriers)
+    while left and not stop.is_set():
+        applied = 0
+        for name, (keeper, carrier) in list(left.items()):
+            with named(keeper, keepers):
+                changed = _one_pass(name, carrier, counts[name], stop, output)
+            applied += changed
+            if once and not carrier.is_waiting:
+                del left[name]  # each has its own pass
+        is_waiting = any(carrier.is_waiting for _, carrier in left.values())
+        if until_idle and not applied and not is_waiting:
+            return
+        if not applied:
+            stop.wait(min(LOOK_EVERY_S, WAIT_S) if is_waiting else LOOK_EVERY_S)
+
+
+def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Event, output: Output) -> int:
+    changed = 0
+    with contextlib.closing(carrier.carry()) as batches:
+        while not stop.is_set():
+            applied = next(batches, None)
+            if applied is None:
+                break
+            changed += applied.changes > 0  # else the source came further without a change: it is idle
+            count.add(applied)
+            _show_batch(name, applied, output)
+    return changed
+
+
+def _show_wait(keeper: Keeper, output: Output, error: Unavailable) -> None:
+    if output is Output.JSONL:
+        row = {"event": "SyncWaits", "sync": keeper.name, "patience_s": keeper.patience_s, "error": error.message}
+        document(output, "", [row])
+    else:
+        say(f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and trying again: {error.message}", err=True)
+
+
+def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
+    complete = applied.complete
+    if output is Output.JSONL:
+        row = {"event": "BatchApplied", "sync": name, "batch": applied.batch, "changes": applied.changes}
+        row |= {"position": applied.through}
+        if complete is not None:
+            facts = {one.name: getattr(complete, one.name) for one in dataclasses.fields(complete)}
+            row |= {**facts, "dead": len(complete.dead)}
+        document(output, "", [row])
+    elif output is Output.TEXT:
+        what = "a definition was changed"
+        if complete is not None:
+            what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
+            what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
+            what += f", {len(complete.dead)} set apart" if complete.dead else ""
+        say(f"{name}: batch {applied.batch}, {what}, position {applied.through}", err=True)
+
+
+def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
+    rows = [_facts(count) for count in counts.values()]
+    if output is Output.JSON:
+        document(output, "syncs", rows)
+    elif output is Output.JSONL:
+        document(output, "", [{"event": "SyncReport", **row} for row in rows])
+    else:
+        for count in counts.values():
+            apart = f", {count.set_apart} set apart" if count.set_apart else ""
+            done = f"{words.counted(count.batches, 'batch', 'batches')}, {words.counted(count.changes, 'change')}"
+            waits = f"; it waits for {count.waits_for}" if count.waits_for else ""
+            say(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}{waits}")
+
+
+def _show_plan(name: str, batch: NextBatch | None) -> None:
+    if batch is None:
+        styled(f"{name}: nothing to apply", "bold")
+        return
+    begun = "; it was begun before" if batch.is_begun else ""
+    styled(
+        f"{name}: batch {batch.batch}, {words.counted(batch.changes, 'change')} up to position {batch.through}{begun}",
+        "bold",
+    )
+    if batch.statement is not None:
+        say(f"  statement     {' '.join(batch.statement.split())}")
+    else:
+        by_table = ", ".join(f"{count} in {name}" for name, count in batch.rows.items())
+        say(f"  rows          {sum(batch.rows.values())}: {by_table}")
+        say(f"  edges         {batch.edges}")
+        say(f"  components    {batch.components}, the largest of {words.counted(batch.largest, 'row')}")
+        say(f"  transactions  {batch.transactions}")
+    for reason in batch.serial:
+        say(f"  serial        {reason}")
+    for one in batch.troubles[:TROUBLES_SHOWN]:
+        say(f"  trouble       {one.table} {one.key} (position {one.position}): {one.reason}")
+    if len(batch.troubles) > TROUBLES_SHOWN:
+        say(f"  trouble       and {len(batch.troubles) - TROUBLES_SHOWN} more")

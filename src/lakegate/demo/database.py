@@ -1,0 +1,78 @@
+"""The table's changes carried on to PostgreSQL: an application's database, with keys of its own, in step with the lake.
+
+The server comes with the extra `demo`, runs in a folder of its own, and ends with the stage.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakegate.core.spec import SyncSpec, TableSource
+from lakegate.online import Keeper, SyncReport
+from lakegate.settings import load_pipeline
+from lakegate.testing.databases import Database, postgres_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lakegate.demo.lake import Lake
+
+TABLE = "engagement"
+DEFINITION = f"""
+CREATE TABLE {TABLE} (
+    engagement_id text PRIMARY KEY, source text NOT NULL, org_id text, alias_id text NOT NULL, role text,
+    engagement_type text, engagement_time timestamptz, arrival_time timestamptz, arrival_seq bigint NOT NULL,
+    thread_id text, subject text, payload text, person_id text NOT NULL,
+    UNIQUE (source, arrival_seq)
+)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """What the stage came to."""
+
+    batches: int
+    changes: int
+    rows: int
+    """Of the database in the end."""
+    differences: int
+    """Rows that are not as in the table."""
+    elapsed_s: float
+
+
+def carry(lake: Lake, spark: SparkSession) -> Carried:
+    """Applies the table's commits from its first on, and compares.
+
+    Raises:
+        LakegateError: See `lakegate.online.Keeper`.
+        Unavailable: The server does not start.
+    """
+    began_s = time.monotonic()
+    # Not in the lake's folder: the path of a socket may have 107 characters.
+    with (
+        tempfile.TemporaryDirectory(prefix="lakegate-demo-") as folder,
+        postgres_server(Path(folder) / "postgres") as dsn,
+    ):
+        database = Database("postgres", dsn)
+        database.execute(DEFINITION)
+        sync = SyncSpec(
+            name="crm", source=TableSource(table="engagement", start=0), to=dsn, table=TABLE, tables={},
+            plan="staged", mode="atomic", parallelism=2, on_violation="stop",
+        )  # fmt: skip
+        report = SyncReport(sync=sync.name)
+        with contextlib.closing(Keeper(load_pipeline(str(lake.spec)), sync, spark=spark)) as keeper:
+            for applied in next(keeper.passes()):
+                report.add(applied)
+            found = keeper.verify(0)
+        return Carried(
+            batches=report.batches,
+            changes=report.changes,
+            rows=sum(table.in_target for table in found.tables),
+            differences=found.differences,
+            elapsed_s=time.monotonic() - began_s,
+        )

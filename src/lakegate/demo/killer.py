@@ -1,0 +1,71 @@
+"""Ends one job with `kill -9` in the middle of its work: its append is in the table, and its checkpoint does not say so yet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lakegate.delta.commits import commit_info
+from lakegate.demo.lake import Commits
+
+KILL_AT_APPEND = 2
+"""The job is killed when this append of it is in the table's log, counted from 1."""
+POLL_S = 0.003
+"""From the commit to the end of the micro-batch Delta and Spark need some tens of milliseconds and more."""
+APPEND = "WRITE"
+"""What Delta calls an append in the log; no other job of the demo appends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """What was killed, and when."""
+
+    pid: int
+    at_ms: int
+
+
+class Killer:
+    """Watches the log of a table, and kills once."""
+
+    def __init__(self, commits: Commits, pid: Callable[[], int | None], told: Callable[[Killed], None]) -> None:
+        """See the class.
+
+        Args:
+            commits: The log to watch.
+            pid: The job's Python process; None if it is not running, and then nothing is killed.
+            told: Called after the kill, in the thread that watches.
+        """
+        self._commits, self._pid, self._told = commits, pid, told
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="killer", daemon=True)
+        self.killed: Killed | None = None
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        seen = appends = 0
+        while not self._stop.wait(POLL_S):
+            names = self._commits.names()
+            for name in names[seen:]:
+                appends += commit_info(self._commits.text(name)).get("operation") == APPEND
+            seen = len(names)
+            pid = self._pid() if appends >= KILL_AT_APPEND else None
+            if pid is None:
+                continue
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            self.killed = Killed(pid=pid, at_ms=time.time_ns() // 1_000_000)
+            self._told(self.killed)
+            return

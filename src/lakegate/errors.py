@@ -1,0 +1,194 @@
+"""What may go wrong, and what to do about it: one class per thing a caller would do differently.
+
+Every message says what was not done; `advice` says what to do next. `exit_code` is the command's exit status
+(see the table in docs/reference/exit-codes.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakegate import redaction
+
+
+class LakegateError(Exception):
+    """something went wrong"""
+
+    exit_code = 1
+    default_advice = ""
+
+    def __init__(self, message: str | None = None, *, advice: str | None = None, **facts: object) -> None:
+        self._text = message or (self.__doc__ or "").strip()
+        self.advice = self.default_advice if advice is None else advice
+        self.facts: dict[str, object] = {}
+        super().__init__()
+        self.tell(**facts)
+
+    def tell(self, **facts: object) -> None:
+        """Adds facts: what who raised it did not know."""
+        self.facts.update(facts)
+        told = (f"{name}={value}" for name, value in self.facts.items() if value is not None)
+        self.message = redaction.message(" ".join([self._text, *told]))
+        self.args = (self.message,)
+
+    @property
+    def summary(self) -> str:
+        """The message without the facts that repeat what others said (`FOREIGN`): it holds no value of a record."""
+        told = (f"{name}={value}" for name, value in self.facts.items() if value is not None and name not in FOREIGN)
+        return redaction.message(" ".join([self._text, *told]))
+
+    def __str__(self) -> str:
+        return f"{self.message}. {self.advice}" if self.advice else self.message
+
+
+FOREIGN = ("reason", "detail", "rows")
+"""Facts with a text of Spark, of a driver or of the user's code. They may repeat values, and reach no ledger, log or report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One thing wrong in what the user wrote: where, what stands there, what was expected."""
+
+    where: str
+    """File and line, or the path of the key: `lakegate.yml:12`, `streams.Mutation.match`."""
+    what: str
+    expected: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f"; expected {self.expected}" if self.expected else "")
+
+
+class InvalidRequest(LakegateError):
+    """what was asked for cannot be done as written; nothing was changed"""
+
+    exit_code = 2
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        faults: Sequence[Fault] = (),
+        advice: str | None = None,
+        **facts: object,
+    ) -> None:
+        self.faults = tuple(faults)
+        text = message or (
+            f"{len(faults)} fault{'s' if len(faults) != 1 else ''} found; nothing was changed" if faults else None
+        )
+        super().__init__(text, advice=advice, **facts)
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  {redaction.message(str(fault))}" for fault in self.faults)])
+
+
+class UnsupportedTable(LakegateError):
+    """the table uses something that Lakegate does not handle; nothing was changed"""
+
+    exit_code = 2
+
+
+class CheckpointMismatch(LakegateError):
+    """the checkpoint and the table disagree; nothing was skipped and nothing was written"""
+
+    exit_code = 2
+    default_advice = "Restore the checkpoint, or start a new one with --new-checkpoint JOB (its rows come again)"
+
+
+class TurnNotGranted(LakegateError):
+    """the turn was not granted within its time; nothing was written"""
+
+    exit_code = 3
+    default_advice = "See who holds the turn, and why the others wait, with: lakegate status"
+
+
+class Corrupt(LakegateError):
+    """what was read breaks a rule of its format or an invariant; nothing was written"""
+
+    exit_code = 4
+
+
+class LostTurn(LakegateError):
+    """the turn ended before the work did; the batch will run again under a new turn"""
+
+    exit_code = 5
+
+
+class Fenced(LostTurn):
+    """a later turn has begun on the table; this writer's commit was not made, and no row is lost or doubled"""
+
+
+class Unavailable(LakegateError):
+    """something that is needed does not answer; nothing was written"""
+
+    exit_code = 6
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        advice: str | None = None,
+        retry_after_s: float | None = None,
+        **facts: object,
+    ) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message, advice=advice, **facts)
+
+
+class NoFiles(Unavailable):
+    """there is no file of changes"""
+
+
+class StoreUnavailable(Unavailable):
+    """the store of turns does not answer; nothing was written"""
+
+
+class JvmEnded(Unavailable):
+    """the driver's JVM ended; what was not written comes again"""
+
+    default_advice = (
+        "If the machine ran out of memory, give the JVM less (spark.driver.memory) or the machine more, and start again"
+    )
+
+
+class StagedRowsLost(Unavailable):
+    """the target lost rows of a batch that were staged, as a server that crashes does; its position stays at the last batch"""
+
+    default_advice = "Start it again: the batch is staged again"
+
+
+class MissingExtra(LakegateError):
+    """a part that is installed separately is missing; nothing was done"""
+
+    exit_code = 7
+
+
+class CommitInDoubt(LakegateError):
+    """it could not be found out whether a commit was made; the next run finds out from the table's log"""
+
+    exit_code = 1
+
+
+class ConstraintViolated(LakegateError):
+    """the changes break a constraint of the target; its position stays at the last complete batch"""
+
+    exit_code = 1
+    default_advice = (
+        "Correct the row at the source or in the target, or set such rows apart with on_violation: quarantine"
+    )
+    is_foreign_key = False
+    """A row refers to a row that is not there."""
+
+
+INTERRUPTED_EXIT_CODE = 130
+
+EXIT_CODE_PRECEDENCE: tuple[int, ...] = (4, 5, 1, 2, 7, 6, 3, 130)
+"""When several streams end differently, the command ends with the first of these that occurred."""
+
+
+def combined_exit_code(codes: Sequence[int]) -> int:
+    """The exit code of several streams together: the worst by `EXIT_CODE_PRECEDENCE`, or 0."""
+    failed = [code for code in codes if code != 0]
+    if not failed:
+        return 0
+    return min(failed, key=lambda code: EXIT_CODE_PRECEDENCE.index(code) if code in EXIT_CODE_PRECEDENCE else 2)

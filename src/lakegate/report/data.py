@@ -1,0 +1,182 @@
+"""What a report is made from: turns as in the ledger, commits as in the tables' logs, and one comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+from lakegate.events import TurnEnded
+from lakegate.stored_json import checked, listed, parsed
+
+COMPARISON = "comparison.json"
+"""Where the demo leaves its comparison, beside its `lakegate.yml`."""
+
+
+class Outcome(StrEnum):
+    """How a turn ended."""
+
+    COMPLETED = "completed"
+    REPLAYED = "replayed"
+    SWEPT = "swept"
+    GAVE_UP = "gave_up"
+    FAILED = "failed"
+    LOST = "lost"
+    FENCED = "fenced"
+
+    @property
+    def words(self) -> str:
+        """The outcome as it is written for people."""
+        return self.value.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRow:
+    """One turn, field by field as its row in the ledger. Instants are milliseconds since 1970 (UTC), or none."""
+
+    lock: str
+    job: str
+    epoch: int | None = None
+    query_id: str | None = None
+    run: str | None = None
+    batches: tuple[int, int] | None = None
+    """First and last micro-batch, both included."""
+    predecessor: str | None = None
+    asked_at_ms: int
+    granted_at_ms: int | None = None
+    first_write_at_ms: int | None = None
+    commit_log_at_ms: int | None = None
+    released_at_ms: int | None = None
+    """When the turn was given back; for a turn that was never granted, when the job stopped waiting."""
+    versions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Table → the versions that this turn committed, ascending."""
+    outcome: Outcome
+    reason: str | None = None
+    boot_id: str | None = None
+    """Of the machine: turns of one boot have one clock that only runs, and the next two are by it."""
+    granted_up_ms: int | None = None
+    released_up_ms: int | None = None
+
+    @property
+    def waited_ms(self) -> int | None:
+        """From asking to the grant, or to giving up; none if neither was noted."""
+        until = self.released_at_ms if self.granted_at_ms is None else self.granted_at_ms
+        # A wall clock may be set back between two readings; a negative wait would only confuse.
+        return None if until is None else max(0, until - self.asked_at_ms)
+
+    @property
+    def held_ms(self) -> int | None:
+        """From the grant to the release; none if either was not noted."""
+        if self.granted_at_ms is None or self.released_at_ms is None:
+            return None
+        return max(0, self.released_at_ms - self.granted_at_ms)
+
+    @classmethod
+    def from_event(cls, event: TurnEnded) -> TurnRow:
+        """The turn that an event tells of."""
+        return cls(
+            lock=event.lock,
+            job=event.job,
+            epoch=event.epoch,
+            query_id=event.query_id,
+            run=event.run,
+            batches=event.batches,
+            predecessor=event.predecessor,
+            asked_at_ms=event.asked_at_ms,
+            granted_at_ms=event.granted_at_ms,
+            first_write_at_ms=event.first_write_at_ms,
+            commit_log_at_ms=event.commit_log_at_ms,
+            released_at_ms=event.released_at_ms,
+            versions=event.versions,
+            outcome=Outcome(event.outcome),
+            reason=event.reason,
+            boot_id=event.boot_id,
+            granted_up_ms=event.granted_up_ms,
+            released_up_ms=event.released_up_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRow:
+    """One version of one table. `job` to `step` are none for a writer that did not come through Lakegate."""
+
+    table: str
+    version: int
+    timestamp_ms: int
+    job: str | None = None
+    epoch: int | None = None
+    batch: int | None = None
+    step: str | None = None
+    operation: str
+    rows_added: int | None = None
+    """None if the log does not say, as for entry commits."""
+    rows_removed: int | None = None
+
+    @property
+    def is_without_rows(self) -> bool:
+        """Whether no row count says that a row came or went: entry commits, table creation, OPTIMIZE, settings."""
+        return not self.rows_added and not self.rows_removed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonColumn:
+    """What one of the two runs of an experiment came to."""
+
+    jobs: int
+    batches: int
+    """Micro-batches written; with the coordinator each lies in a turn."""
+    conflicts: Mapping[str, int]
+    """Class of the error (`ConcurrentAppendException`) → times seen by a job."""
+    overlaps: int
+    """Pairs of writes to one table that ran at the same time."""
+    restarts: int
+    """Times a job ended with an error and was started again."""
+    killed: int
+    """Jobs ended with `kill -9` on purpose."""
+    expected_rows: int
+    final_rows: int
+    missing_rows: int
+    doubled_rows: int
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The same jobs on the same input, with the coordinator and without."""
+
+    with_coordinator: ComparisonColumn
+    without_coordinator: ComparisonColumn
+    notes: tuple[str, ...] = ()
+    """What a reader should know of the two runs, a paragraph each."""
+
+    def to_json(self) -> str:
+        """The file that the demo leaves beside its `lakegate.yml` for later reports."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Comparison:
+        """Of such a file.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            data = parsed(text)
+            runs = {side: ComparisonColumn(**data[side]) for side in ("with_coordinator", "without_coordinator")}
+            return checked(Comparison(**runs, notes=listed(data["notes"])))
+        except (KeyError, TypeError) as error:
+            raise ValueError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportData:
+    """Everything a report shows. The order of `turns` and `commits` does not matter."""
+
+    pipeline: str
+    made_at_ms: int
+    machine: str
+    """One line about where it ran: `build-7, Linux, 2 cores, 24 GB`."""
+    turns: tuple[TurnRow, ...]
+    commits: tuple[CommitRow, ...] = ()
+    comparison: Comparison | None = None

@@ -1,0 +1,394 @@
+"""The report as one HTML file: everything is inside it, and its content policy forbids it the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+
+from lakegate.report import charts, facts, parts, words
+from lakegate.report.charts import Chart, Json
+from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
+from lakegate.report.parts import Table
+
+UNUSUAL_ROWS_MAX = 200
+"""More is not read one by one; the table of turns has them all."""
+
+OUTCOME_MEANINGS = {
+    Outcome.COMPLETED: "the work was done and the turn given back",
+    Outcome.REPLAYED: "an earlier turn had already written the batch; it was not written twice",
+    Outcome.SWEPT: "no new batch; kept requests were tested against the newest version",
+    Outcome.GAVE_UP: "the turn was not granted in time; nothing was written",
+    Outcome.FAILED: "the work raised an error; the batch runs again",
+    Outcome.LOST: "the turn ended before the work did; the batch runs again",
+    Outcome.FENCED: "a later turn had begun; the table refused the commit",
+}
+"""What stands for the reason where the ledger has none."""
+
+TURN_HEADINGS = (
+    "Job",
+    "Epoch",
+    "Outcome",
+    "Batches",
+    "Asked",
+    "Waited",
+    "While the lock was held by",
+    "Predecessor",
+    "Granted",
+    "First write",
+    "Commit log",
+    "Released",
+    "Held",
+    "Versions",
+    "Reason",
+)
+COMMIT_HEADINGS = ("Version", "Time", "Job", "Operation", "Rows added", "Rows removed", "Epoch", "Batch", "Step")
+SPREAD_HEADINGS = (
+    "Job",
+    "Turns",
+    "Median wait",
+    "95 % waited up to",
+    "Longest wait",
+    "Median hold",
+    "95 % held up to",
+    "Longest hold",
+)
+
+
+@dataclass(slots=True)
+class Shown:
+    """What the page draws, gathered while its sections are written."""
+
+    charts: list[Chart] = field(default_factory=list)
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def add(self, chart: Chart, *tables: Table) -> None:
+        """Has the chart drawn, and keeps the rows of its tables at hand."""
+        self.charts.append(chart)
+        self.tables.update((table.id, table) for table in tables)
+
+    def as_json(self) -> Json:
+        """What `page.js` reads."""
+        return {
+            "charts": [chart.as_json() for chart in self.charts],
+            "tables": [table.as_json() for table in self.tables.values()],
+        }
+
+
+def render(data: ReportData) -> str:
+    """The whole report as the text of an HTML file.
+
+    Every text of `data` is escaped; the file opens from a disk, without a server and without a network.
+    """
+    known = [*facts.instants(data.turns), *(commit.timestamp_ms for commit in data.commits)]
+    has_day = bool(known) and not words.is_one_day(min(known), max(known))
+    locks = facts.by_lock(data.turns)
+    colours = charts.job_colours(facts.jobs(data))
+    shown = Shown()
+    sections = (
+        _turns(locks, shown, has_day=has_day),
+        _unusual(locks, has_day=has_day),
+        _comparison(data.comparison),
+        _commits(facts.by_table(data.commits), colours, shown, has_day=has_day),
+        _durations(locks, shown),
+    )
+    return _page(data, "\n".join(section for section in sections if section), shown)
+
+
+def _page(data: ReportData, body: str, shown: Shown) -> str:
+    library, script, style = _asset("vendor/echarts/echarts.min.js"), _asset("page.js"), _asset("page.css")
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in (library, script))
+    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    made = f"{words.day(data.made_at_ms)} at {words.minute(data.made_at_ms)} UTC on {escape(data.machine)}"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="Lakegate">
+<title>{escape(data.pipeline)}: turns and commits</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<header>
+<p class="made">Lakegate report, made {made}</p>
+<h1>{escape(data.pipeline)}</h1>
+<p class="headline">{escape(facts.headline(data))}</p>
+<p class="summary">{escape(" ".join(facts.summary(data)))}</p>
+</header>
+<main>
+<noscript><p>The charts, and the tables of single turns and commits, need JavaScript.</p></noscript>
+{body}
+</main>
+<p id="spoken" class="unseen" aria-live="polite"></p>
+<script type="application/json" id="report-data">{_script_data(shown.as_json())}</script>
+<script>{library}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _turns(locks: Mapping[str, Sequence[TurnRow]], shown: Shown, *, has_day: bool) -> str:
+    if not locks:
+        return parts.section("turns", "Turns", "<p>The ledger has no turn yet.</p>")
+    blocks = [_outcome_legend(locks)]
+    for place, (lock, turns) in enumerate(locks.items()):
+        table = _turn_table(f"turn-table-{place}", lock, turns, has_day=has_day)
+        chart = charts.timeline(f"timeline-{place}", lock, turns, table_id=table.id)
+        shown.add(chart, table)
+        blocks += [f"<h3>Lock {escape(lock)}</h3>", parts.figure(chart), parts.folded(table)]
+    return parts.section("turns", "Turns", "\n".join(blocks))
+
+
+def _outcome_legend(locks: Mapping[str, Sequence[TurnRow]]) -> str:
+    entries = [
+        '<svg class="swatch" viewBox="0 0 30 14" aria-hidden="true"><rect class="wait" y="4" width="14" height="6"/>'
+        '<rect x="14" width="16" height="14" rx="1"/></svg> waited, then held the lock'
+    ]
+    for outcome, number in facts.outcomes(turn for turns in locks.values() for turn in turns).items():
+        mark = charts.OUTCOME_MARKS[outcome]
+        name = f"<b>{mark}</b> {outcome.words}" if mark else outcome.words
+        entries.append(f"{parts.chip(charts.OUTCOME_COLOURS[outcome])} {name} <span>{words.count(number)}</span>")
+    held = [facts.holds(turns) for turns in locks.values()]
+    if any(hold.is_cut_off for lock in held for hold in lock):
+        entries.append('<i class="chip cut"></i> ended by others, not by the job')
+    if any(facts.overlapping(lock) for lock in held):
+        entries.append(f"{parts.chip('var(--bad)')} <b>overlapped</b>, in the lane of the lock")
+    return parts.legend(entries)
+
+
+def _turn_table(table_id: str, lock: str, turns: Sequence[TurnRow], *, has_day: bool) -> Table:
+    held = facts.holds(turns)
+    return Table(
+        id=table_id,
+        caption=f"All {words.counted(len(turns), 'turn')} on {lock}, as they came. Times are UTC.",
+        headings=TURN_HEADINGS,
+        rows=[
+            (
+                turn.job,
+                words.NOTHING if turn.epoch is None else str(turn.epoch),
+                turn.outcome.words,
+                words.between(*turn.batches) if turn.batches else words.NOTHING,
+                words.clock(turn.asked_at_ms, has_day=has_day),
+                words.span(turn.waited_ms),
+                facts.named(facts.waited_for(turn, held)),
+                turn.predecessor or words.NOTHING,
+                words.clock(turn.granted_at_ms, has_day=has_day),
+                _since_grant(turn, turn.first_write_at_ms),
+                _since_grant(turn, turn.commit_log_at_ms),
+                words.clock(turn.released_at_ms, has_day=has_day),
+                words.span(facts.hold_ms(turn)),
+                _versions(turn.versions),
+                turn.reason or words.NOTHING,
+            )
+            for turn in turns
+        ],
+        title="{0}: {2}",
+        numeric=(1, 5, 9, 10, 12),
+    )
+
+
+def _since_grant(turn: TurnRow, at_ms: int | None) -> str:
+    if at_ms is None or turn.granted_at_ms is None:
+        return words.NOTHING
+    return f"+ {words.span(max(0, at_ms - turn.granted_at_ms))}"
+
+
+def _versions(versions: Mapping[str, Sequence[int]]) -> str:
+    return "; ".join(f"{table} {words.runs(numbers)}" for table, numbers in versions.items()) or words.NOTHING
+
+
+def _unusual(locks: Mapping[str, Sequence[TurnRow]], *, has_day: bool) -> str:
+    if not locks:
+        return ""
+    found = [
+        (place, row, turn)
+        for place, turns in enumerate(locks.values())
+        for row, turn in enumerate(turns)
+        if turn.outcome is not Outcome.COMPLETED
+    ]
+    if not found:
+        return parts.section("unusual", "Unusual turns", "<p>None: every turn completed.</p>")
+    # By time over all locks, so that the last ones are the latest.
+    found.sort(key=lambda item: item[2].asked_at_ms if item[2].granted_at_ms is None else item[2].granted_at_ms)
+    shown = found[-UNUSUAL_ROWS_MAX:]
+    note = f"<p>The last {len(shown):,} of {len(found):,}; the table of turns has them all.</p>"
+    head = (
+        '<th scope="col">Time, UTC</th><th scope="col">Job</th><th scope="col" class="number">Epoch</th>'
+        '<th scope="col">Outcome</th><th scope="col">Reason</th><td></td>'
+    )
+    rows = "".join(_unusual_row(place, row, turn, has_day=has_day) for place, row, turn in shown)
+    table = f'<table id="unusual-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    body = parts.scrolling(table, "Unusual turns")
+    return parts.section("unusual", "Unusual turns", body if len(shown) == len(found) else note + body)
+
+
+def _unusual_row(place: int, row: int, turn: TurnRow, *, has_day: bool) -> str:
+    at_ms = turn.asked_at_ms if turn.granted_at_ms is None else turn.granted_at_ms
+    label = escape(f"Show {turn.job}, {turn.outcome.words}, in the timeline")
+    target = f'data-chart="timeline-{place}" data-row="{row}"'
+    cells = (
+        f"<td>{words.clock(at_ms, has_day=has_day)}</td>",
+        f"<td>{escape(turn.job)}</td>",
+        f'<td class="number">{words.NOTHING if turn.epoch is None else turn.epoch}</td>',
+        f'<td class="outcome">{parts.chip(charts.OUTCOME_COLOURS[turn.outcome])} {turn.outcome.words}</td>',
+        f'<td class="reason">{escape(turn.reason or OUTCOME_MEANINGS[turn.outcome])}</td>',
+        f'<td><button type="button" {target} aria-label="{label}">Show</button></td>',
+    )
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _comparison(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return ""
+    ours, bare = comparison.with_coordinator, comparison.without_coordinator
+    classes = sorted({*ours.conflicts, *bare.conflicts})
+    lines = (
+        ("", "Jobs on the table", ours.jobs, bare.jobs),
+        ("", "Micro-batches written", ours.batches, bare.batches),
+        ("", "Conflict errors", sum(ours.conflicts.values()), sum(bare.conflicts.values())),
+        *(("detail", name, ours.conflicts.get(name, 0), bare.conflicts.get(name, 0)) for name in classes),
+        ("", "Writes that overlapped", ours.overlaps, bare.overlaps),
+        ("", "Jobs killed with kill -9", ours.killed, bare.killed),
+        ("", "Restarts after an error", ours.restarts, bare.restarts),
+        ("", "Rows expected", ours.expected_rows, bare.expected_rows),
+        ("", "Rows in the table", ours.final_rows, bare.final_rows),
+        ("", "Rows missing", ours.missing_rows, bare.missing_rows),
+        ("", "Rows doubled", ours.doubled_rows, bare.doubled_rows),
+    )
+    body = "".join(
+        f'<tr class="{kind}"><th scope="row">{escape(name)}</th>'
+        f'<td class="number">{words.count(left)}</td><td class="number">{words.count(right)}</td></tr>'
+        for kind, name, left, right in lines
+    )
+    table = (
+        '<table id="comparison-table"><thead><tr><td></td><th scope="col" class="number">With the coordinator</th>'
+        f'<th scope="col" class="number">Without</th></tr></thead><tbody>{body}</tbody>'
+        f'<tfoot><tr><th scope="row">Final table</th>{_verdict(ours)}{_verdict(bare)}</tr></tfoot></table>'
+    )
+    intro = (
+        "<p>The same jobs on the same input, once taking turns and once writing whenever they were ready. "
+        f"{escape(facts.comparison_in_words(comparison))}</p>"
+    )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in comparison.notes)
+    return parts.section(
+        "comparison", "With the coordinator, and without", intro + parts.scrolling(table, "With and without") + notes
+    )
+
+
+def _verdict(column: ComparisonColumn) -> str:
+    kind, text = ("good", "correct") if column.correct else ("bad", "not correct")
+    return f'<td class="number {kind}">{text}</td>'
+
+
+def _commits(
+    tables: Mapping[str, Sequence[CommitRow]], colours: Mapping[str, str], shown: Shown, *, has_day: bool
+) -> str:
+    if not tables:
+        return ""
+    written = {commit.job for commits in tables.values() for commit in commits}
+    entries = [f"{parts.chip(colour)} {escape(job)}" for job, colour in colours.items() if job in written]
+    if None in written:
+        entries.append(f"{parts.chip(charts.OTHER_WRITER_COLOUR)} outside Lakegate")
+    if any(commit.is_without_rows for commits in tables.values() for commit in commits):
+        entries.append('<i class="dot"></i> no row counts: entry commits, OPTIMIZE and the like')
+    blocks = [parts.legend(entries)]
+    for place, (name, commits) in enumerate(tables.items()):
+        table = _commit_table(f"commit-table-{place}", name, commits, has_day=has_day)
+        chart = charts.commits(f"commits-{place}", name, commits, colours=colours, table_id=table.id)
+        shown.add(chart, table)
+        blocks += [f"<h3>Table {escape(name)}</h3>", parts.figure(chart), parts.folded(table)]
+    return parts.section("commits", "Commits", "\n".join(blocks))
+
+
+def _commit_table(table_id: str, name: str, commits: Sequence[CommitRow], *, has_day: bool) -> Table:
+    return Table(
+        id=table_id,
+        caption=f"All {words.counted(len(commits), 'known version')} of {name}. Times are UTC.",
+        headings=COMMIT_HEADINGS,
+        rows=[
+            (
+                str(commit.version),
+                words.clock(commit.timestamp_ms, has_day=has_day),
+                commit.job or "outside Lakegate",
+                commit.operation,
+                words.count(commit.rows_added),
+                words.count(commit.rows_removed),
+                words.NOTHING if commit.epoch is None else str(commit.epoch),
+                words.NOTHING if commit.batch is None else str(commit.batch),
+                commit.step or words.NOTHING,
+            )
+            for commit in commits
+        ],
+        title="Version {0}: {3}",
+        numeric=(0, 4, 5, 6, 7),
+    )
+
+
+def _durations(locks: Mapping[str, Sequence[TurnRow]], shown: Shown) -> str:
+    blocks = [
+        "<p>A dot is a turn. The box holds the middle half of a job's turns; the line in it is the median, "
+        "and the short line to the right of it the 95th percentile.</p>"
+    ]
+    for place, (lock, turns) in enumerate(locks.items()):
+        table = _spread_table(f"spread-table-{place}", lock, turns)
+        waits = [(turn.job, row, turn.waited_ms) for row, turn in enumerate(turns)]
+        held = [(turn.job, row, facts.hold_ms(turn)) for row, turn in enumerate(turns)]
+        figures: list[str] = []
+        for chart_id, name, durations in (
+            (f"waited-{place}", "time waited", waits),
+            (f"held-{place}", "time held", held),
+        ):
+            lanes: dict[str, list[tuple[int, int]]] = {job: [] for job, _, _ in durations}
+            for job, row, duration in durations:
+                if duration is not None:
+                    lanes[job].append((row, duration))
+            if any(lanes.values()):
+                own = charts.durations(chart_id, name, lanes, table_id=f"turn-table-{place}", spread_table_id=table.id)
+                shown.add(own, table)
+                figures.append(parts.figure(own))
+        if figures:
+            numbers = parts.scrolling(parts.grid(table), table.caption)
+            blocks.append(f'<h3>Lock {escape(lock)}</h3><div class="pair">{"".join(figures)}</div>{numbers}')
+    return parts.section("durations", "Waits and holds", "\n".join(blocks)) if len(blocks) > 1 else ""
+
+
+def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
+    rows = []
+    for job in dict.fromkeys(turn.job for turn in turns):
+        own = [turn for turn in turns if turn.job == job]
+        cells = [job, words.count(len(own))]
+        for spread in (facts.spread(turn.waited_ms for turn in own), facts.spread(facts.hold_ms(turn) for turn in own)):
+            quantiles = (spread.median, spread.p95, spread.longest) if spread else (None, None, None)
+            cells += [words.span(quantile) for quantile in quantiles]
+        rows.append(cells)
+    return Table(
+        id=table_id,
+        caption=f"Waits and holds on {lock}",
+        headings=SPREAD_HEADINGS,
+        rows=rows,
+        numeric=tuple(range(1, len(SPREAD_HEADINGS))),
+    )
+
+
+def _script_data(value: Json) -> str:
+    # Inside <script> a browser ends the element at "</script" whatever the JSON says, so no "<" may stand there.
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    # A browser hashes a script with bare line feeds, whatever a checkout has made of line ends.
+    return files("lakegate.report").joinpath(name).read_bytes().decode().replace("\r\n", "\n")

@@ -1,0 +1,219 @@
+"""The metrics: which there are, and their values now, from the lock records, the ledger and the requests on disk.
+
+`METRICS` is the one table of names: the exposition, the reference page, and the check of the shipped alert rules and dashboard
+are made from it. Times are seconds, as Prometheus wants them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+
+from lakegate.checks.kept import AGES, Kept
+from lakegate.checks.status import JobStatus, LockStatus
+from lakegate.events import PersonActed, TurnEnded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric: its name without the suffixes that Prometheus adds, its kind, its labels, and what it says."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+    @property
+    def series(self) -> tuple[str, ...]:
+        """The names under which it is stored and asked for."""
+        suffixes = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+        return tuple(self.name + suffix for suffix in suffixes[self.kind])
+
+
+_LOCK, _JOB = ("lock",), ("lock", "job")
+BUCKETS_S: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
+
+INFO = Metric(name="lakegate_info", kind="gauge", labels=("pipeline", "version"), help="1; names pipeline and version.")
+EPOCH = Metric(name="lakegate_lock_epoch", kind="gauge", labels=_LOCK, help="Number of the last granted turn.")
+HELD = Metric(
+    name="lakegate_lock_held_seconds", kind="gauge", labels=_JOB, help="How long the turn that is on has been held."
+)
+HOLDER_ALIVE = Metric(
+    name="lakegate_lock_holder_alive", kind="gauge", labels=_JOB, help="0 if the holder's process is gone, else 1."
+)
+WAITING = Metric(name="lakegate_lock_waiting", kind="gauge", labels=_LOCK, help="Jobs that wait for their turn.")
+IN_DOUBT = Metric(
+    name="lakegate_lock_in_doubt", kind="gauge", labels=_LOCK, help="Ids of unclean turns that are not shut out yet."
+)
+RUNNING = Metric(name="lakegate_job_running", kind="gauge", labels=_JOB, help="1 if a run of the job is alive.")
+PAUSED = Metric(name="lakegate_job_paused", kind="gauge", labels=_JOB, help="1 if a person has paused the job.")
+IDLE = Metric(name="lakegate_job_idle", kind="gauge", labels=_JOB, help="1 if the job has nothing left to do.")
+LOST = Metric(
+    name="lakegate_job_lost",
+    kind="gauge",
+    labels=_JOB,
+    help="1 if its last turn ended unclean and it has not run since.",
+)
+ASKED = Metric(name="lakegate_job_waiting_seconds", kind="gauge", labels=_JOB, help="How long it has waited; 0 if not.")
+EVERY = Metric(name="lakegate_job_every_seconds", kind="gauge", labels=_JOB, help="Its pace; none for a job without.")
+OVERDUE = Metric(
+    name="lakegate_job_overdue_seconds",
+    kind="gauge",
+    labels=_JOB,
+    help="How much longer ago than its pace its last turn was.",
+)
+LATE = Metric(name="lakegate_job_late", kind="gauge", labels=_JOB, help="1 if it has missed a whole turn.")
+COMPLETED = Metric(
+    name="lakegate_job_last_completed_timestamp_seconds",
+    kind="gauge",
+    labels=_JOB,
+    help="When its last turn was completed.",
+)
+TURNS = Metric(
+    name="lakegate_turns", kind="counter", labels=(*_JOB, "outcome"), help="Turns that ended, by what came of them."
+)
+BATCHES = Metric(name="lakegate_batches", kind="counter", labels=_JOB, help="Micro-batches of these turns.")
+COMMITS = Metric(name="lakegate_commits", kind="counter", labels=_JOB, help="Versions that these turns committed.")
+TURN_HELD = Metric(name="lakegate_turn_held_seconds", kind="histogram", labels=_JOB, help="How long turns were held.")
+TURN_WAITED = Metric(
+    name="lakegate_turn_waited_seconds", kind="histogram", labels=_JOB, help="How long granted turns were waited for."
+)
+ACTIONS = Metric(
+    name="lakegate_actions", kind="counter", labels=("lock", "action"), help="What persons did: pause, resume, break."
+)
+KEPT = Metric(
+    name="lakegate_requests_kept",
+    kind="gauge",
+    labels=("job", "state", "age"),
+    help="Stored requests that wait or are dead, by age: younger than this, and not than the one before.",
+)
+OLDEST = Metric(
+    name="lakegate_requests_oldest_timestamp_seconds",
+    kind="gauge",
+    labels=("job", "state"),
+    help="When the oldest of them was first seen.",
+)
+METRICS: Final = (
+    *(INFO, EPOCH, HELD, HOLDER_ALIVE, WAITING, IN_DOUBT),
+    *(RUNNING, PAUSED, IDLE, LOST, ASKED, EVERY, OVERDUE, LATE, COMPLETED),
+    *(TURNS, BATCHES, COMMITS, TURN_HELD, TURN_WAITED, ACTIONS, KEPT, OLDEST),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the metrics are made from."""
+
+    pipeline: str
+    version: str
+    now_ms: int
+    locks: Sequence[LockStatus]
+    turns: Sequence[TurnEnded]
+    actions: Sequence[PersonActed]
+    kept: Sequence[tuple[str, Sequence[Kept]]]
+    """Job → what its request table keeps."""
+
+
+def families(facts: Facts) -> Iterator[Family]:
+    """Every metric with its samples, in the order of `METRICS`."""
+    yield _gauge(INFO, [((facts.pipeline, facts.version), 1)])
+    yield from _of_locks(facts)
+    yield from _of_jobs(facts)
+    yield from _of_turns(facts.turns)
+    done = Counter((act.lock, act.action) for act in facts.actions if act.outcome == "done")
+    yield counter(ACTIONS, sorted(done.items()))
+    yield _gauge(
+        KEPT,
+        [
+            ((job, one.state, age), one.ages[age])
+            for job, rows in facts.kept
+            for one in rows
+            for age in (*(name for name, _ in AGES), "older")
+        ],
+    )
+    yield _gauge(OLDEST, [((job, one.state), one.oldest_ms / 1000) for job, rows in facts.kept for one in rows])
+
+
+def _of_locks(facts: Facts) -> Iterator[Family]:
+    locks = facts.locks
+    held = [(lock.lock, lock.holder) for lock in locks if lock.holder is not None]
+    yield _gauge(EPOCH, [((lock.lock,), lock.epoch) for lock in locks])
+    yield _gauge(HELD, [((lock, one.job), max(0, facts.now_ms - one.since_ms) / 1000) for lock, one in held])
+    yield _gauge(HOLDER_ALIVE, [((lock, one.job), one.is_alive) for lock, one in held])
+    yield _gauge(WAITING, [((lock.lock,), len(lock.queue)) for lock in locks])
+    yield _gauge(IN_DOUBT, [((lock.lock,), len(lock.in_doubt)) for lock in locks])
+
+
+def _of_jobs(facts: Facts) -> Iterator[Family]:
+    jobs = [(lock, job) for lock in facts.locks for job in lock.jobs]
+
+    def each(metric: Metric, values: Iterable[tuple[JobStatus, LockStatus, float | None]]) -> Family:
+        return _gauge(metric, [((lock.lock, job.job), value) for job, lock, value in values if value is not None])
+
+    yield each(RUNNING, ((job, lock, job.is_alive) for lock, job in jobs))
+    yield each(PAUSED, ((job, lock, job.paused is not None) for lock, job in jobs))
+    yield each(IDLE, ((job, lock, job.idle_since_ms is not None) for lock, job in jobs))
+    yield each(LOST, ((job, lock, job.lost is not None) for lock, job in jobs))
+    yield each(ASKED, ((job, lock, _waited_s(lock, job, facts.now_ms)) for lock, job in jobs))
+    yield each(EVERY, ((job, lock, _seconds(job.every_ms)) for lock, job in jobs))
+    yield each(OVERDUE, ((job, lock, job.overdue_ms / 1000) for lock, job in jobs))
+    yield each(LATE, ((job, lock, job.is_late) for lock, job in jobs))
+    yield each(COMPLETED, ((job, lock, _seconds(job.completed_at_ms)) for lock, job in jobs))
+
+
+def _of_turns(turns: Sequence[TurnEnded]) -> Iterator[Family]:
+    outcomes = Counter((row.lock, row.job, row.outcome) for row in turns)
+    batches: Counter[tuple[str, str]] = Counter()
+    commits: Counter[tuple[str, str]] = Counter()
+    held: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    waited: dict[tuple[str, ...], list[float]] = defaultdict(list)
+    for row in turns:
+        key = (row.lock, row.job)
+        batches[key] += 0 if row.batches is None else row.batches[1] - row.batches[0] + 1
+        commits[key] += sum(map(len, row.versions.values()))
+        if row.granted_at_ms is not None:
+            held[key].append(max(0, row.released_at_ms - row.granted_at_ms) / 1000)
+            waited[key].append(max(0, row.granted_at_ms - row.asked_at_ms) / 1000)
+    yield counter(TURNS, sorted(outcomes.items()))
+    yield counter(BATCHES, sorted(batches.items()))
+    yield counter(COMMITS, sorted(commits.items()))
+    yield histogram(TURN_HELD, held)
+    yield histogram(TURN_WAITED, waited)
+
+
+def _waited_s(lock: LockStatus, job: JobStatus, now_ms: int) -> float:
+    asked_ms = next((one.asked_at_ms for one in lock.queue if one.job == job.job), None)
+    return 0.0 if asked_ms is None else max(0, now_ms - asked_ms) / 1000
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _gauge(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family
+
+
+def counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
+    """A counter with a sample for each of these labels."""
+    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, float(value))
+    return family
+
+
+def histogram(metric: Metric, spans: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
+    """A histogram of the seconds that there are for each of these labels."""
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, values in sorted(spans.items()):
+        buckets = [(str(bound), float(sum(value <= bound for value in values))) for bound in BUCKETS_S]
+        family.add_metric(labels, [*buckets, ("+Inf", float(len(values)))], sum(values))
+    return family

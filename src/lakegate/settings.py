@@ -1,0 +1,420 @@
+"""Where every value comes from: command line, environment, Spark conf, file, default, in this order of precedence.
+
+The only module that reads the environment. What it gives are plain data that remember their origin.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from lakegate.core.spec import keys
+from lakegate.core.spec.data import CoordinatorSpec, Entry, Pipeline, StreamSpec
+from lakegate.core.spec.document import TEXT_LENGTH_MAX, Faults, Mark, Scalar
+from lakegate.core.spec.kinds import Kind, Reader, duration_text, name_kind, suggestion
+from lakegate.core.spec.parse import Override, parse
+from lakegate.core.spec.places import Location
+from lakegate.core.turns.order import NoRule, OrderRule, Strict
+from lakegate.errors import Fault, InvalidRequest
+from lakegate.spark import jars, java
+
+T = TypeVar("T")
+
+SPEC_NAME: Final = "lakegate.yml"
+
+_PREFIX: Final = "job.coordinator."
+_VARIABLE_PREFIX: Final = "LAKEGATE_JOB_COORDINATOR_"
+_JOB_KEYS: Final = ("name", "lock.name", "predecessor", "priority", "url", "storage", "lock.timeout", "tables")
+_FILE_PATHS: Final[Mapping[str, tuple[tuple[str, ...], Kind[object]]]] = {
+    "url": (("coordinator", "url"), keys.URL.kind),
+    "lock.timeout": (("coordinator", "lock_timeout"), keys.LOCK_TIMEOUT.kind),
+    "storage": (("storage",), keys.STORAGE.kind),
+}
+"""The job keys that go before a value of the file; the others are one job's, and each stream of a file has its own."""
+
+_JOB: Final = name_kind("a job's name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """One job that takes turns by itself, without a stream of `lakegate.yml`; what `JobCoordinator` is made from."""
+
+    job: str
+    lock: str
+    order: OrderRule
+    absent_after_ms: int | None
+    """For `After` rules, which only a file has."""
+    priority: int
+    coordinator: CoordinatorSpec
+    storage: str
+    tables: tuple[str, ...]
+    """The tables named beforehand, as absolute paths; others are met at their first write."""
+    notes: tuple[str, ...] = ()
+    entries: tuple[Entry, ...] = field(default=(), repr=False)
+
+
+def environment() -> Mapping[str, str]:
+    """The environment as it is now."""
+    return dict(os.environ)
+
+
+def process_environment() -> MutableMapping[str, str]:
+    """The environment that programs inherit which this process starts."""
+    return os.environ
+
+
+def jar_sources() -> jars.JarSources:
+    """Where jars may come from."""
+    return jars.jar_sources(environment())
+
+
+def java_sources() -> java.JavaSources:
+    """Where Java may be."""
+    return java.java_sources(environment())
+
+
+def zookeeper_passwords() -> tuple[str | None, str | None]:
+    """The password of the user that a coordinator's URL names, and that of the key file; never part of a URL."""
+    environ = environment()
+    return environ.get("LAKEGATE_ZOOKEEPER_PASSWORD"), environ.get("LAKEGATE_ZOOKEEPER_KEY_PASSWORD")
+
+
+def working_directory() -> str:
+    """What relative paths of a pipeline written in Python are relative to."""
+    return os.path.abspath(os.getcwd())
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, with a JVM and settings of its own."""
+    return "PYSPARK_GATEWAY_PORT" in environment()
+
+
+LOG_FORMATS: Final = ("off", "json")
+
+
+def log_format(environ: Mapping[str, str] | None = None) -> str:
+    """How `lakegate run` writes log lines on standard error: LAKEGATE_LOG, `off` or `json`.
+
+    Raises:
+        InvalidRequest: it says something else.
+    """
+    given = (environment() if environ is None else environ).get("LAKEGATE_LOG") or "off"
+    if given not in LOG_FORMATS:
+        what = f"{given!r} is no way to write logs{suggestion(given, LOG_FORMATS)}"
+        raise InvalidRequest(
+            faults=[Fault(where="environment LAKEGATE_LOG", what=what, expected=" or ".join(LOG_FORMATS))]
+        )
+    return given
+
+
+def find_spec(spec: str | None = None, *, environ: Mapping[str, str] | None = None, cwd: str | None = None) -> Path:
+    """The file of the pipeline: `spec`, else LAKEGATE_SPEC, else `lakegate.yml` here or in a folder above.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
+    environ = environment() if environ is None else environ
+    here = Path(cwd or os.getcwd())
+    for given, origin in ((spec, "--spec"), (environ.get("LAKEGATE_SPEC"), "LAKEGATE_SPEC")):
+        if given:
+            path = here / given
+            path = path / SPEC_NAME if path.is_dir() else path
+            if not path.is_file():
+                raise InvalidRequest(f"there is no file {path}, named by {origin}; nothing was done")
+            return path
+    for folder in (here, *here.parents):
+        if (folder / SPEC_NAME).is_file():
+            return folder / SPEC_NAME
+    raise InvalidRequest(
+        f"there is no {SPEC_NAME} in {here} or above it; nothing was done",
+        advice="Make one with lakegate init, or name one with --spec FILE or LAKEGATE_SPEC",
+    )
+
+
+def load_pipeline(
+    spec: str | None = None,
+    *,
+    cli: Mapping[str, str] | None = None,
+    conf: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+) -> Pipeline:
+    """The pipeline of a file, with what goes before it: `url`, `storage` and `lock.timeout` from elsewhere.
+
+    Args:
+        spec: The file; by default `find_spec` looks for it.
+        cli: Options of the command by their job key: `{"url": …}`.
+        conf: Spark settings, or those of a `--properties` file.
+        environ: The environment.
+        cwd: The working directory.
+
+    Raises:
+        InvalidRequest: No file, or every fault of it.
+    """
+    environ = environment() if environ is None else environ
+    cwd = os.path.abspath(cwd or os.getcwd())
+    path = find_spec(spec, environ=environ, cwd=cwd)
+    origin = os.path.relpath(path, cwd) if path.is_relative_to(cwd) else str(path)
+    layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {})
+    overrides = []
+    for key, (at, kind) in _FILE_PATHS.items():
+        node = _node(layers, key)
+        if node is not None:
+            # Relative to where the command was typed; a value that cannot be read is told with the file's own faults.
+            resolved = kind.read(node, key, Reader(base_dir=cwd, faults=Faults()))
+            value = resolved if isinstance(resolved, str) else node.text
+            overrides.append(Override(path=at, value=value, origin=node.mark.where))
+    if layers.faults:
+        raise InvalidRequest(faults=layers.faults)
+    base_dir = os.path.dirname(os.path.abspath(path))
+    return parse(_text_of(path), origin=origin, base_dir=base_dir, environ=environ, overrides=overrides)
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            # A character more than allowed is enough for the reader to refuse the file; four bytes are one at most.
+            data = file.read(4 * TEXT_LENGTH_MAX + 4)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidRequest(f"the file {path} cannot be read ({error.strerror}); nothing was done") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InvalidRequest(faults=[Fault(where=f"{path}:{line}", what="not UTF-8", expected="UTF-8 text")]) from error
+
+
+def shown(pipeline: Pipeline) -> list[Entry]:
+    """Every value in effect with its origin, secrets masked, what belongs together side by side."""
+    # Defaults that follow from other values are known last.
+    places: dict[str, int] = {}
+    for entry in pipeline.entries:
+        places.setdefault(_section_of(entry.key), len(places))
+    return sorted(pipeline.entries, key=lambda entry: places[_section_of(entry.key)])
+
+
+def resolve_job(
+    conf: Mapping[str, str] | None = None,
+    *,
+    cli: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pipeline: Pipeline | None = None,
+    cli_origin: str = "command line",
+) -> JobSettings:
+    """What a job says of itself with the keys `job.coordinator.*`.
+
+    Args:
+        conf: Spark settings, or those of a `--properties` file; bare or with `spark.` before the key.
+        cli: Options of the command by their key without the prefix: `{"lock.name": …, "name": …}`.
+        environ: The environment, `LAKEGATE_JOB_COORDINATOR_LOCK_NAME` and its like.
+        cwd: What relative paths are relative to.
+        cli_origin: What messages call `cli`, when the values are arguments of a call.
+        pipeline: A file that stands behind; a job with the name of one of its streams takes that stream's order.
+
+    Raises:
+        InvalidRequest: every fault: a key missing, unknown, given twice differently, or of a wrong form.
+    """
+    environ = environment() if environ is None else environ
+    layers = _Layers(cli=cli or {}, environ=environ, conf=conf or {}, cli_origin=cli_origin)
+    faults = Faults()
+    reader = Reader(base_dir=os.path.abspath(cwd or os.getcwd()), faults=faults)
+    name = _read(layers, "name", keys.NAME.kind, reader)
+    stream = None if pipeline is None else next((one for one in pipeline.streams if one.name == name), None)
+    if pipeline is not None:
+        layers.put_behind(_of_file(pipeline, stream))
+    lock = _read(layers, "lock.name", keys.LOCK.kind, reader)
+    storage = _read(layers, "storage", keys.STORAGE.kind, reader)
+    layers.put_behind(_defaults(storage or os.path.join(reader.base_dir, "_lakegate")))
+    storage = storage or _read(layers, "storage", keys.STORAGE.kind, reader)
+    url = _read(layers, "url", keys.URL.kind, reader)
+    timeout_ms = _read(layers, "lock.timeout", keys.LOCK_TIMEOUT.kind, reader)
+    tables = _read_tables(layers, reader)
+    predecessors = _read_predecessors(layers, reader)
+    priority = _read_priority(layers, reader)
+    for key in ("name", "lock.name"):
+        if layers.given(key) is None:
+            faults.add(Mark(where=_PREFIX + key), "", "not set", _spellings(key))
+    found = (*layers.faults, *faults.in_order())
+    if found or name is None or lock is None or storage is None or url is None or timeout_ms is None:
+        raise InvalidRequest(faults=found)
+    order, absent_after_ms = _order(predecessors, stream)
+    return JobSettings(
+        job=name,
+        lock=lock,
+        order=order,
+        absent_after_ms=absent_after_ms,
+        priority=priority if priority is not None else 0 if stream is None else stream.priority,
+        coordinator=CoordinatorSpec(url=url, lock_timeout_ms=timeout_ms),
+        storage=storage,
+        tables=tables,
+        notes=tuple(layers.notes),
+        entries=tuple(reader.entries),
+    )
+
+
+def _order(predecessors: tuple[str, ...] | None, stream: StreamSpec | None) -> tuple[OrderRule, int | None]:
+    if predecessors is not None:
+        return (Strict(predecessors) if predecessors else NoRule()), None
+    return (NoRule(), None) if stream is None else (stream.order, stream.absent_after_ms)
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """The settings of a Spark properties file: `key value`, `key=value` or `key: value` per line, # comments."""
+    settings = {}
+    for line in text.splitlines():
+        found = re.match(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]?\s*(.*?)\s*$", line)
+        if found is not None:
+            settings[found[1]] = found[2]
+    return settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Given:
+    """A value somebody gave, and who."""
+
+    text: str
+    origin: str
+
+
+class _Layers:
+    """What was given, by job key: command line before environment before Spark conf, and what is put behind them."""
+
+    def __init__(
+        self,
+        *,
+        cli: Mapping[str, str],
+        environ: Mapping[str, str],
+        conf: Mapping[str, str],
+        cli_origin: str = "command line",
+    ) -> None:
+        self.faults: list[Fault] = []
+        self.notes: list[str] = []
+        self._given: dict[str, _Given] = {}
+        for key, text in cli.items():
+            if key not in _JOB_KEYS:
+                raise ValueError(f"not a job key: {key}")
+            self._given[key] = _Given(text=text, origin=cli_origin)
+        self.put_behind(self._of_environment(environ))
+        self.put_behind(self._of_conf(conf))
+
+    def given(self, key: str) -> _Given | None:
+        return self._given.get(key)
+
+    def put_behind(self, layer: Iterable[tuple[str, _Given]]) -> None:
+        """What `layer` says of keys of which nothing was said."""
+        for key, given in layer:
+            self._given.setdefault(key, given)
+
+    def _of_environment(self, environ: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
+        known = {_variable(key): key for key in _JOB_KEYS}
+        for name, text in environ.items():
+            if name in known and text:
+                yield known[name], _Given(text=text, origin=f"environment {name}")
+            elif name.startswith(_VARIABLE_PREFIX) and name not in known:
+                self._unknown(f"environment {name}", name, known)
+
+    def _of_conf(self, conf: Mapping[str, str]) -> Iterator[tuple[str, _Given]]:
+        first: dict[str, str] = {}
+        for name, text in conf.items():
+            if not name.removeprefix("spark.").startswith(_PREFIX):
+                continue
+            key = name.removeprefix("spark.").removeprefix(_PREFIX)
+            if key not in _JOB_KEYS:
+                self._unknown(f"Spark conf {name}", key, _JOB_KEYS)
+                continue
+            if conf[first.setdefault(key, name)] != text:
+                what = f"another value than that of {first[key]}"
+                self.faults.append(Fault(where=f"Spark conf {name}", what=what, expected="one of the two spellings"))
+            if name.startswith(_PREFIX):
+                self.notes.append(
+                    f"{name} is written bare, and spark-submit drops settings that do not begin with spark.: "
+                    f"there write spark.{name}"
+                )
+            yield key, _Given(text=text, origin=f"Spark conf {name}")
+
+    def _unknown(self, where: str, word: str, known: Iterable[str]) -> None:
+        what = f"not a key of the job coordinator{suggestion(word, known)}"
+        self.faults.append(Fault(where=where, what=what, expected=f"one of {', '.join(known)}"))
+
+
+def _of_file(pipeline: Pipeline, stream: StreamSpec | None) -> Iterator[tuple[str, _Given]]:
+    """What the file says of a job: the pipeline's own values, and the lock of the stream of its name."""
+    origins = {entry.key: entry.origin for entry in pipeline.entries}
+    values = [
+        ("storage", pipeline.storage, "storage"),
+        ("url", pipeline.coordinator.url, "coordinator.url"),
+        ("lock.timeout", duration_text(pipeline.coordinator.lock_timeout_ms), "coordinator.lock_timeout"),
+    ]
+    if stream is not None:
+        values.append(("lock.name", pipeline.lock_of(stream), f"tables.{stream.table}.lock"))
+    for key, text, at in values:
+        yield key, _Given(text=text, origin=origins.get(at, "default"))
+
+
+def _defaults(storage: str) -> Iterator[tuple[str, _Given]]:
+    yield "storage", _Given(text=storage, origin="default")
+    yield "url", _Given(text=f"sqlite:{os.path.join(storage, 'turns.db')}", origin="default")
+    yield "lock.timeout", _Given(text=duration_text(keys.LOCK_TIMEOUT.default or 0), origin="default")
+
+
+def _node(layers: _Layers, key: str) -> Scalar | None:
+    given = layers.given(key)
+    return None if given is None else Scalar(text=given.text, mark=Mark(where=given.origin))
+
+
+def _read(layers: _Layers, key: str, kind: Kind[T], reader: Reader) -> T | None:
+    """The value of a job key by the kind that the file's key has."""
+    node = _node(layers, key)
+    return None if node is None else kind.read(node, _PREFIX + key, reader)
+
+
+def _read_priority(layers: _Layers, reader: Reader) -> int | None:
+    node = _node(layers, "priority")
+    # Where this stands a number is written as any text is.
+    return None if node is None else keys.PRIORITY.kind.read(replace(node, is_plain=True), _PREFIX + "priority", reader)
+
+
+def _read_predecessors(layers: _Layers, reader: Reader) -> tuple[str, ...] | None:
+    """None: not said. Empty: said that there is none."""
+    node = _node(layers, "predecessor")
+    if node is not None and not node.text.strip():
+        reader.record(_PREFIX + "predecessor", node, "")
+        return ()
+    if node is None:
+        return None
+    jobs = [_JOB.read(part, _PREFIX + "predecessor", reader) for part in _parts(node)]
+    return tuple(dict.fromkeys(job for job in jobs if job is not None))
+
+
+def _read_tables(layers: _Layers, reader: Reader) -> tuple[str, ...]:
+    node = _node(layers, "tables")
+    if node is None:
+        return ()
+    tables = [Location().read(part, _PREFIX + "tables", reader) for part in _parts(node)]
+    return tuple(dict.fromkeys(table for table in tables if table is not None))
+
+
+def _parts(node: Scalar) -> list[Scalar]:
+    """The parts of a comma list."""
+    return [replace(node, text=part.strip()) for part in node.text.split(",") if part.strip()]
+
+
+def _variable(key: str) -> str:
+    return _VARIABLE_PREFIX + key.upper().replace(".", "_")
+
+
+def _spellings(key: str) -> str:
+    option = {"name": "--job", "lock.name": "--lock"}[key]
+    return (
+        f"{option}, {_variable(key)}, or the Spark setting spark.{_PREFIX}{key} "
+        f"(spark-submit drops it without spark. before it)"
+    )
+
+
+def _section_of(key: str) -> str:
+    parts = key.split(".")
+    return ".".join(parts[:2]) if parts[0] in ("tables", "streams", "sync") else parts[0]

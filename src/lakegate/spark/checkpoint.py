@@ -1,0 +1,195 @@
+"""Reads a streaming checkpoint: whose it is, which batches are done, and the bytes of a batch's offsets. Writes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from lakegate.core.turns.protocol import CheckpointView
+from lakegate.errors import Corrupt, InvalidRequest
+from lakegate.spark.log_stores import require_checkpoints
+from lakegate.stored_json import parsed
+
+
+class Checkpoint:
+    """The checkpoint of one query, by its location, on any file system that Hadoop knows.
+
+    Raises:
+        InvalidRequest: It lies on S3, and the session would not write it by conditional puts; nothing was started.
+    """
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        if location.startswith("s3a:"):
+            require_checkpoints(spark)
+        self.location = location
+        jvm: Any = spark._jvm
+        self._bulk: Any = jvm.io.github.lakegate.Bulk
+        self._new_path: Any = jvm.org.apache.hadoop.fs.Path
+        self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
+        self._fs: Any = self._path("").getFileSystem(self._conf)
+
+    def query_id(self) -> str | None:
+        """The id of the query that the checkpoint belongs to; None if no query has used it yet.
+
+        Raises:
+            Corrupt: there are offsets, or commits, without the file that says whose they are.
+        """
+        text = self.read("metadata")
+        if text is None:
+            if self._batches("offsets") or self._batches("commits"):
+                raise Corrupt(
+                    "the checkpoint has batches and no file `metadata`; nothing was run",
+                    advice="Restore the checkpoint, or start a new one with --new-checkpoint JOB (its rows come again)",
+                    path=self.location,
+                )
+            return None
+        try:
+            return str(parsed(text)["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                "the checkpoint's file `metadata` cannot be read; nothing was run",
+                advice="Restore the checkpoint, or start a new one with --new-checkpoint JOB (its rows come again)",
+                path=self.location,
+            ) from error
+
+    def look(self) -> tuple[CheckpointView, int | None]:
+        """Which batch is the last in the commit log; and the open one, which an earlier run planned and did not finish.
+
+        A query that is started now runs the open batch again.
+        """
+        committed = max(self._batches("commits"), default=-1)
+        planned = max(self._batches("offsets"), default=-1)
+        is_open = planned > committed
+        return CheckpointView(last_committed=committed, is_batch_open=is_open), planned if is_open else None
+
+    def is_committed(self, batch: int) -> bool:
+        """Whether the batch is in the commit log."""
+        return self.read(f"commits/{batch}") is not None
+
+    def offsets_sha256(self, batch: int) -> str | None:
+        """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
+        data = self.read(f"offsets/{batch}")
+        return None if data is None else hashlib.sha256(data).hexdigest()
+
+    def refuse_damage(self, source: Literal["files", "kafka"]) -> None:
+        """Looks whether the newest offsets and the newest commit can be read, and are of this kind of source.
+
+        Raises:
+            Corrupt: they cannot, or are of another; nothing was run.
+        """
+        planned = max(self._batches("offsets"), default=None)
+        committed = max(self._batches("commits"), default=None)
+        for name in ([] if planned is None else [f"offsets/{planned}"]) + (
+            []
+            if committed is None
+            else [f"commits/{committed}", *([f"offsets/{committed}"] if committed != planned else [])]
+        ):
+            data = self.read(name)
+            if data is not None and (reason := _damage(data, name, source)) is not None:
+                raise Corrupt(
+                    f"the checkpoint's file {name} {reason}; nothing was run and nothing was written",
+                    advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+                    path=self.location,
+                )
+
+    def has_begun(self) -> bool:
+        """Whether a batch was planned."""
+        return bool(self._batches("offsets"))
+
+    def kafka_offsets(self) -> dict[str, dict[int, int]]:
+        """Topic → partition → the next offset to read, as of the last batch in the commit log: one that is open is read again.
+
+        Empty before the first commit.
+        """
+        committed = max(self._batches("commits"), default=None)
+        data = None if committed is None else self.read(f"offsets/{committed}")
+        if data is None:
+            return {}
+        said = parsed(data.splitlines()[2])  # `refuse_damage` has looked at it
+        return {
+            topic: {int(number): int(at) for number, at in partitions.items()} for topic, partitions in said.items()
+        }
+
+    def note(self, name: str) -> str | None:
+        """A note of Lakegate's own beside Spark's files; None where there is none."""
+        data = self.read(name)
+        return None if data is None else data.decode(errors="replace")
+
+    def write_note(self, name: str, text: str) -> None:
+        """Writes a note; there must be none of this name."""
+        self._bulk.write(self._path(""), name, self._conf, text.encode())
+
+    def names(self, folder: str) -> list[str]:
+        """The names in a folder of it; empty where there is none."""
+        return str(self._bulk.names(self._fs, self._path(folder))).split("\n")[:-1]
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a file of it; None where there is none."""
+        found = self._bulk.read(self._path(name), self._conf)
+        return None if found is None else bytes(found)
+
+    def _batches(self, folder: str) -> list[int]:
+        return [int(name) for name in self.names(folder) if name.isdecimal()]
+
+    def _path(self, name: str) -> Any:
+        return self._new_path(f"{self.location.rstrip('/')}/{name}" if name else self.location)
+
+
+def _damage(data: bytes, name: str, source: str) -> str | None:
+    """What is wrong with a file of offsets or commits; None if nothing is."""
+    try:
+        lines = data.decode("utf-8").splitlines()
+        if not lines:
+            return "is empty, as after a power cut"
+        if re.fullmatch(r"v\d+", lines[0]) is None:
+            return "is damaged: its first line is no version"
+        said = [parsed(line) for line in lines[1:] if line != "-"]
+    except (ValueError, RecursionError):
+        return "is damaged or cut off"
+    if not all(isinstance(one, dict) for one in said):
+        return "is damaged"
+    if name.startswith("commits"):
+        return None
+    if len(lines) < 3:
+        return "is cut off"
+    offset = said[-1]
+    if source == "files":
+        is_fitting = isinstance(offset.get("logOffset"), int)
+        return (
+            None if is_fitting else "is of another source than files: name the checkpoint that belongs to this stream"
+        )
+    is_fitting = all(
+        isinstance(partitions, dict) and all(isinstance(at, int) for at in partitions.values())
+        for partitions in offset.values()
+    )
+    return None if is_fitting else "is of another source than Kafka: name the checkpoint that belongs to this stream"
+
+
+def location_of(writer: DataStreamWriter) -> str:
+    """The checkpoint location that a writer was given by its option.
+
+    Raises:
+        InvalidRequest: it was given none; a query without a fixed checkpoint cannot be run again.
+    """
+    location = option_of(writer, "checkpointLocation")
+    if location is None:
+        raise InvalidRequest(
+            "the query has no checkpointLocation; it was not started",
+            advice='Give it one: .option("checkpointLocation", PATH)',
+        )
+    return location
+
+
+def option_of(writer: DataStreamWriter, name: str) -> str | None:
+    """An option that a writer was given; None if it was not."""
+    # PySpark offers no getter, and the checkpoint's place must be known before the query starts: which batch is a replay is
+    # told by what is there *before*.
+    jwriter: Any = writer._jwrite
+    field = jwriter.getClass().getDeclaredField("extraOptions")
+    field.setAccessible(True)
+    found = field.get(jwriter).get(name)
+    return None if found.isEmpty() else str(found.get())

@@ -1,0 +1,99 @@
+"""Starts the JVM of a local session without any setting in its arguments, which every user of the machine can read."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+
+from pyspark import SparkContext
+
+LOOPBACK = "127.0.0.1"
+SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
+_HARMLESS_OPTIONS = ("-X", "-ea", "-da", "--add-opens", "--add-exports", "--enable-native-access")
+"""Options of a JVM that hold no secret, as a `-D…` or the options of an agent may. Spark's launcher checks some of them."""
+
+
+def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
+    """Start the JVM of this process with `settings`.
+
+    PySpark gives each setting to `spark-submit` as `--conf key=value`. Here a file that only this user can read names them, and the
+    file is gone when the JVM is there. A JVM that runs already is left as it is.
+    """
+    with tempfile.TemporaryDirectory(prefix="lakegate-") as name:
+        folder = Path(name)  # mkdtemp: mode 0700, and a name that nobody can foresee
+        given = {key: _without_secrets(key, value, folder) for key, value in settings.items()}
+        arguments = shlex.split(environ.get(SUBMIT_ARGUMENTS) or "pyspark-shell")
+        own = folder / "spark.properties"
+        own.write_text(
+            _of_user(arguments) + "".join(f"{_escaped(k)}={_escaped(v)}\n" for k, v in given.items()),
+            encoding="latin-1",
+        )
+        more = {SUBMIT_ARGUMENTS: shlex.join(["--properties-file", str(own), "--load-spark-defaults", *arguments])}
+        if settings.get("spark.driver.bindAddress") == LOOPBACK:
+            more["SPARK_LOCAL_IP"] = (
+                environ.get("SPARK_LOCAL_IP") or LOOPBACK
+            )  # the web UI listens there, and not by bindAddress
+        with _added(more, environ):
+            SparkContext._ensure_initialized()
+
+
+def _of_user(arguments: list[str]) -> str:
+    """The text of the properties file that `arguments` name, taken out of them: Spark reads one such file."""
+    text = ""
+    while "--properties-file" in arguments[:-1]:
+        at = arguments.index("--properties-file")
+        text = Path(arguments[at + 1]).read_text(encoding="latin-1") + "\n"
+        del arguments[at : at + 2]
+    return text
+
+
+def _without_secrets(key: str, value: str, folder: Path) -> str:
+    """`value` with the options of a JVM that may hold a secret in a file of arguments, which Java reads by itself."""
+    if key not in _JAVA_OPTIONS:
+        return value
+    options = shlex.split(value)
+    hidden = [option for option in options if not option.startswith(_HARMLESS_OPTIONS)]
+    if not hidden:
+        return value
+    file = folder / f"{key}.arguments"
+    quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"\n' for option in hidden)
+    file.write_text("".join(quoted), encoding="utf-8")
+    return shlex.join([*(option for option in options if option not in hidden), f"@{file}"])
+
+
+def _escaped(text: str) -> str:
+    """`text` as a key or a value of a file of Java properties."""
+    special = {
+        "\\": "\\\\",
+        "\n": "\\n",
+        "\r": "\\r",
+        "\t": "\\t",
+        " ": "\\ ",
+        "=": "\\=",
+        ":": "\\:",
+        "#": "\\#",
+        "!": "\\!",
+    }
+    return "".join(special.get(one) or (one if " " < one < "\x7f" else _units(one)) for one in text)
+
+
+def _units(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+@contextlib.contextmanager
+def _added(more: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[None]:
+    """`environ` with `more` in it, for as long as a program is started."""
+    before = {name: environ[name] for name in more if name in environ}
+    environ.update(more)
+    try:
+        yield
+    finally:
+        for name in more:
+            del environ[name]
+        environ.update(before)

@@ -1,0 +1,278 @@
+"""A Spark session with Delta and the commit rules that Lakegate needs; or a clear word why one will not do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
+
+from lakegate.errors import InvalidRequest
+from lakegate.redaction import setting
+from lakegate.spark.jars import JarSources, Progress, fetch, own_jar, spark_line
+from lakegate.spark.java import JavaSources, find_java
+from lakegate.spark.launch import LOOPBACK, start_jvm
+from lakegate.spark.log_stores import (
+    BEHIND,
+    GATE,
+    VACUUM_KEY,
+    class_of,
+    gate_settings,
+    require_checkpoints,
+    require_vacuum,
+    s3_settings,
+)
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+LOG_STORE_KEY = "spark.delta.logStore.file.impl"
+S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+S3_LINES = ("4.1",)
+"""Spark lines for whose Hadoop the set `s3a` has been tried."""
+KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+LOCAL_DEFAULTS = {
+    # Without it Spark asks the resolver for this machine's name, which on laptops often points elsewhere.
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # The web UI has no password: it shows statements with their values, and everybody on the machine could end jobs in it.
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
+GATE_DEFAULTS = {
+    # A commit that waits at the gate must not hold the lock of Delta's log, which the one that it waits for needs.
+    "spark.databricks.delta.commitLock.enabled": "false",
+    # The gate refuses commits. Delta makes one before a VACUUM deletes files, but on S3 only where it is told to.
+    VACUUM_KEY: "true",
+    # So long, at least, others let a statement go first that has lost twice.
+    "spark.lakegate.holdMs": "30000",
+}
+ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")
+START_ANEW = (
+    "Call lakegate.session(…) before anything else starts Spark (in a notebook: restart the kernel), or submit with: "
+    'spark-submit --jars "$(lakegate jars path)" '
+    f"--conf spark.sql.extensions={DELTA_EXTENSION} --conf spark.sql.catalog.spark_catalog={DELTA_CATALOG} "
+    f"--conf {LOG_STORE_KEY}={GATE} --conf {VACUUM_KEY}=true"
+)
+
+
+def session(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    kafka: bool = False,
+    s3: bool = False,
+    log_store: str = "auto",
+    sources: JarSources,
+    java: JavaSources,
+    environ: MutableMapping[str, str],
+    submitted: bool = False,
+    progress: Progress | None = None,
+) -> SparkSession:
+    """A session in which Delta works and a commit on local disk is put-if-absent between processes.
+
+    The one that exists is returned if it is fit, with `conf` applied to it. Otherwise Java is looked for, the jars are
+    fetched (the first time only) and a JVM is started. The master is `local[*]` unless `conf` or
+    spark-submit names one.
+
+    Args:
+        name: The application's name.
+        conf: Spark configuration; entries win over what is set here, lists of jars and of extensions are joined.
+        kafka: Kafka sources and sinks are wanted.
+        s3: Tables on S3 are wanted.
+        log_store: How commits get there: `auto`, `conditional`, `dynamodb` or `single_driver`.
+        sources: Where the jars may come from.
+        java: Where a Java runtime may be.
+        environ: The environment of this process, which a JVM inherits.
+        submitted: This process was started by spark-submit, which has a JVM and settings of its own already.
+        progress: Told about each jar that is fetched.
+
+    Raises:
+        InvalidRequest: The session that exists, or the one that `conf` asks for, cannot be used; nothing was changed.
+        MissingExtra: No Java 17 or 21.
+        Unavailable: A jar cannot be fetched.
+    """
+    given = dict(conf or {})
+    if s3 and spark_line() not in S3_LINES:
+        raise InvalidRequest(
+            "tables on S3 are not in this version with this Spark; no session was made",
+            advice=f"Use Spark {' or '.join(S3_LINES)}",
+            spark=spark_line(),
+        )
+    _refuse_connect(given)
+    if f"{LOG_STORE_KEY.removesuffix('.file.impl')}.class" in given:
+        raise InvalidRequest(
+            "spark.delta.logStore.class replaces the store of commits for all paths; no session was made",
+            advice="Leave it out; for other schemes than file use spark.delta.logStore.<scheme>.impl",
+        )
+    for_s3 = s3_settings(log_store, given) if s3 else {}
+    existing = _existing_session()
+    if existing is not None:
+        require_fit(existing, kafka=kafka, s3=s3, log_store=log_store)
+        _apply(existing, given)
+        return existing
+    given = for_s3 | given
+    if submitted:
+        _adopt_submitted(given)
+    else:
+        sets = ["delta", *(["kafka"] if kafka else []), *(["s3a"] if s3 else [])]
+        _complete(given, sets, sources=sources, progress=progress)
+        environ["JAVA_HOME"] = str(find_java(java).home)
+        if given["spark.master"].startswith("local"):
+            environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        start_jvm(given, environ)
+    builder = SparkSession.builder.appName(name)
+    for key, value in given.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        require_fit(spark, kafka=kafka, s3=s3, log_store=log_store)
+    except InvalidRequest:
+        spark.stop()
+        raise
+    return spark
+
+
+def require_fit(spark: SparkSession, *, kafka: bool = False, s3: bool = False, log_store: str = "auto") -> None:
+    """Check that `spark` can be used: classic, with Delta, with our store of commits; with S3 if that is wanted.
+
+    Raises:
+        InvalidRequest: What is missing, and how to start a session that has it.
+    """
+    if is_remote() or type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise _connect_refused()
+    spark_line(spark.version)  # SPARK_HOME may point to another Spark than the PySpark that is installed
+    extensions = str(spark.conf.get("spark.sql.extensions", ""))
+    wanted = [DELTA_EXTENSION, GATE, *([KAFKA_SOURCE] if kafka else []), *([S3_FILES] if s3 else [])]
+    lacking = [name for name in wanted if not _loadable(spark, name)]
+    if DELTA_EXTENSION not in extensions or DELTA_EXTENSION in lacking:
+        raise InvalidRequest("this Spark session was made without Delta; nothing was changed", advice=START_ANEW)
+    if GATE in lacking:
+        raise InvalidRequest(
+            "this Spark session was made without Lakegate's jar; nothing was changed", advice=START_ANEW
+        )
+    if KAFKA_SOURCE in lacking:
+        raise InvalidRequest(
+            "this Spark session was made without the Kafka source; nothing was changed",
+            advice="Start with lakegate.session(…, kafka=True), or add the jars of: lakegate jars path delta kafka",
+        )
+    store = spark.conf.get(LOG_STORE_KEY, None)
+    if store != GATE:
+        raise InvalidRequest(
+            "this Spark session has another store of commits for local disk, under which two processes can both be "
+            "told that they wrote one version; nothing was changed",
+            advice=START_ANEW,
+            store=store or "(Delta's own)",
+        )
+    if s3:
+        _require_s3(spark, log_store, has_jars=S3_FILES not in lacking)
+
+
+def _require_s3(spark: SparkSession, log_store: str, *, has_jars: bool) -> None:
+    gate = spark.conf.get("spark.delta.logStore.s3a.impl", None)
+    behind = spark.conf.get(BEHIND, None)
+    if not has_jars or gate != GATE or (behind is None and log_store != "auto"):
+        raise InvalidRequest(
+            "this Spark session was made without S3; nothing was changed",
+            advice="Start with lakegate.session(…, s3=True), or spark-submit with the jars of: lakegate jars path delta s3a",
+        )
+    require_checkpoints(spark)
+    require_vacuum(str(spark.conf.get(VACUUM_KEY, "")))
+    if behind is not None and behind != class_of(log_store):
+        raise InvalidRequest(
+            "this Spark session has another store of commits for S3; nothing was changed",
+            advice="Two stores do not see each other's commits: use the same `log_store` in every driver",
+            log_store=behind,
+            wanted=class_of(log_store),
+        )
+
+
+def _refuse_connect(given: Mapping[str, str]) -> None:
+    if is_remote() or "spark.remote" in given or given.get("spark.master", "").startswith("sc://"):
+        raise _connect_refused()
+
+
+def _connect_refused() -> InvalidRequest:
+    return InvalidRequest(
+        "Spark Connect sessions cannot be used: commits are checked in the driver's JVM, which Connect does not show; "
+        "nothing was changed",
+        advice="Run where the driver runs: spark-submit, or lakegate.session(…) with a master of local[*], yarn or k8s",
+    )
+
+
+def _existing_session() -> SparkSession | None:
+    if SparkContext._active_spark_context is None:
+        return None
+    return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+
+
+def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
+    """Set on a running session what can still be set; if anything cannot, set nothing."""
+    before = {key: spark.conf.get(key, None) for key in given}
+    fixed: list[str] = []
+    for key, value in given.items():
+        is_list = key in ("spark.jars", "spark.sql.extensions")
+        if before[key] == value or (is_list and before[key] == _joined(before[key] or "", value)):
+            continue
+        try:
+            if key in ONLY_AT_START:
+                raise AnalysisException("Spark would take it and not follow it")
+            spark.conf.set(key, value)
+        except AnalysisException:  # static, or of Spark's core
+            fixed.append(f"{key}={setting(key, value)} (is {setting(key, before[key] or '')})")
+    if not fixed:
+        return
+    for key, was in before.items():
+        if spark.conf.get(key, None) != was:
+            spark.conf.unset(key) if was is None else spark.conf.set(key, was)
+    raise InvalidRequest(
+        f"a Spark session runs already, and this cannot be changed in it: {', '.join(fixed)}; nothing was changed",
+        advice="Stop it first (spark.stop()), or leave these settings out",
+    )
+
+
+def _complete(given: dict[str, str], sets: list[str], *, sources: JarSources, progress: Progress | None) -> None:
+    """Add to `given` what a JVM that is about to be started needs."""
+    given.setdefault("spark.master", "local[*]")
+    if given["spark.master"].startswith("local"):
+        for key, value in LOCAL_DEFAULTS.items():
+            given.setdefault(key, value)
+    jars = [own_jar(), *fetch(sets, sources=sources, progress=progress)]
+    given["spark.jars"] = _joined(given.get("spark.jars", ""), *map(str, jars))
+    _add_delta(given, {})
+
+
+def _adopt_submitted(given: dict[str, str]) -> None:
+    """Add to `given` what spark-submit was not told; jars are on its class path already, or cannot come there now."""
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
+    _add_delta(given, told)
+
+
+def _add_delta(given: dict[str, str], told: Mapping[str, str]) -> None:
+    extensions = given.get("spark.sql.extensions", told.get("spark.sql.extensions", ""))
+    given["spark.sql.extensions"] = _joined(extensions, DELTA_EXTENSION)
+    defaults = {"spark.sql.catalog.spark_catalog": DELTA_CATALOG, **gate_settings(), **GATE_DEFAULTS}
+    for key, value in defaults.items():
+        if key not in told:
+            given.setdefault(key, value)
+
+
+def _joined(listed: str, *more: str) -> str:
+    entries = [entry.strip() for entry in listed.split(",") if entry.strip()]
+    return ",".join(dict.fromkeys([*entries, *more]))
+
+
+def _loadable(spark: SparkSession, class_name: str) -> bool:
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(class_name)
+    except Py4JJavaError:
+        return False
+    return True

@@ -1,0 +1,682 @@
+"""What a stream reads: files or Kafka as a streaming DataFrame whose rows know their place in the source.
+
+Four columns are added to the record's own:
+`_lg_order` (a struct that sorts in source order within a batch), `_lg_position` (the same for people: file#row, or
+topic/partition/offset), `_lg_bad` (why the record did not parse, null if it did) and `_lg_raw` (its text if it did not).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    CharType,
+    DataType,
+    DateType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+)
+
+from lakegate.core.spec import FilesSource, KafkaSource, Source
+from lakegate.delta.jvm import JVM_ERRORS, first_line
+from lakegate.delta.s3_errors import refusal, texts_of
+from lakegate.errors import Corrupt, Fault, InvalidRequest, LakegateError, LostTurn, Unavailable
+from lakegate.spark.fitting import fitted
+from lakegate.spark.source_files import (
+    FileState,
+    Listing,
+    PassedOver,
+    Taken,
+    as_glob,
+    base_of,
+    far_listing,
+    is_glob,
+    is_local,
+    listing,
+    moved,
+    of_uri,
+    passed_over,
+    plain,
+    printable,
+    spark_path,
+)
+from lakegate.spark.source_schema import NO_VALUE, Footers, folder_columns, left_out
+
+ORDER, POSITION, BAD, RAW = "_lg_order", "_lg_position", "_lg_bad", "_lg_raw"
+RECORD = "_lg_record"
+"""Put beside these four on the way into a table: the record's columns as the source, or the user's function, gave them."""
+SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW, RECORD)
+KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
+"""What Spark says where offsets of a checkpoint, or of a plan, are gone."""
+_CORRUPT, _TEXT, _VALUE = "_lg_corrupt", "_lg_text", "_lg_value"
+_NUMBERS = itertools.count()
+_OF_FILES = ("multiline", "encoding", "charset", "linesep")
+"""Options of a reader of files that a reader of one record has no use for."""
+LINE_SAMPLE_BYTES = 1 << 20
+TAKEN_FOOTERS_MAX = 100
+"""Of so many files that were taken last the columns are known, beside those of the files that are waiting."""
+NOTHING_PASSED_OVER = {
+    "maxFileAge": "36500d",  # Spark's default passes over files a week older than the newest, as copies that keep times are
+    "fileNameOnly": "false",
+    "latestFirst": "false",
+    "ignoreCorruptFiles": "false",
+    "ignoreMissingFiles": "false",
+}
+"""Options of Spark's file source, whatever the session says."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What one stream knows of its source from one look to the next; see `looked_at`."""
+
+    taken: Taken | None = None
+    """The files that it has taken; None where there is no checkpoint to tell."""
+    there: Listing | None = None
+    """The source's files, as of the last look."""
+    footers: Footers = field(default_factory=Footers)
+    folders: Mapping[str, DataType] = field(default_factory=dict)
+    """Columns that folders `name=value` give, as of the last look."""
+    schema: StructType | None = None
+    """Of the Parquet files, as of the last look that found any."""
+    lines: dict[str, tuple[FileState, int]] = field(default_factory=dict)
+    """Files of text that are waiting → how they were when their lines were estimated, and the lines."""
+    records: JsonRecords | None = None
+    """What is left out of records of JSON."""
+    texts: str | None = None
+    """The function that splits whole files into records of JSON."""
+
+    def waiting(self) -> list[str]:
+        """The source's files that are not taken yet."""
+        assert self.there is not None, "the source was looked at"
+        taken = {} if self.taken is None else self.taken.files
+        return [path for path in self.there.files if path not in taken]
+
+
+def listed(spark: SparkSession, path: str) -> Listing:
+    """The files of a source, wherever it lies.
+
+    Raises:
+        Unavailable: there is no such file or folder, or it cannot be read.
+        Corrupt: see `listing`.
+    """
+    if is_local(path):
+        is_there = is_glob(path) or os.path.exists(plain(path))
+        found = listing(path) if is_there else None
+    else:
+        jvm: Any = spark._jvm
+        jsession: Any = spark._jsparkSession
+        try:
+            text = jvm.io.github.lakegate.Bulk.listing(path, jsession.sessionState().newHadoopConf())
+        except JVM_ERRORS as error:
+            raise refusal(error) or Unavailable(
+                f"the source {path} cannot be read: {first_line(error)}; nothing was read"
+            ) from error
+        found = None if text is None else far_listing(text)
+    if found is None:
+        raise Unavailable(f"the source {path} does not exist; nothing was read", advice="Make it, or correct `files`")
+    return found
+
+
+def compared(
+    spark: SparkSession, source: FilesSource, there: Listing, taken: Taken, *, is_drained: bool
+) -> list[PassedOver]:
+    """What of a source is not read, or is not read as it is now; see `passed_over`."""
+    if is_local(source.path):
+        return passed_over(there, taken, is_drained=is_drained)
+
+    def still_there(paths: Sequence[str]) -> Sequence[str]:
+        now = listed(spark, source.path).files
+        return [path for path in paths if path in now]
+
+    return passed_over(there, taken, is_drained=is_drained, still_there=still_there)
+
+
+def looked_at(spark: SparkSession, source: FilesSource, known: Known) -> None:
+    """Lists the source's files and reads what Spark has taken of them; on this machine's disk also the footers of Parquet files.
+
+    Raises:
+        Unavailable: there is no such file or folder, or it cannot be read.
+        Corrupt: a file that is waiting is no Parquet file; or the checkpoint's log of files is damaged, or of another source.
+        InvalidRequest: the source is a Delta table.
+    """
+    known.there = listed(spark, source.path)
+    if known.there.tables:
+        raise InvalidRequest(
+            "the source holds a Delta table, whose files have rows that the table does not have any more; nothing was read",
+            advice="Name a folder without it. Write the table's rows out as files, or read its changes with a sync",
+            table=printable(known.there.tables[0]),
+        )
+    if known.taken is not None:
+        _refuse_other_source(source, known.there, known.taken.refresh())
+        known.taken.refuse_lost()
+        if (again := moved(known.there, known.taken)) is not None:
+            raise InvalidRequest(
+                "a file that was read was moved within the source, and would be read again; nothing was read",
+                advice="Move it out of the source; or, to have it read again, give it a new time (touch)",
+                before=printable(again[0]),
+                file=printable(again[1]),
+            )
+    if not is_local(source.path):
+        return
+    if source.format == "parquet":
+        # Of those that were taken the newest: a column that only they have may be named by the stream, and the last ones are
+        # read again if their batch was not done.
+        newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
+        files, taken = known.there.files, {} if known.taken is None else known.taken.files
+        older = {path: files[path] for path in newest if path in files and files[path].modified_ms == taken[path]}
+        known.footers.read({path: files[path] for path in known.waiting()}, older)
+    known.folders = folder_columns(known.there.files, known.there.base)
+
+
+def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_per_batch: int) -> DataFrame:
+    """The source as a streaming DataFrame.
+
+    Args:
+        spark: The session.
+        source: Where and what.
+        known: What the stream knows of its source; kept from one call to the next.
+        max_rows_per_batch: Bound of a micro-batch. Files are taken whole, so one file above it makes one batch.
+
+    Raises:
+        InvalidRequest: the schema cannot be read, or a folder without files gives none to infer it from.
+        Unavailable: there is no such folder.
+        Corrupt: see `looked_at`.
+    """
+    match source:
+        case FilesSource():
+            looked_at(spark, source, known)
+            return _files(spark, source, known, max_rows_per_batch)
+        case KafkaSource():
+            return _kafka(spark, source, known, max_rows_per_batch)
+
+
+def require_files(spark: SparkSession, source: Source, known: Known, batch_id: int) -> None:
+    """Looks whether the files that a batch was planned from are still there: Spark leaves out those that are not.
+
+    Raises:
+        Corrupt: one is gone; nothing of the batch was written.
+        LostTurn: folders `name=value` came while the query began, so that a column would have been empty.
+    """
+    if not isinstance(source, FilesSource) or known.taken is None or known.there is None:
+        return
+    files = known.taken.refresh().of_batch(batch_id)
+    sizes: dict[str, int] = {}
+    gone = []
+    if is_local(source.path):
+        for path in files:
+            try:
+                sizes[path] = os.stat(path).st_size
+            except OSError:
+                gone.append(path)
+    elif (missing := _missing(spark, known.there.base, files)) is not None:
+        gone = [missing]
+    if gone:
+        how_many = len(gone) if is_local(source.path) else "at least one"
+        raise Corrupt(
+            f"the source has lost {how_many} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
+            "the batch was written",
+            advice="Put it back; or, to go on without it, put an empty file in its place",
+            file=printable(gone[0]),
+        )
+    known.taken.note_sizes(sizes)
+    if source.schema is not None and is_local(source.path):
+        columns = {name.lower() for name in _declared(source.schema).names}
+        late = columns & {
+            name.lower() for name in folder_columns(files, known.there.base).keys() - known.folders.keys()
+        }
+        if late:
+            raise LostTurn("folders that give a column came while the query began; the batch will run again")
+
+
+def _missing(spark: SparkSession, base: str, files: Sequence[str]) -> str | None:
+    """One of these files of another file system that is not there; in one call. A line break in a name would make two of it."""
+    jvm: Any = spark._jvm
+    jsession: Any = spark._jsparkSession
+    folder = jvm.org.apache.hadoop.fs.Path(base)
+    there = folder.getFileSystem(jsession.sessionState().newHadoopConf())
+    found = jvm.io.github.lakegate.Bulk.missing(there, folder, "\n".join(one for one in files if "\n" not in one))
+    return None if found is None else str(found)
+
+
+def left_out_columns(source: Source, known: Known) -> list[str]:
+    """What the stated schema leaves out of the Parquet files that are waiting: a sentence for each column."""
+    if not isinstance(source, FilesSource) or source.schema is None or source.format != "parquet":
+        return []
+    found = left_out(known.footers.columns(), _declared(source.schema))
+    return [
+        f"the files have a column that the stated schema leaves out, and that is not read: {printable(name)} (in {printable(path)})"
+        for name, path in sorted(found.items())
+    ]
+
+
+def _refuse_other_source(source: FilesSource, there: Listing, taken: Taken) -> None:
+    base = there.base.rstrip("/") + "/"
+    if taken.files and not any(f"{path}/".startswith(base) for path in taken.files):
+        raise Corrupt(
+            "the checkpoint is of another source: it has taken no file of this one; nothing was read",
+            advice="Take the old `files` back; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
+            source=source.path,
+            taken=printable(next(iter(taken.files))),
+        )
+
+
+def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -> StructType:
+    """The record's columns: as declared, or those that the Parquet files have together; and those of the folders' names.
+
+    Args:
+        spark: The session.
+        source: Where and what.
+        known: What a look at it found; one is made by default.
+
+    Raises:
+        InvalidRequest: it cannot be parsed or inferred.
+        Unavailable: the place does not exist.
+        Corrupt: see `looked_at`.
+    """
+    if isinstance(source, FilesSource) and known is None:
+        known = Known()
+        looked_at(spark, source, known)
+    if source.schema is not None:
+        return _declared(source.schema)
+    assert isinstance(source, FilesSource)
+    assert known is not None
+    if not is_local(source.path):
+        return _remote_schema(spark, source)
+    waiting = known.waiting()
+    try:
+        schema = known.footers.merged(spark, waiting)
+    except PySparkException as error:
+        raise Unavailable(f"the source {source.path} cannot be read: {error.getCondition() or error}") from error
+    if not schema.fields and known.schema is not None:  # what was read was taken away
+        return known.schema
+    if not schema.fields:
+        raise InvalidRequest(
+            f"the source {source.path} holds no file to read the schema from; nothing was read",
+            advice='Put a file there, or state the schema: `schema: "…"`',
+        )
+    own = {name.lower() for name in known.folders}
+    fields = [one for one in schema.fields if one.name.lower() not in own]
+    known.schema = StructType([*fields, *(StructField(name, kind) for name, kind in known.folders.items())])
+    return known.schema
+
+
+def _declared(text: str) -> StructType:
+    try:
+        declared = StructType.fromDDL(text)
+    except ParseException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidRequest(faults=[Fault(where="source.schema", what=reason, expected="Spark DDL")]) from error
+    if not isinstance(declared, StructType):
+        raise InvalidRequest(faults=[Fault(where="source.schema", what="one type", expected="columns, in Spark DDL")])
+    return declared
+
+
+def _remote_schema(spark: SparkSession, source: FilesSource) -> StructType:
+    try:
+        options = {**source.options, "mergeSchema": "true"}
+        return spark.read.format(source.format).options(**options).load(source.path).schema
+    except AnalysisException as error:
+        raise Unavailable(
+            f"the source {source.path} cannot be read: {error.getCondition() or error}",
+            advice="Correct `files` or `format`",
+        ) from error
+
+
+_FILE_FAILED = re.compile(
+    r"\[FAILED_READ_FILE(?:\.(\w+))?\] Encountered error while reading file ([^\n]*?)\.(?: |\n|$)"
+)
+_MISMATCH = re.compile(
+    r"reading Parquet column (\S+)\. Expected Spark type (.+?), actual Parquet type (.+?)\.(?: |\n|$)", re.DOTALL
+)
+_PASSES = re.compile(
+    "SocketTimeout|timed out|ConnectException|Connection reset|UnknownHost|NoHttpResponse|SdkClientException|BlockMissing"
+    "|Input/output error|Too many open files|OutOfMemory"
+)
+"""Of an error that a file is not to blame for."""
+_LOG_DAMAGED = re.compile(
+    r"(?:Failed to read log file|Incomplete log file|MALFORMED_LOG_FILE|BATCH_METADATA_NOT_FOUND"
+    r"|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|ChecksumException|Invalid streaming checkpoint|UnsupportedLogVersion)[^\n]*"
+)
+
+
+def source_trouble(error: BaseException) -> LakegateError | None:
+    """The error in our words if it is about the source or its checkpoint; None if it is another, or in our words already.
+
+    Records that Kafka has deleted unread, or a file of the checkpoint that is damaged. Files: see `file_trouble`.
+    """
+    if isinstance(error, LakegateError):
+        return None
+    texts = texts_of(error)
+    if any(word in text for text in texts for word in KAFKA_DATA_LOSS):
+        return InvalidRequest(
+            "Kafka has deleted records, or a topic, that this job has not read to the end; its batch was not written",
+            advice="Raise the topic's retention. To go on with what is left, for good, give the source the option "
+            'failOnDataLoss: "false"; then take it out again',
+        )
+    damaged = next((found for text in texts if (found := _LOG_DAMAGED.search(text))), None)
+    if damaged is not None:
+        return Corrupt(
+            f"a file of the checkpoint is damaged, as after a power cut: {printable(damaged[0])}; nothing was written",
+            advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
+        )
+    return None
+
+
+def file_trouble(error: BaseException, source: Source) -> LakegateError | None:
+    """The error in our words if a file of the source is not as it must be; None if it is another, or one that passes by."""
+    if isinstance(error, LakegateError) or not isinstance(source, FilesSource):
+        return None
+    texts = texts_of(error)
+    failed = next((found for text in texts if (found := _FILE_FAILED.search(text))), None)
+    if failed is None or any(_PASSES.search(text) for text in texts):
+        return None
+    kind, path = failed[1] or "", of_uri(failed[2].strip())
+    if not path.startswith(base_of(source.path)):  # of a table that the batch reads
+        return None
+    file = printable(path)
+    differs = next((found for text in texts if (found := _MISMATCH.search(text))), None)
+    if differs is not None:
+        return Corrupt(
+            "a file of the source has another type in a column than the stream reads; the batch was not written",
+            advice="Write the file again with the column's type, or put an empty file in its place to go on without it",
+            file=file,
+            column=differs[1].strip("[]"),
+            type=differs[3],
+            wanted=differs[2],
+        )
+    if kind == "FILE_NOT_EXIST":
+        return Corrupt(
+            "the source has lost a file that the batch was planned from; nothing of the batch was written",
+            advice="Put it back; or, to go on without it, put an empty file in its place",
+            file=file,
+        )
+    if any("Permission denied" in text or "AccessControlException" in text for text in texts):
+        return Unavailable(
+            "a file of the source may not be read; the batch was not written",
+            advice="Give the user of this process the right to read it",
+            file=file,
+        )
+    return Corrupt(
+        "a file of the source is damaged; the batch was not written",
+        advice="Put a whole file in its place, or an empty one to go on without it",
+        file=file,
+    )
+
+
+def placed(batch: DataFrame, source: Source) -> DataFrame:
+    """A micro-batch of `read_stream` in which every row knows its place; to be called once, before anything else.
+
+    Lines of text rise within a split, and splits within a file; only a batch, and no streaming query, can number them.
+    The number in `_lg_position` counts the lines that one task reads, which is the place in the file where it reads one.
+    """
+    if not isinstance(source, FilesSource) or source.format == "parquet":
+        return batch
+    in_task = F.col(f"{ORDER}.row").bitwiseAND((1 << 33) - 1).cast("string")
+    return batch.withColumn(ORDER, F.col(ORDER).withField("row", F.monotonically_increasing_id())).withColumn(
+        POSITION, F.concat_ws("#", F.col(f"{ORDER}.file"), in_task)
+    )
+
+
+def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int) -> DataFrame:
+    schema = schema_of(spark, source, known)
+    clash = [name for name in schema.names if name.lower() in (*SOURCE_COLUMNS, _CORRUPT, _TEXT, _VALUE)]
+    if clash:
+        raise InvalidRequest(f"the source has columns that Lakegate adds itself: {', '.join(clash)}; nothing was read")
+    reader = spark.readStream.format(source.format).options(**source.options).options(**NOTHING_PASSED_OVER)
+    for option, value in _pace(source, known, max_rows).items():
+        reader = reader.option(option, value)
+    is_text = source.format == "json"
+    how = {name.lower(): value for name, value in source.options.items()}
+    whole = is_text and (how.get("multiline", "").lower() == "true" or bool(how.keys() & {"encoding", "charset"}))
+    if is_text:
+        reader = reader.format("text").option("wholetext", str(whole).lower())
+    read = StructType([StructField("value", StringType())]) if is_text else schema
+    if is_local(source.path) or not _has_folders(spark, source):
+        # Spark's own reading of the names of folders drops files beside them in silence; without it, files below others.
+        reader = reader.option("recursiveFileLookup", "true")
+    frame = reader.schema(read).load(_path_for(spark, source.path))
+    if whole:
+        texts = _texts(spark, known, how)(F.col("value").cast("binary"))
+        frame = frame.select(F.explode(texts).alias(_TEXT), "_metadata")
+    elif is_text:  # lines without a record are none, and a mark of the byte order is no part of one
+        frame = frame.select(F.expr("ltrim('\ufeff', value)").alias(_TEXT), "_metadata").where(
+            F.col(_TEXT).rlike(r"\S")
+        )
+    meta = "_metadata"
+    # Parquet knows a row's index in its file. Lines of text do not, and a streaming query cannot number them: see `placed`.
+    row = F.col(f"{meta}.row_index") if source.format == "parquet" else F.lit(None).cast("bigint")
+    split = F.lit(0).cast("bigint") if source.format == "parquet" else F.col(f"{meta}.file_block_start")
+    order = F.struct(
+        F.col(f"{meta}.file_modification_time").alias("modified_at"),
+        F.col(f"{meta}.file_path").alias("file"),
+        split.alias("split"),
+        row.alias("row"),
+    )
+    place = F.concat_ws("#", F.col(f"{meta}.file_path"), row.cast("string"))
+    bad, raw = _no_text(), _no_text()
+    if is_text:
+        frame = with_json(spark, frame, schema, known, how)
+        bad, raw = F.col(BAD), F.when(F.col(BAD).isNotNull(), F.col(_TEXT))
+    payload: list[Column] = []
+    folders = {name.lower(): name for name in known.folders}
+    for one in schema.fields:
+        own = _field(one.name, f"{_VALUE}." if is_text else "")
+        if one.name.lower() in folders:
+            own, misfit = _of_folder(folders[one.name.lower()], one, own, base_of(source.path))
+            bad = F.coalesce(bad, misfit)
+        payload.append(own.alias(one.name))
+    return frame.select(*payload, order.alias(ORDER), place.alias(POSITION), bad.alias(BAD), raw.alias(RAW))
+
+
+def _path_for(spark: SparkSession, path: str) -> str:
+    """The path as Spark's file source has to be given it; see `spark_path`."""
+    if is_local(path) or is_glob(path):
+        return spark_path(path)
+    jvm: Any = spark._jvm
+    jsession: Any = spark._jsparkSession
+    place = jvm.org.apache.hadoop.fs.Path(path)
+    try:
+        status = place.getFileSystem(jsession.sessionState().newHadoopConf()).getFileStatus(place)
+    except JVM_ERRORS:  # it is not there, or may not be read: Spark says so
+        return path
+    return as_glob(path) if status.isFile() else path
+
+
+def _has_folders(spark: SparkSession, source: FilesSource) -> bool:
+    """Whether Spark finds folders `name=value` in a source that is not on this machine's disk."""
+    probe = "_lg_probe"
+    try:
+        found = spark.read.format(source.format).schema(f"{probe} STRING").load(source.path).schema
+    except AnalysisException:  # nothing is there yet
+        return False
+    return found.names != [probe]
+
+
+def _texts(spark: SparkSession, known: Known, options: Mapping[str, str]) -> Callable[[Column], Column]:
+    """What splits a whole file, as bytes, into the texts of its records: its JSON values with `multiLine`, else its lines."""
+    if known.texts is None:
+        jvm: Any = spark._jvm
+        line = None if options.get("multiline", "").lower() == "true" else r"\r\n|\r|\n"
+        if line is not None and (own := options.get("linesep")):
+            line = re.escape(own)
+        split = jvm.io.github.lakegate.JsonTexts(options.get("encoding", options.get("charset", "UTF-8")), line)
+        known.texts = _registered(spark, split, "array<string>")
+    name = known.texts
+    return lambda file: F.call_function(name, file)
+
+
+def _registered(spark: SparkSession, function: Any, kind: str) -> str:
+    """The name of a Java function of one column, for this session."""
+    jsession: Any = spark._jsparkSession
+    jvm: Any = spark._jvm
+    name = f"lakegate_json_{next(_NUMBERS)}"
+    jsession.udf().register(name, function, jvm.org.apache.spark.sql.types.DataType.fromDDL(kind))
+    return name
+
+
+def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[Column, Column]:
+    """A column's value by the file's folder `name=value`, else by the record itself; and why it does not fit."""
+    depth = len([part for part in base.split("/") if part])
+    inner = F.regexp_replace("_metadata.file_path", f"^(file:)?/*([^/]+/){{{depth}}}", "/")
+    text = F.regexp_extract(inner, f".*/{re.escape(quote(name))}=([^/]*)/", 1)
+    has_folder = inner.rlike(f"/{re.escape(quote(name))}=[^/]*/")
+    decoded = F.url_decode(F.url_decode(F.regexp_replace(text, r"\+", "%252B")))
+    decoded = F.when(decoded != NO_VALUE, decoded)
+    value, misfit = fitted(decoded, StringType(), StructField(wanted.name, _as_text(wanted.dataType)))
+    shapes = {IntegralType: r"^[-+]?\d+$", DateType: r"^\d{4}-\d{1,2}-\d{1,2}$"}  # month=01, day=2024-1-5
+    for kind, pattern in shapes.items():
+        if isinstance(wanted.dataType, kind):
+            value = F.when(decoded.rlike(pattern), decoded.try_cast(wanted.dataType))
+            misfit = F.when(
+                value.isNull(), F.lit(f"does not fit: {wanted.name} is not {wanted.dataType.simpleString()}")
+            )
+    misfit = F.when(has_folder & decoded.isNotNull(), F.concat(misfit, F.lit(" in the name of its folder")))
+    return F.when(has_folder, value).otherwise(own), misfit
+
+
+def _no_text() -> Column:
+    return F.lit(None).cast("string")
+
+
+def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
+    """How many files make a micro-batch, so that their rows stay within `max_rows` unless one file alone is above it."""
+    if not is_local(source.path):
+        # Footers of a remote store cost a request each; a bound in bytes keeps the batch in the right order of magnitude.
+        return {"maxBytesPerTrigger": str(max_rows * 100)}
+    if source.format == "parquet":
+        largest = known.footers.most_rows()
+    else:
+        assert known.there is not None
+        states = {path: known.there.files[path] for path in known.waiting()}
+        seen = known.lines
+        known.lines = {
+            path: seen[path] if path in seen and seen[path][0] == state else (state, _lines_of(path, state.size_bytes))
+            for path, state in states.items()
+        }
+        largest = max((lines for _, lines in known.lines.values()), default=0)
+    return {"maxFilesPerTrigger": str(max(1, max_rows // max(1, largest)))}
+
+
+def _lines_of(path: str, size_bytes: int) -> int:
+    """Lines of a file, estimated from its first megabyte."""
+    try:
+        with open(path, "rb") as lines:
+            sample = lines.read(LINE_SAMPLE_BYTES)
+    except OSError:  # gone, or not to be read: Spark will say so
+        return 0
+    return sample.count(b"\n") * max(1, size_bytes // max(1, len(sample))) + 1
+
+
+def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int) -> DataFrame:
+    schema = schema_of(spark, source)
+    options = {
+        "kafka.bootstrap.servers": source.servers,
+        "subscribe": ",".join(source.topics),
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(max_rows),
+        "kafka.isolation.level": "read_committed",  # what a producer took back was never sent
+        **source.options,
+    }
+    frame = spark.readStream.format("kafka").options(**options).load()
+    text = F.col("value").cast("string")
+    order = F.struct("topic", "partition", "offset")
+    place = F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
+    frame = frame.select(text.alias(_TEXT), order.alias(ORDER), place.alias(POSITION))
+    frame = with_json(spark, frame, schema, known, {})
+    payload = [_field(name, f"{_VALUE}.").alias(name) for name in schema.names]
+    raw = F.when(F.col(BAD).isNotNull(), F.coalesce(_TEXT, F.lit("")))
+    return frame.select(*payload, ORDER, POSITION, BAD, raw.alias(RAW))
+
+
+def _field(name: str, within: str = "") -> Column:
+    return F.col(f"{within}`" + name.replace("`", "``") + "`")
+
+
+def with_json(
+    spark: SparkSession, frame: DataFrame, schema: StructType, known: Known, options: Mapping[str, str]
+) -> DataFrame:
+    """The rows with the record of JSON that `_lg_text` is, in `_lg_value`, and why it is bad, NULL if it is not, in `_lg_bad`.
+
+    Args:
+        spark: The session.
+        frame: With `_lg_text`.
+        schema: Of the records.
+        known: Keeps the function that looks at them.
+        options: Of Spark's reader of JSON, by their names in lower case.
+    """
+    if known.records is None or known.records.schema != schema:
+        known.records = JsonRecords(spark, schema, options)
+    fields = [StructField(one.name, _as_text(one.dataType)) for one in schema.fields]
+    with_corrupt = StructType([*fields, StructField(_CORRUPT, StringType())])
+    how = {name: value for name, value in options.items() if name not in _OF_FILES}
+    how |= {"mode": "PERMISSIVE", "columnnameofcorruptrecord": _CORRUPT}
+    frame = frame.withColumns(
+        {
+            _VALUE: F.from_json(known.records.exact(F.col(_TEXT)), with_corrupt, how),
+            "_lg_refused": known.records.refusal(F.col(_TEXT)),
+        }
+    )
+    is_bad = F.col(_VALUE).isNull() | F.col(f"{_VALUE}.{_CORRUPT}").isNotNull()
+    bad = F.when(F.col(_TEXT).isNull(), F.lit("has no value"))
+    bad = bad.when(~F.is_valid_utf8(_TEXT), F.lit("is not in UTF-8"))  # Spark would read other characters
+    bad = bad.when(F.col("_lg_refused").isNull() & is_bad, F.lit("is not a JSON record of the stated schema"))
+    bad = F.coalesce(bad, "_lg_refused")
+    return frame.withColumn(BAD, bad)
+
+
+def _as_text(kind: DataType) -> DataType:
+    """The type with STRING in place of CHAR and VARCHAR, which `from_json` refuses; the table's column bounds their length."""
+    match kind:
+        case CharType() | VarcharType():
+            return StringType()
+        case StructType():
+            return StructType([StructField(one.name, _as_text(one.dataType)) for one in kind.fields])
+        case ArrayType():
+            return ArrayType(_as_text(kind.elementType))
+        case MapType():
+            return MapType(_as_text(kind.keyType), _as_text(kind.valueType))
+    return kind
+
+
+class JsonRecords:
+    """What Spark leaves out of records of JSON in silence, or changes: a second value, fields that the schema lacks, digits."""
+
+    def __init__(self, spark: SparkSession, schema: StructType, options: Mapping[str, str]) -> None:
+        jvm: Any = spark._jvm
+        jsession: Any = spark._jsparkSession
+        self.schema = schema
+        self._names = jvm.io.github.lakegate.FieldNames()
+        jsession.sparkContext().register(self._names, "lakegate_json")
+        zone = options.get("timezone") or spark.conf.get("spark.sql.session.timeZone") or "UTC"
+        has_patterns = bool(options.keys() & {"dateformat", "timestampformat", "timestampntzformat"})
+        make = jvm.io.github.lakegate.JsonRecord
+        self._refusal, self._exact = (
+            _registered(spark, make(schema.json(), self._names, zone, has_patterns, is_exact), "string")
+            for is_exact in (False, True)
+        )
+
+    def refusal(self, text: Column) -> Column:
+        """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""
+        return F.call_function(self._refusal, text)
+
+    def exact(self, text: Column) -> Column:
+        """The record for Spark's reader: numbers that are wanted as texts are texts, with all their digits."""
+        return F.call_function(self._exact, text)
+
+    def left_out(self) -> list[str]:
+        """Fields of the records until now that the schema lacks, by their dotted names; the first hundred."""
+        return [printable(name) for name in str(self._names.value()).split("\n") if name]

@@ -1,0 +1,582 @@
+"""A stream that brings rows: columns added, records that do not fit told apart, standing requests met, duplicates left out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+
+from lakegate.core.ids import TableLocation, Version
+from lakegate.core.rows.statement import Operation
+from lakegate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
+from lakegate.delta.log import TableMetadata
+from lakegate.delta.publish import Staged
+from lakegate.delta.requests import ddl
+from lakegate.delta.statements import append, create_table
+from lakegate.errors import Fault, InvalidRequest
+from lakegate.events import Noticed
+from lakegate.ports import WriteToken
+from lakegate.spark.fitting import fitted
+from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
+from lakegate.streams.deciding import Deciding, Look
+from lakegate.streams.intake import fields_of
+from lakegate.streams.keeping_up import Rest
+from lakegate.streams.records import (
+    column,
+    quoted,
+    refusals,
+    refuse_bad,
+    remembered,
+    transformed,
+    with_text,
+    write_dead_letters,
+)
+from lakegate.streams.rules import attempted, marked, rules_of
+from lakegate.streams.standing import ColumnMoved, RequestTables
+from lakegate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
+from lakegate.streams.unsettled import later_rules
+from lakegate.tables.running import announce, finish, put, stage_append, withdraw
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A batch as the table's columns, before requests of the table met it."""
+
+    metadata: TableMetadata
+    """Of the table that it was read for."""
+    rows: DataFrame
+    """With the source's columns."""
+    bad: DataFrame | None
+    """Records that do not fit, where they are kept."""
+    cached: list[DataFrame]
+
+    def forget(self) -> None:
+        """Frees what is cached."""
+        for frame in self.cached:
+            frame.unpersist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Computed:
+    """A batch after the requests of the table."""
+
+    look: Look
+    """At the requests that it has met."""
+    version: Version | None
+    """Of the target, before it was looked through for keys; None where that is not done."""
+    insert: Staged
+    """Its commit."""
+    refused: DataFrame | None
+    """Records that the table refuses after what stands for them, where they are kept."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ahead:
+    """A batch before its turn."""
+
+    batch_id: int
+    read: _Read
+    rest: Rest
+    """Of others."""
+    look: Look
+    """The last one."""
+    settled: frozenset[str] = frozenset()
+    """Others who have settled a batch since this one was read, and not stored another."""
+    computed: _Computed | None = None
+    """None where others had the turn, or committed while what stands was read."""
+    is_taken: bool = False
+    """Its turn goes on with what it has come to: it follows nothing any more."""
+
+
+class AppendStream:
+    """Appends each record once, changed by the standing requests of the table, unless its person is erased."""
+
+    def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
+        if not isinstance(spec.kind, Append):
+            raise TypeError(f"{spec.name} is not an append stream")
+        self._spec, self._append, self._table, self._context = spec, spec.kind, table_spec, context
+        self._noticed: set[str] = set()
+        self._ahead: _Ahead | None = None
+        self._keeping = threading.Lock()
+        """While a batch is made to follow what others have committed."""
+        self._deciding = Deciding(context, _deciding_on(context))
+        self._standing = RequestTables(context, spec.name)
+
+    def tables(self) -> tuple[TableLocation, ...]:
+        """The target, the request tables that decide on its rows, and the dead letters if there may be any."""
+        context = self._context
+        letters = [context.dead_letters_of(self._spec)] if self._spec.on_bad_record == "dead_letter" else []
+        return (context.target, *self._request_tables, *letters)
+
+    def evaluated(self, batch: DataFrame) -> DataFrame:
+        """See `StreamKind.evaluated`."""
+        records, log, target = self._records(batch), self._context.log, self._context.target
+        return records if log.head(target) < 0 else self._prepared(records, log.metadata(target))
+
+    def has_sweep_work(self) -> bool:
+        """Never: an append keeps nothing."""
+        return False
+
+    def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
+        """Nothing to do."""
+        return BatchResult()
+
+    def idle_at(self) -> Mapping[TableLocation, Version]:
+        """The head: whatever is in the table, there is nothing left to append."""
+        return {self._context.target: self._context.log.head(self._context.target)}
+
+    def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
+        """Reads a micro-batch, and computes its commit; nothing where there is no table yet.
+
+        If turns come before that may make more requests stand, which rows meet, the commit is left to `keep_up`.
+
+        Raises:
+            InvalidRequest: as `run_batch`.
+        """
+        self._drop_ahead()
+        log, target = self._context.log, self._context.target
+        if log.head(target) < 0 or self._standing.is_pending():
+            return
+        read = self._read(self._records(batch), log.metadata(target), is_kept=True)
+        look, computed = self._deciding.now(), None
+        try:
+            with refusals(self._spec):
+                if not self._deciding.names & set(before):
+                    computed = self._computed(read, look)
+                else:
+                    read.rows.count()
+        except BaseException:
+            read.forget()
+            raise
+        self._ahead = _Ahead(batch_id=batch_id, read=read, rest=Rest(self._context.clock), look=look)
+        self._hold(computed)
+
+    def known(self) -> object:
+        """See `StreamKind.known`."""
+        return [self._context.log.known(table) for table in (self._context.target, *self._request_tables)]
+
+    def keep_up(self, *, before: Collection[str]) -> None:
+        """Computes the commit anew when others have changed what it hangs on.
+
+        That is when no turn comes before that may make more requests stand: who has the turn has settled what it brings. Before
+        that, the rows would be read again with the batch. Or when others change nothing for a while.
+        """
+        ahead = self._ahead
+        if ahead is None:
+            return
+        with self._keeping:
+            if ahead.is_taken:
+                return
+            look = self._deciding.now()
+            ahead.settled = (ahead.settled | self._deciding.settled(ahead.look, look)) - look.stored.keys()
+            ahead.look, is_at_rest = look, ahead.rest.of(look)
+            if ahead.computed is not None and self._holds(ahead.computed, look):
+                return
+            self._hold(None)
+            if is_at_rest or self._deciding.names & set(before) <= ahead.settled:
+                self._hold(self._computed(ahead.read, look))
+
+    def _hold(self, computed: _Computed | None) -> None:
+        """Has a commit ready, and tells those of this driver who come after it."""
+        assert self._ahead is not None, "a batch was read"
+        self._ahead.computed = computed
+        if computed is None:
+            withdraw(self._context.session, self._context.target, self._spec.name)
+        else:
+            announce(computed.insert, self._spec.name, self._ahead.batch_id)
+
+    def _computed(self, read: _Read, look: Look) -> _Computed | None:
+        session, target = self._context.session, self._context.target
+        version = self._context.log.head(target) if self._append.on_duplicate == "keep_first" else None
+        try:
+            rows, refused = self._met(read, look)
+        except ColumnMoved:
+            return None
+        # What was stored and stands is read as it is now, and must be of the same moment as what was settled.
+        if look.unsettled and not self._deciding.is_read(look):
+            return None
+        insert = stage_append(session, rows, target, self._options)
+        return _Computed(look=look, version=version, insert=insert, refused=refused)
+
+    def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
+        """Appends one micro-batch in one commit.
+
+        Raises:
+            InvalidRequest: a record does not parse or fit and `on_bad_record` is `fail`, or the source lacks a column;
+                nothing was written.
+        """
+        target, log = self._context.target, self._context.log
+        ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
+        records = self._records(batch) if ahead is None else None
+        if log.head(target) < 0:
+            # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
+            # fenced, and might land on top of an earlier run's.
+            records = self._records(batch) if records is None else records
+            columns = self._table.columns or ddl(records.drop(*SOURCE_COLUMNS).schema)
+            create_table(
+                self._context.session,
+                target,
+                columns,
+                self._table.partition_by,
+                self._table.cluster_by,
+                self._table.properties,
+            )
+        enter_all(turn, self.tables(), self._context.session, self._spec.name)
+        self._standing.enter(turn)
+        metadata, look = log.metadata(target, log.seen(target)), self._deciding.now()
+        insert: Staged | None = None
+        refused: DataFrame | None = None
+        if ahead is not None:
+            with self._keeping:  # what was begun before the turn is needed now
+                ahead.is_taken = True
+        if ahead is not None and not _is_same(ahead.read.metadata, metadata):
+            self._drop_ahead()
+            ahead = None
+        if ahead is not None:
+            read = ahead.read
+            if ahead.computed is not None and self._holds(ahead.computed, look):
+                insert, refused = ahead.computed.insert, ahead.computed.refused
+            else:
+                self._hold(None)
+        else:
+            read = self._read(self._records(batch) if records is None else records, metadata)
+        letters = 0
+        try:
+            rows: DataFrame | None = None
+            if insert is None:
+                rows, refused = self._met(read, look)
+            bad = [frame for frame in (read.bad, refused) if frame is not None]
+            if bad:
+                letters = write_dead_letters(turn, self._context, self._spec, reduce(_union, bad), batch_id)
+            write = self._write_of(insert, rows, is_ahead=ahead is not None)
+            before = log.seen(target)
+            tokens: list[WriteToken] = []
+
+            def statement(token: WriteToken) -> None:
+                tokens.append(token)
+                write(token)
+
+            with refusals(self._spec):
+                is_new = turn.write(target, step=APPEND, name="append", statement=statement)
+        finally:
+            if ahead is None:
+                read.forget()
+            self._drop_ahead()
+        written = self._written_by(tokens[-1], before) if is_new else 0
+        return BatchResult(rows_written=written, dead_letters=letters, was_applied_before=not is_new)
+
+    def _write_of(
+        self, insert: Staged | None, rows: DataFrame | None, *, is_ahead: bool
+    ) -> Callable[[WriteToken], object]:
+        """What writes a batch with a token: its commit is put, or it is computed now."""
+        if insert is not None:
+            return partial(finish, insert)
+        assert rows is not None, "what was not computed is computed now"
+        session, target = self._context.session, self._context.target
+        insert_now = partial(append, rows, target, options=self._options)
+        if not is_ahead:
+            return insert_now
+        return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
+
+    def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
+        """The records of a batch that fit, and those that do not; `is_kept` if they will be read more than once."""
+        rows, bad = self._prepared(batch, metadata), None
+        is_strict = self._spec.on_bad_record == "fail"
+        if is_strict:
+            rows = refuse_bad(rows)
+        cached = [rows.persist()] if is_kept or not is_strict else []
+        if not is_strict:
+            bad, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
+        return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
+
+    def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
+        """The rows that a batch adds, after what stands for them; and records that the table refuses then, where they are kept."""
+        rows, refused, metadata = read.rows, None, read.metadata
+        sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
+        if sets and rules_of(metadata):
+            # What stands sets values of its own, so a good record may become a row that the table refuses.
+            rows = self._without_erased(self._with_standing(remembered(rows), look, metadata), look, metadata)
+            rows = with_text(marked(rows, metadata))
+            if self._spec.on_bad_record == "fail":
+                rows = refuse_bad(rows)
+            else:
+                refused, rows = rows.where(F.col(BAD).isNotNull()), rows.where(F.col(BAD).isNull())
+        else:
+            rows = self._without_erased(self._with_standing(rows, look, metadata), look, metadata)
+        if self._append.on_duplicate == "keep_first":
+            rows = self._first_of_key(rows, read.cached)
+        return rows.drop(*SOURCE_COLUMNS), refused
+
+    def _holds(self, computed: _Computed, now: Look) -> bool:
+        """Whether no commit has changed what a batch was computed from."""
+        # Rows that others append concern only who looks for keys.
+        version = computed.version
+        if version is not None and not self._context.log.is_unchanged(self._context.target, version):
+            return False
+        return not self._deciding.changed(computed.look, now)
+
+    def _drop_ahead(self) -> None:
+        if self._ahead is not None:
+            self._hold(None)
+            self._ahead.read.forget()
+            self._ahead = None
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
+
+    def _written_by(self, token: WriteToken, before: Version) -> int:
+        """Rows in the commit of this token, which is after `before`, and was looked for when it was made."""
+        log, target = self._context.log, self._context.target
+        for commit in reversed(log.commits(target, before, log.seen(target))):
+            if commit.tokens.get(token.token_id) == token.number:
+                return int(commit.metrics.get("numOutputRows", 0))
+        return 0
+
+    # ------------------------------------------------------------------------------------------------------- columns
+
+    def _records(self, batch: DataFrame) -> DataFrame:
+        """The batch as the user's function leaves it, with the columns of `columns`."""
+        return transformed(self._spec, batch, lambda good: self._with_columns(remembered(good)))
+
+    def _with_columns(self, batch: DataFrame) -> DataFrame:
+        """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""
+        tried = {name: attempted(F.expr(sql)) for name, sql in self._append.columns.items()}
+        is_good = F.col(BAD).isNull()
+        misfits = [
+            F.when(is_good & is_raised, F.lit(f"cannot be computed: {name}")) for name, (_, is_raised) in tried.items()
+        ]
+        values = {name: F.when(is_good, value) for name, (value, _) in tried.items()}
+        return batch.withColumns({**values, BAD: F.coalesce(BAD, *misfits)}) if tried else batch
+
+    def _prepared(self, batch: DataFrame, metadata: TableMetadata) -> DataFrame:
+        """The table's columns, and in `_lg_bad` what does not fit."""
+        kept, misfits = self._fitted(batch, metadata)
+        bad = F.coalesce(BAD, *misfits)
+        frame = batch.select(*kept.values(), ORDER, POSITION, bad.alias(BAD), RAW, RECORD)
+        if checks := self._key_checks():
+            frame = frame.withColumn(BAD, F.coalesce(BAD, *checks))
+        return with_text(marked(frame, metadata))
+
+    def _fitted(self, batch: DataFrame, metadata: TableMetadata) -> tuple[dict[str, Column], list[Column]]:
+        """Table column → its value, and the tests that each record has to pass."""
+        given = {field.name.lower(): field for field in batch.schema.fields if field.name not in SOURCE_COLUMNS}
+        kept: dict[str, Column] = {}
+        checks: list[Column] = []
+        for wanted in metadata.schema.fields:
+            field = given.pop(wanted.name.lower(), None)
+            if field is None:
+                if not wanted.nullable and not _is_filled_by_delta(wanted):
+                    raise InvalidRequest(
+                        faults=[
+                            Fault(
+                                where=f"streams.{self._spec.name}.append",
+                                what=f"no value for the column {wanted.name}, which is NOT NULL",
+                                expected="the column in the source, or under `columns`",
+                            )
+                        ]
+                    )
+                continue
+            value, kind = column(field.name), field.dataType
+            if self._spec.on_new_column == "ignore":
+                value, kind = self._without_new_fields(field.name, value, kind, wanted.dataType)
+            kept[wanted.name], misfit = fitted(value, kind, wanted)
+            checks.append(misfit)
+        self._extra(given, kept)
+        return kept, checks
+
+    def _extra(self, given: Mapping[str, StructField], kept: dict[str, Column]) -> None:
+        """Columns that the table does not have: added, or left out and said so."""
+        if self._spec.on_new_column == "add":
+            kept.update({field.name: column(field.name) for field in given.values()})
+            return
+        asked = [name for name in self._append.columns if name.lower() in given]
+        if asked:
+            raise InvalidRequest(
+                faults=[
+                    Fault(
+                        where=f"streams.{self._spec.name}.append.columns.{name}",
+                        what="the table has no such column",
+                        expected="a column of the table, or `on_new_column: add`",
+                    )
+                    for name in asked
+                ]
+            )
+        for field in given.values():
+            self._leave_out(field.name)
+
+    def _leave_out(self, name: str) -> None:
+        """Says once of a column, or of a field by its dotted name, that it is left out."""
+        if name not in self._noticed:
+            self._noticed.add(name)
+            text = f"the source has a column that the table lacks, and that is left out: {name}"
+            self._context.events.emit(Noticed(job=self._spec.name, text=text))
+
+    def _without_new_fields(
+        self, name: str, value: Column, given: DataType, wanted: DataType
+    ) -> tuple[Column, DataType]:
+        """A value without the fields that the table's column lacks, at any depth, and its type then."""
+        match given, wanted:
+            case StructType(), StructType():
+                types = {field.name.lower(): field.dataType for field in wanted.fields}
+                parts, fields = [], []
+                for field in given.fields:
+                    at = f"{name}.{field.name}"
+                    if field.name.lower() not in types:
+                        self._leave_out(at)
+                        continue
+                    part, kind = self._without_new_fields(
+                        at, value.getField(field.name), field.dataType, types[field.name.lower()]
+                    )
+                    parts.append(part.alias(field.name))
+                    fields.append(StructField(field.name, kind, field.nullable))
+                if StructType(fields) == given or not parts:
+                    return value, given
+                return F.when(value.isNotNull(), F.struct(*parts)), StructType(fields)
+            case ArrayType(elementType=one), ArrayType(elementType=other):
+                _, kind = self._without_new_fields(name, F.lit(None), one, other)
+                if kind == one:
+                    return value, given
+                items = F.transform(value, lambda item: self._without_new_fields(name, item, one, other)[0])
+                return items, ArrayType(kind, given.containsNull)
+        return value, given
+
+    def _key_checks(self) -> list[Column]:
+        if self._append.on_duplicate != "keep_first":
+            return []
+        return [F.when(column(name).isNull(), F.lit(f"has no key: {name} is NULL")) for name in self._append.key]
+
+    # ------------------------------------------------------------------------------------------------------ requests
+
+    @property
+    def _request_tables(self) -> list[TableLocation]:
+        return [self._context.requests_of(stream) for stream in self._deciding.streams]
+
+    def _with_standing(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+        """The rows after the standing mutations of the table, stream by stream."""
+        now_ms = self._context.clock.wall_ms()
+        for stream in self._deciding.streams:
+            if not isinstance(stream.kind, Mutate):
+                continue
+            standing = self._deciding.requests(stream, look).standing(
+                moves_rows=stream.kind.moves_rows, stand_for_ms=stream.kind.stand_for_ms, now_ms=now_ms
+            )
+            if standing is not None:
+                rows = meet(rows, standing, stream.kind, metadata)
+            if stream.name in look.unsettled and (later := later_rules(self._context, stream)) is not None:
+                rows = meet(rows, later, stream.kind, metadata)
+        return rows
+
+    def _without_erased(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
+        for stream in self._deciding.streams:
+            if not isinstance(stream.kind, Erase):
+                continue
+            erased = self._deciding.requests(stream, look).erased(is_unsettled=stream.name in look.unsettled)
+            if erased is None:
+                continue
+            known = _with_match(rows, erased.columns, metadata)
+            if known is None:
+                continue  # no row of this batch can be of an erased person
+            names = {name.lower(): name for name in known.columns}
+            renamed = erased.toDF(*[f"_lg_e{i}" for i in range(len(erased.columns))])
+            same = [column(names[name.lower()]) == F.col(f"_lg_e{i}") for i, name in enumerate(erased.columns)]
+            rows = known.join(renamed, same, "left_anti").select(*[column(name) for name in rows.columns])
+        return rows
+
+    # ---------------------------------------------------------------------------------------------------- duplicates
+
+    def _first_of_key(self, rows: DataFrame, cached: list[DataFrame]) -> DataFrame:
+        """The rows whose key is neither in the table nor earlier in the batch."""
+        key = [column(name) for name in self._append.key]
+        place = Window.partitionBy(*key).orderBy(ORDER)
+        rows = rows.withColumn("_lg_place", F.row_number().over(place)).where("_lg_place = 1").drop("_lg_place")
+        rows = rows.persist()  # read for its keys, then written
+        cached.append(rows)
+        log, target = self._context.log, self._context.target
+        there = log.read_at(self._context.session, target, log.head(target))
+        names = list(self._append.key)
+        known = there.select(*key).join(rows.select(*key), names, "left_semi")
+        return rows.join(known, names, "left_anti")
+
+
+def _deciding_on(context: StreamContext) -> list[StreamSpec]:
+    """The streams whose standing requests later rows meet, in the order written: mutations, then erasures."""
+    streams = context.neighbours
+    mutations = [
+        stream
+        for stream in streams
+        if isinstance(stream.kind, Mutate) and stream.kind.applies_to == "arrived_and_later"
+    ]
+    return mutations + [stream for stream in streams if isinstance(stream.kind, Erase)]
+
+
+def _with_match(rows: DataFrame, match: Sequence[str], metadata: TableMetadata) -> DataFrame | None:
+    """Rows with the columns that requests match, those too that Delta fills in when it writes; None if one is NULL in all rows.
+
+    Raises:
+        ColumnMoved: The table has no such column: the requests have to follow it first.
+    """
+    known, given = (
+        {field.name.lower(): field for field in metadata.schema.fields},
+        {name.lower() for name in rows.columns},
+    )
+    for name in match:
+        field = known.get(name.lower())
+        if name.lower() in given:
+            continue
+        if field is None:
+            raise ColumnMoved
+        filled = field.metadata.get("delta.generationExpression") or field.metadata.get("CURRENT_DEFAULT")
+        if filled is None:
+            return None
+        rows = rows.withColumn(field.name, F.expr(filled).cast(field.dataType))
+    return rows
+
+
+def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate, metadata: TableMetadata) -> DataFrame:
+    """The rows after the standing requests of one stream: deleted, changed, or as they were.
+
+    Args:
+        rows: Rows on their way into the table.
+        standing: `key`, `op`, `set`; at most one a key.
+        mutate: The stream's keys.
+        metadata: Of the table.
+    """
+    match = list(fields_of(standing.schema["key"].dataType, "key"))
+    known = _with_match(rows, match, metadata)
+    if known is None:
+        return rows
+    names = {name.lower(): name for name in known.columns}
+    rules = standing.select(F.struct("key", "op", "set").alias("_lg_rule"))
+    same = [column(names[name.lower()]) == F.col(f"_lg_rule.key.{quoted(name)}") for name in match]
+    met = known.join(rules, same, "left").where(F.expr("_lg_rule IS NULL OR _lg_rule.op <> 'delete'"))
+    is_met = F.col("_lg_rule").isNotNull()
+    values = [column(name) for name in rows.columns]
+    for name in mutate.set:
+        value = F.col(f"_lg_rule.set.{quoted(name)}")
+        held = names.get(name.lower())
+        if held not in rows.columns:
+            values.append(F.when(is_met, value).alias(name))
+        else:
+            values[rows.columns.index(held)] = F.when(is_met, value).otherwise(column(held)).alias(held)
+    return met.select(*values)
+
+
+def _union(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.unionByName(other, allowMissingColumns=True)
+
+
+def _is_same(before: TableMetadata, now: TableMetadata) -> bool:
+    """Whether the columns and rules of a table are as they were."""
+    return (before.id, before.schema, before.properties) == (now.id, now.schema, now.properties)
+
+
+def _is_filled_by_delta(field: StructField) -> bool:
+    return any(
+        name in field.metadata for name in ("delta.generationExpression", "CURRENT_DEFAULT", "delta.identity.start")
+    )

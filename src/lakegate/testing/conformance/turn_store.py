@@ -1,0 +1,434 @@
+"""What every `TurnStore` must do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.coordinator.machine import MachineClock, Uuids
+from lakegate.coordinator.turn import HeldTurn
+from lakegate.core.ids import Epoch, JobName, Nonce, TableLocation
+from lakegate.core.turns import moves
+from lakegate.core.turns.effects import CasReply
+from lakegate.core.turns.moves import begin_record
+from lakegate.core.turns.order import After, NoRule
+from lakegate.core.turns.protocol import Order
+from lakegate.core.turns.record import Holder, LockRecord, Mark, Ticket
+from lakegate.core.turns.tokens import job_token
+from lakegate.errors import LostTurn, TurnNotGranted
+from lakegate.events import TurnGranted
+from lakegate.ports import TurnStore
+from lakegate.testing.conformance import history
+from lakegate.testing.conformance.history import History
+from lakegate.testing.fakes import FakeTableLog, Recorder
+
+LOCK = "L/ä lock"
+T = TableLocation("/t")
+UNDISTURBED = ((1, "made"), (1, "granted"), (2, "completed"))
+DISTURBED = ((1, "asked"), (2, "granted"), (3, "completed"))
+"""The changes of a turn, by their number in it: when nobody else wants it, so that asking and grant are one, the first of all
+after the record itself is made; and when another has the turn."""
+
+
+class TurnStoreConformance:
+    """Subclass, and give `open_store`: a factory of handles on one and the same store."""
+
+    contenders, turns_each = 50, 12
+    """How many jobs contend for how many turns each; fewer where a store would take minutes for it."""
+    limit_s = 240.0
+    """After this whoever has not had its turns counts as left waiting."""
+
+    def test_a_lock_never_written_has_no_record(self, open_store: Callable[[], TurnStore]) -> None:
+        """Reading gives None at version 0, and the lock is not listed."""
+        store = open_store()
+        assert store.read(LOCK).record is None
+        assert store.read(LOCK).version == 0
+        assert store.locks() == ()
+
+    def test_compare_and_set_takes_only_the_version_read(self, open_store: Callable[[], TurnStore]) -> None:
+        """The first of two writers on one version wins, the second is stale and changes nothing."""
+        one, other = open_store(), open_store()
+        first = begin_record(LOCK, Epoch(7))
+        assert one.compare_and_set(LOCK, first, 0) == "done"
+        assert other.compare_and_set(LOCK, begin_record(LOCK, Epoch(9)), 0) == "stale"
+        seen = other.read(LOCK)
+        assert seen.record == first
+        second = replace(first, epoch=Epoch(5000))
+        assert other.compare_and_set(LOCK, second, seen.version) == "done"
+        assert one.compare_and_set(LOCK, first, seen.version) == "stale"
+        assert one.read(LOCK).record == second
+        assert one.locks() == (LOCK,)
+
+    def test_locks_are_apart(self, open_store: Callable[[], TurnStore]) -> None:
+        """A write to one lock is not seen under another name."""
+        store = open_store()
+        store.compare_and_set("A", begin_record("A", Epoch(0)), 0)
+        assert store.read("B").record is None
+
+    def test_coordinator_id_is_the_datas_own(self, open_store: Callable[[], TurnStore]) -> None:
+        """Every handle reads the same id."""
+        assert open_store().coordinator_id() == open_store().coordinator_id()
+
+    def test_a_session_is_alive_until_it_is_closed(self, open_store: Callable[[], TurnStore]) -> None:
+        """Seen by every handle; a closed one is gone, and closing again changes nothing."""
+        one, other = open_store(), open_store()
+        session = one.open_session(LOCK, JobName("Ingestion"))
+        assert other.live_sessions(LOCK).ids == {session.id}
+        assert other.live_sessions(LOCK).jobs == {"Ingestion"}
+        assert other.live_sessions("another lock").ids == frozenset()
+        assert session.heartbeat()
+        session.close()
+        session.close()
+        assert other.live_sessions(LOCK).ids == frozenset()
+
+    def test_a_second_run_of_a_live_job_is_refused(self, open_store: Callable[[], TurnStore]) -> None:
+        """By name, on one lock; the same job on another lock, and another job on this one, are welcome."""
+        one, other = open_store(), open_store()
+        session = one.open_session(LOCK, JobName("TTL/1"))
+        with pytest.raises(TurnNotGranted, match="TTL/1"):
+            other.open_session(LOCK, JobName("TTL/1"))
+        other.open_session("other", JobName("TTL/1")).close()
+        other.open_session(LOCK, JobName("TTL")).close()
+        session.close()
+        again = other.open_session(LOCK, JobName("TTL/1"))
+        assert again.id != session.id
+        again.close()
+
+    def test_a_waiter_is_woken_by_a_change(self, open_store: Callable[[], TurnStore]) -> None:
+        """A wait on a version ends soon after the record changes, long before its time."""
+        one, other = open_store(), open_store()
+        one.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0)
+        version = one.read(LOCK).version
+        woken = threading.Event()
+
+        def wait() -> None:
+            while other.read(LOCK).version == version:
+                other.wait_for_change(LOCK, version, 30.0)
+            woken.set()
+            other.close()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        one.compare_and_set(LOCK, begin_record(LOCK, Epoch(1)), version)
+        thread.join(20)
+        assert woken.is_set()
+
+    def test_a_change_made_before_the_wait_begins_is_not_waited_for(self, open_store: Callable[[], TurnStore]) -> None:
+        """Between a reading and the wait that follows it anything may happen; and a wait for nothing ends in its time."""
+        one, other = open_store(), open_store()
+        for epoch in range(20):
+            version = other.read(LOCK).version
+            assert one.compare_and_set(LOCK, begin_record(LOCK, Epoch(epoch)), version) == "done"
+            begun_s = time.monotonic()
+            other.wait_for_change(LOCK, version, 10.0)
+            assert time.monotonic() - begun_s < 5.0
+        begun_s = time.monotonic()
+        other.wait_for_change(LOCK, other.read(LOCK).version, 0.2)
+        assert time.monotonic() - begun_s < 5.0
+
+    def test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
+        """Whatever it is, and whether it comes just before the wait begins or in the middle of it."""
+        one, other = open_store(), open_store()
+        first, waits, behind = JobName("first"), JobName("waits"), JobName("behind")
+        tickets = [
+            Ticket(job=job, session=store.open_session(LOCK, job).id, nonce=Nonce(job), asked_at_ms=at)
+            for at, (store, job) in enumerate(((one, first), (other, waits), (one, behind)))
+        ]
+        asked = moves.ask(begin_record(LOCK, Epoch(0)), tickets[1], After((first,)), None)
+        after = replace(asked, tickets=tuple(tickets[1:]))
+        all_three = replace(begin_record(LOCK, Epoch(0)), tickets=tuple(tickets))
+        held = moves.grant(all_three, _holder(tickets[0]))
+        changes = [
+            (all_three, moves.give_up(all_three, tickets[0].nonce)),
+            (held, moves.complete(held, now_ms=1)),
+            (held, moves.close(held)),
+            (after, moves.go_idle(after, first, {}, NoRule(), None, now_ms=1)),
+        ]
+        for was, now in changes:
+            for is_before in (True, False):
+                version = one.read(LOCK).version
+                assert one.compare_and_set(LOCK, was, version) == "done"
+                begun_s, version = time.monotonic(), other.read(LOCK).version
+                change = threading.Timer(0.0 if is_before else 0.1, one.compare_and_set, (LOCK, now, version))
+                change.start()
+                if is_before:
+                    change.join()
+                while other.read(LOCK).version == version:
+                    other.wait_for_change(LOCK, version, history.WAIT_S, waits)
+                if is_before:
+                    other.wait_for_change(LOCK, version, history.WAIT_S, waits)
+                change.join()
+                assert time.monotonic() - begun_s < history.WAIT_S - 0.5, f"not woken when {was} became {now}"
+
+    def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
+        """No handle reads what was before a change that another was told of, nor misses a run that was told that it is alive."""
+        one, other = open_store(), open_store()
+        for n in range(20):
+            version = one.read(LOCK).version
+            assert one.compare_and_set(LOCK, begin_record(LOCK, Epoch(n)), version) == "done"
+            assert other.read(LOCK).version > version
+            session = one.open_session(LOCK, JobName(f"job-{n}"))
+            assert session.id in other.live_sessions(LOCK).ids
+            session.close()
+
+    def test_a_dead_session_leaves_nothing_behind(self, open_store: Callable[[], TurnStore]) -> None:
+        """Its ticket and its turn hold nobody up: whoever comes next closes the one and passes over the other."""
+        one, other = open_store(), open_store()
+        holder, ghost = contender(one, "holder"), contender(one, "ghost")
+        turn = take(holder)
+        with pytest.raises(TurnNotGranted):
+            take(ghost, timeout_s=0.1)
+        session = ghost._session
+        assert session is not None
+        left = one.read(LOCK)
+        assert left.record is not None
+        assert left.record.tickets == ()
+        ticket = Ticket(job=JobName("ghost"), session=session.id, nonce=Nonce("left behind"), asked_at_ms=0)
+        assert one.compare_and_set(LOCK, replace(left.record, tickets=(ticket,)), left.version) == "done"
+        ghost.close()
+        holder.close()
+        following = contender(other, "next")
+        assert take(following, timeout_s=10.0).epoch == turn.epoch + 1
+        following.close()
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    def test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+        self,
+        open_store: Callable[[], TurnStore],
+        lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
+        what: str,
+    ) -> None:
+        """A request or its reply is lost at each change in turn: no turn is given twice, none is lost, no ticket stays."""
+        for at, change in UNDISTURBED:
+            with lose(open_store(), what) as losing:
+                store = _LosingAt(losing, at)
+                job = contender(store, change)
+                turn = take(job, timeout_s=60.0)
+                turn.complete()
+                job.close()
+            assert store.lost_what(job.job) == change, f"{store.lost_what(job.job)} was lost in place of {change}"
+            _check_ended(open_store(), job, turn)
+
+    @pytest.mark.parametrize("what", ["request", "reply"])
+    def test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice(
+        self,
+        open_store: Callable[[], TurnStore],
+        lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
+        what: str,
+    ) -> None:
+        """Then asking is a change of its own, and what is lost may be a place in the queue: no second one is taken."""
+        other, looking = contender(open_store(), "other"), open_store()
+        for at, change in DISTURBED:
+            held = take(other, timeout_s=60.0)
+            with lose(open_store(), what) as losing:
+                store = _LosingAt(losing, at)
+                job = contender(store, change)
+                giving_back = threading.Thread(target=_complete_when_asked, args=(held, looking, job.job))
+                giving_back.start()
+                turn = take(job, timeout_s=60.0)
+                giving_back.join()
+                turn.complete()
+                job.close()
+            assert store.lost_what(job.job) == change, f"{store.lost_what(job.job)} was lost in place of {change}"
+            assert turn.epoch == held.epoch + 1
+            _check_ended(looking, job, turn)
+        other.close()
+
+    @pytest.fixture
+    def lose(self) -> Callable[[TurnStore, str], AbstractContextManager[TurnStore]]:
+        """A store whose `lost_compare_and_set` loses the request or the reply; on a real network where there is one."""
+        return lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
+
+    def test_a_turn_that_is_noted_stands_until_a_later_one_is(self, open_store: Callable[[], TurnStore]) -> None:
+        """Of two with one epoch the first; for each lock apart; and whoever asks who is alive is told."""
+        one, other = open_store(), open_store()
+        assert one.live_sessions(LOCK).mark is None
+        first, second, later = (
+            Mark(Epoch(epoch), Nonce(nonce)) for epoch, nonce in ((5, "first"), (5, "second"), (6, "later"))
+        )
+        assert one.note_turn(LOCK, first) == first
+        assert one.note_turn(LOCK, first) == first
+        assert other.note_turn(LOCK, second) == first
+        assert other.note_turn(LOCK, Mark(Epoch(4), Nonce("earlier"))) == first
+        assert other.live_sessions(LOCK).mark == first
+        session = one.open_session(LOCK, JobName("a job"))
+        assert other.note_turn(LOCK, later) == later
+        assert one.live_sessions(LOCK).mark == later
+        assert one.live_sessions(LOCK).jobs == {"a job"}
+        assert one.live_sessions("another lock").mark is None
+        session.close()
+
+    def test_an_older_copy_of_the_record_gives_no_epoch_twice(self, open_store: Callable[[], TurnStore]) -> None:
+        """Restored while a job has its turn: the next turn lies above it, and the job writes nothing more."""
+        one, other = open_store(), open_store()
+        holder, following = contender(one, "holder"), contender(other, "following")
+        take(holder).complete()
+        copy = one.read(LOCK).record
+        assert copy is not None
+        held = take(holder)
+        assert one.compare_and_set(LOCK, copy, one.read(LOCK).version) == "done"
+        turn = take(following, timeout_s=10.0)
+        assert turn.epoch > held.epoch
+        with pytest.raises(LostTurn):
+            held.enter(T)
+        turn.enter(T)
+        turn.complete()
+        with pytest.raises(LostTurn):
+            held.complete()
+        again = take(holder, timeout_s=10.0)
+        assert again.epoch > turn.epoch
+        again.complete()
+        # The copy names a turn that is over, of a run that lives: it ends it itself, or nobody would ever be served.
+        held = take(following, timeout_s=10.0)
+        copy = one.read(LOCK).record
+        assert copy is not None
+        held.complete()
+        assert one.compare_and_set(LOCK, copy, one.read(LOCK).version) == "done"
+        assert take(following, timeout_s=10.0).epoch == held.epoch + 1
+        holder.close()
+        following.close()
+
+    def test_contenders_do_not_overlap(self, open_store: Callable[[], TurnStore]) -> None:
+        """50 jobs take up to 600 turns: no two at once, epochs rise by one, in the order of asking, and nobody is left waiting."""
+        inside: list[str] = []
+        faults: list[str] = []
+        history = History()
+
+        def run(job: str) -> None:
+            coordinator = None
+            try:
+                store = history.watch(open_store())
+                coordinator = contender(store, job, seen := Recorder())
+                for _ in range(self.turns_each):
+                    turn = take(coordinator)
+                    inside.append(job)
+                    if len(inside) != 1:
+                        faults.append(f"{inside} at once")
+                    time.sleep(0.001)  # or a fast store serves one job after another, and nobody contends
+                    inside.remove(job)
+                    turn.complete()
+                if sum(isinstance(event, TurnGranted) for event in seen.events) != self.turns_each:
+                    faults.append(f"{job} was not told of its turns")
+                coordinator.close()
+                store.close()
+            except Exception as error:
+                faults.append(repr(error))
+
+        threads = [threading.Thread(target=run, args=(f"job-{n}",), daemon=True) for n in range(self.contenders)]
+        for thread in threads:
+            thread.start()
+        deadline_s = time.monotonic() + self.limit_s
+        for thread in threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        assert not [thread.name for thread in threads if thread.is_alive()], "left waiting"
+        assert (faults + history.faults()) == []
+        granted = [record.holder.nonce for _, record in history.changes if record.holder is not None]
+        assert len(set(granted)) == self.contenders * self.turns_each
+
+
+def _holder(ticket: Ticket) -> Holder:
+    """Its holder, once it is granted."""
+    return Holder(
+        nonce=ticket.nonce,
+        session=ticket.session,
+        job=ticket.job,
+        run=ticket.session,
+        host="h",
+        boot_id="b",
+        pid=1,
+        pid_start=1,
+        jvm_pid=None,
+        jvm_start=None,
+        token_ids=(),
+        batch=None,
+        tables=(),
+        since_ms=0,
+    )
+
+
+class Losing:
+    """A store that can lose a request before it acts on it, or the reply after it."""
+
+    def __init__(self, inner: TurnStore, what: str) -> None:
+        self._inner, self._what = inner, what
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def lost_compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        """One that the caller hears nothing of."""
+        if self._what == "reply":
+            self._inner.compare_and_set(lock, record, version)
+        return "unknown"
+
+
+class _LosingAt:
+    """A store whose n-th change, counted from 1, is lost."""
+
+    def __init__(self, inner: TurnStore, at: int) -> None:
+        self._inner, self._left = inner, at
+        self._lost: LockRecord | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
+        self._left -= 1
+        if self._left:
+            return self._inner.compare_and_set(lock, record, version)
+        self._lost = record
+        return cast(Losing, self._inner).lost_compare_and_set(lock, record, version)
+
+    def lost_what(self, job: JobName) -> str:
+        """Which change of the job's turn was lost, by the record that it wanted to put."""
+        lost = self._lost
+        if lost is None:
+            return "nothing"
+        if lost.holder is not None and lost.holder.job == job:
+            return "granted"
+        if any(ticket.job == job for ticket in lost.tickets):
+            return "asked"
+        return "completed" if job in lost.jobs else "made"
+
+
+def _complete_when_asked(held: HeldTurn, store: TurnStore, job: JobName) -> None:
+    """Gives a turn back when a job waits for it."""
+    deadline_s = time.monotonic() + 60.0
+    record = None
+    while time.monotonic() < deadline_s and not (record and any(ticket.job == job for ticket in record.tickets)):
+        time.sleep(0.005)
+        record = store.read(LOCK).record
+    held.complete()
+
+
+def _check_ended(store: TurnStore, job: Coordinator, turn: HeldTurn) -> None:
+    """The job had one turn, it was this one and the last, and nothing is left of it."""
+    after = store.read(LOCK).record
+    assert after is not None
+    assert (after.holder, after.tickets, after.epoch) == (None, (), turn.epoch)
+    assert after.job(job.job).turns == 1
+
+
+def contender(store: TurnStore, job: str, events: Recorder | None = None) -> Coordinator:
+    """A run of a job on `LOCK`."""
+    ports = Ports(
+        store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=events or Recorder()
+    )
+    order = Order(rule=NoRule(), absent_after_ms=None)
+    process = Process(host="h", boot_id="b", pid=1, pid_start=1)
+    return Coordinator(ports, lock=LOCK, job=job, order=order, process=process, lock_timeout_s=200.0)
+
+
+def take(coordinator: Coordinator, *, timeout_s: float | None = None) -> HeldTurn:
+    """Its next turn."""
+    return coordinator.take(
+        token_id=job_token(coordinator.job), query_id=None, batch=0, tables=(T,), timeout_s=timeout_s
+    )

@@ -1,0 +1,146 @@
+"""A job without Spark, as a process of its own: takes turns, and writes in each of them to a file that shows who wrote when.
+
+    python -m lakegate.testing.contender URL LOCK JOB JOURNAL TURNS LINES PAUSE_S [TIMEOUT_S]
+
+Each turn writes `LINES` lines, one every `PAUSE_S` seconds, each after a check that the turn is still its own. A turn that is
+lost is no fault: the job goes on with the next. On standard output it says, line by line, what happens to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from lakegate.coordinator.coordinator import Coordinator
+from lakegate.coordinator.driver import Ports, Process
+from lakegate.coordinator.machine import MachineClock, Uuids, this_process
+from lakegate.coordinator.turn import HeldTurn
+from lakegate.core.ids import TableLocation
+from lakegate.core.spec.dynamodb import read_dynamodb
+from lakegate.core.spec.zookeeper import read_place
+from lakegate.core.turns.order import NoRule
+from lakegate.core.turns.protocol import Order
+from lakegate.core.turns.tokens import job_token
+from lakegate.errors import LostTurn, TurnNotGranted, Unavailable
+from lakegate.ports import TurnStore
+from lakegate.stores.dynamodb import DynamodbTurnStore
+from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.testing.fakes import FakeTableLog, Recorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One write under a turn, as the journal shows it."""
+
+    epoch: int
+    job: str
+    number: int
+    at_s: float
+    """CLOCK_MONOTONIC, the same for all processes of the machine."""
+
+
+def append(journal: Path, line: Line) -> None:
+    """Adds a line, after all that are there: the order of the file is the order of the writes."""
+    with journal.open("a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps([line.epoch, line.job, line.number, line.at_s]) + "\n")
+
+
+def read(journal: Path) -> list[Line]:
+    """What was written so far."""
+    if not journal.exists():
+        return []
+    rows = (json.loads(text) for text in journal.read_text(encoding="utf-8").splitlines())
+    return [Line(epoch=epoch, job=job, number=number, at_s=at_s) for epoch, job, number, at_s in rows]
+
+
+def faults(journal: Path) -> list[str]:
+    """What the journal shows that turns must never do: overlap, share an epoch, or go back."""
+    found = []
+    for was, now in pairwise(read(journal)):
+        if now.epoch < was.epoch:
+            found.append(f"{now.job} wrote in turn {now.epoch} after {was.job} had in turn {was.epoch}")
+        if now.epoch == was.epoch and (now.job != was.job or now.number != was.number + 1):
+            found.append(f"{was.job} and {now.job} both wrote in turn {now.epoch}")
+        if now.epoch > was.epoch and now.number != 0:
+            found.append(f"turn {now.epoch} begins with line {now.number}")
+    return found
+
+
+def store_of(url: str) -> TurnStore:
+    """The store that a URL names."""
+    if url.startswith("zookeeper:"):
+        return ZookeeperTurnStore(read_place(url))
+    if url.startswith("dynamodb:"):
+        return DynamodbTurnStore(read_dynamodb(url))
+    return SqliteTurnStore(url[7:])
+
+
+def coordinator(store: TurnStore, lock: str, job: str, *, timeout_s: float) -> Coordinator:
+    """A run of the job in this process."""
+    ports = Ports(store=store, log=FakeTableLog(), clock=MachineClock(), randomness=Uuids(), events=Recorder())
+    process: Process = this_process(None)
+    order = Order(rule=NoRule(), absent_after_ms=None)
+    return Coordinator(
+        ports,
+        lock=lock,
+        job=job,
+        order=order,
+        process=process,
+        lock_timeout_s=timeout_s,
+        on_lost=lambda reason: say(f"lost at {time.monotonic():.3f}: {reason}"),
+    )
+
+
+def take(run: Coordinator) -> HeldTurn:
+    """Its next turn."""
+    return run.take(token_id=job_token(run.job), query_id=None, batch=0, tables=(TableLocation("/journal"),))
+
+
+def say(text: str) -> None:
+    """One line to whoever started this."""
+    # In one call: two threads speak here.
+    os.write(1, f"{text}\n".encode())
+
+
+def main(
+    url: str, lock: str, job: str, journal: str, turns: str, lines: str, pause_s: str, timeout_s: str = "60"
+) -> None:
+    """Takes so many turns."""
+    run = coordinator(store_of(url), lock, job, timeout_s=float(timeout_s))
+    run.open()
+    say("open")
+    left = int(turns)
+    while left:
+        try:
+            turn = take(run)
+        except (TurnNotGranted, LostTurn, Unavailable) as error:
+            say(f"not granted: {type(error).__name__}: {error}")
+            continue
+        say(f"granted {turn.epoch}")
+        try:
+            for number in range(int(lines)):
+                time.sleep(float(pause_s))
+                turn.check()
+                append(Path(journal), Line(epoch=turn.epoch, job=job, number=number, at_s=time.monotonic()))
+                say(f"wrote {number}")
+            turn.complete()
+            say(f"completed {turn.epoch}")
+            left -= 1
+        except (LostTurn, Unavailable) as error:
+            say(f"failed {turn.epoch} at {time.monotonic():.3f}: {type(error).__name__}: {error}")
+            turn.abandon(error)
+            run.close()
+    run.close()
+    say("done")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
