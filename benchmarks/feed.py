@@ -11,11 +11,11 @@ from pathlib import Path
 
 import lakegate
 from benchmarks.measure import figures, machine, write
-from lakegate.core.ids import TableLocation
-from lakegate.core.keys.change import Change
-from lakegate.delta.feed import TableFeed
-from lakegate.ports import ChangeSource
-from lakegate.syncs.run import run
+from lakegate.ids import TableLocation
+from lakegate.sync.plan.change import Change
+from lakegate.sync.ports import ChangeSource
+from lakegate.sync.runner import run
+from lakegate.sync.sources.delta_cdf import TableFeed
 from lakegate.testing.changes import Changes
 from lakegate.testing.databases import Database, postgres_server
 

@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 import lakegate
 from benchmarks.measure import cpu_s, figures, machine, write
-from lakegate.delta.run import GROUP_CONF
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
+from lakegate.rows.transaction import GROUP_CONF
 
 PAIRS, WARM_UP = 30, 6
 WARM_UP_S, APPENDS_S, ROUNDS = 600, 30, 5
@@ -203,7 +203,7 @@ def _cell(
                     count["conflicts"] += 1
                     continue
                 done = getattr(done, "lakegate", done)
-                if isinstance(done, lakegate.tables.result.Result):
+                if isinstance(done, lakegate.rows.result.Result):
                     levels[done.level] += 1
                     spent_ms["line"] += done.waited_ms
                     spent_ms["publish"] += done.publish_ms

@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.plan import components
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.conflict_graph import components
 
 LANES = 8
 PER_COMMIT = 50

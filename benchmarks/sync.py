@@ -25,10 +25,10 @@ import psycopg
 
 from benchmarks import strategies
 from benchmarks.measure import machine, write
-from lakegate.core.keys.apply import Mode
-from lakegate.core.keys.change import Change
-from lakegate.online import open_target
-from lakegate.syncs.run import SyncSettings, carry, run
+from lakegate.sync.api import open_target
+from lakegate.sync.plan.apply_protocol import Mode
+from lakegate.sync.plan.change import Change
+from lakegate.sync.runner import SyncSettings, carry, run
 from lakegate.testing.changes import Changes
 from lakegate.testing.databases import fresh_postgres, postgres_server
 from lakegate.testing.proxy import Proxy

@@ -22,10 +22,10 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from benchmarks.measure import figures, machine, write
-from lakegate.core.turns.tokens import job_token
 from lakegate.settings import java_sources
 from lakegate.testing.contender import coordinator, store_of
 from lakegate.testing.servers import zookeeper
+from lakegate.turns.protocol.fencing import job_token
 
 TURNS = 500
 CONTENDED_TURNS = 500

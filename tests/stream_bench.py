@@ -10,8 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakegate.core.ids import Epoch, TableLocation, TokenId
-from lakegate.core.spec import (
+from lakegate.config import (
     Append,
     Erase,
     FilesSource,
@@ -22,13 +21,14 @@ from lakegate.core.spec import (
     TableSpec,
     Unmatched,
 )
-from lakegate.core.turns.order import NoRule
-from lakegate.core.turns.tokens import Applied, NotApplied, Token, read_token, unpack
-from lakegate.delta.log import DeltaTableLog
-from lakegate.events import Event
+from lakegate.delta.table_log import DeltaTableLog
+from lakegate.ids import Epoch, TableLocation, TokenId
 from lakegate.ports import StatementConflict, WriteToken
 from lakegate.streams.append import AppendStream
-from lakegate.streams.steps import StreamContext
+from lakegate.streams.interfaces import StreamContext
+from lakegate.telemetry.events import Event
+from lakegate.turns.protocol.fencing import Applied, NotApplied, Token, read_token, unpack
+from lakegate.turns.protocol.ordering import NoRule
 
 DAY_MS = 86_400_000
 
@@ -158,15 +158,15 @@ class Bench:
             case Append():
                 return AppendStream(spec, self.table, self.context())
             case Mutate():
-                from lakegate.streams.mutate import MutateStream
+                from lakegate.streams.requests.mutate import MutateStream
 
                 return MutateStream(spec, self.context())
             case Erase():
-                from lakegate.streams.erase import EraseStream
+                from lakegate.streams.requests.erase import EraseStream
 
                 return EraseStream(spec, self.context())
             case Maintain():
-                from lakegate.streams.maintain import MaintainStream
+                from lakegate.streams.maintenance.stream import MaintainStream
 
                 return MaintainStream(spec, self.table, self.context())
 

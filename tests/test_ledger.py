@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakegate.errors import Corrupt, Unavailable
-from lakegate.events import LeftOut, PersonActed, TurnEnded
-from lakegate.sinks.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
+from lakegate.telemetry.events import LeftOut, PersonActed, TurnEnded
+from lakegate.telemetry.ledger import LedgerSink, read_ledger, read_left_out, trim_ledger
 
 
 def row(epoch: int) -> TurnEnded:

@@ -14,9 +14,9 @@ import pytest
 
 from lakegate import settings
 from lakegate.errors import InvalidRequest
-from lakegate.events import Event, Noticed, TurnGranted, TurnWaits
-from lakegate.logs import JsonFormatter, working
-from lakegate.sinks.logs import LogSink
+from lakegate.telemetry.events import Event, Noticed, TurnGranted, TurnWaits
+from lakegate.telemetry.log_format import JsonFormatter, working
+from lakegate.telemetry.log_sink import LogSink
 from tests.report.test_metrics import turn
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import JobName
+from lakegate.ids import JobName
 from lakegate.private_files import make_folder, open_file, write_file
-from lakegate.sinks.ledger import LedgerSink
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.telemetry.ledger import LedgerSink
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.test_ledger import row
 
 

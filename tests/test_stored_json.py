@@ -12,12 +12,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
-from lakegate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Member, Pause, Ticket, record_from_json
 from lakegate.errors import Corrupt, InvalidRequest
-from lakegate.events import PersonActed
-from lakegate.sinks.ledger import LINE_BYTES_MAX, LedgerSink, action_from, action_line, from_line, read_ledger, to_line
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
 from lakegate.stored_json import Damaged, parsed
+from lakegate.telemetry.events import PersonActed
+from lakegate.telemetry.ledger import (
+    LINE_BYTES_MAX,
+    LedgerSink,
+    action_from,
+    action_line,
+    from_line,
+    read_ledger,
+    to_line,
+)
+from lakegate.turns.protocol.lock_record import (
+    Holder,
+    InDoubt,
+    JobState,
+    LockRecord,
+    Member,
+    Pause,
+    Ticket,
+    record_from_json,
+)
 from tests.test_ledger import row
 
 RECORD = LockRecord(

@@ -20,14 +20,15 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from lakegate import inspect, settings
-from lakegate.core.spec.data import Pipeline
+from lakegate import settings
+from lakegate.config.model import Pipeline
 from lakegate.demo import journal
 from lakegate.demo.expected import compare, replay
 from lakegate.demo.experiment import CONFLICT, Run, commits_of, machine, read, reading, run_without_turns, side_of
 from lakegate.demo.generator import generate
 from lakegate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
 from lakegate.demo.records import FOLDERS, Inputs
+from lakegate.ops import inspection
 from lakegate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
 from lakegate.testing.servers import kafka_broker, zookeeper
 
@@ -52,7 +53,7 @@ def main(folder: Path, seed: int = 7) -> int:
         lake.spec.write_text(text, encoding="utf-8")
         ours, pipeline = run_with_turns(lake)
         bare, lines = run_without_turns(lake, print_line, servers=servers, is_killed=False)
-    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
     brought = [str(key) for key in inputs.engagements.column("engagement_id").to_pylist()]
     with reading(lake) as spark:
         with_turns, without = (
@@ -110,7 +111,7 @@ def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
     for event in events:
         conflicts.update(CONFLICT.findall(f"{event.get('conflict') or ''} {event.get('reason') or ''}"))
     pipeline = settings.load_pipeline(str(lake.spec))
-    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
     run = Run(
         batches=sum(last - first + 1 for first, last in (turn.batches for turn in turns if turn.batches)),
         conflicts=dict(conflicts),
@@ -124,7 +125,7 @@ def run_with_turns(lake: Lake) -> tuple[Run, Pipeline]:
 
 def faults(turns: list[TurnRow], run: Run, pipeline: Pipeline) -> list[str]:
     """What the run with turns promised and did not keep."""
-    wrong = [str(violation) for violation in inspect.verify_pipeline(pipeline).violations]
+    wrong = [str(violation) for violation in inspection.verify_pipeline(pipeline).violations]
     if run.overlaps or run.conflicts:
         wrong.append(f"{run.overlaps} overlaps, conflicts: {run.conflicts}")
     locks = {turn.lock for turn in turns}

@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lakegate.api import JobCoordinator, coordinated, session, start, supervise
-    from lakegate.core.spec.build import files, files_json, kafka
-    from lakegate.online import SyncReport, sync
-    from lakegate.pipelines import Pipeline
+    from lakegate.config.build import files, files_json, kafka
+    from lakegate.pipeline import Pipeline
+    from lakegate.rows.delta_table import DeltaTable
+    from lakegate.rows.execution import on_statement
+    from lakegate.rows.sql import explain_sql as explain
+    from lakegate.rows.sql import sql
     from lakegate.streams.supervisor import RunReport
-    from lakegate.tables.running import on_statement
-    from lakegate.tables.sql import explain_sql as explain
-    from lakegate.tables.sql import sql
-    from lakegate.tables.table import DeltaTable
+    from lakegate.sync.api import SyncReport, sync
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "DeltaTable": "lakegate.tables.table",
+    "DeltaTable": "lakegate.rows.delta_table",
     "JobCoordinator": "lakegate.api",
-    "Pipeline": "lakegate.pipelines",
+    "Pipeline": "lakegate.pipeline",
     "RunReport": "lakegate.streams.supervisor",
-    "SyncReport": "lakegate.online",
+    "SyncReport": "lakegate.sync.api",
     "coordinated": "lakegate.api",
-    "explain": "lakegate.tables.sql:explain_sql",
-    "files": "lakegate.core.spec.build",
-    "files_json": "lakegate.core.spec.build",
-    "kafka": "lakegate.core.spec.build",
-    "on_statement": "lakegate.tables.running",
+    "explain": "lakegate.rows.sql:explain_sql",
+    "files": "lakegate.config.build",
+    "files_json": "lakegate.config.build",
+    "kafka": "lakegate.config.build",
+    "on_statement": "lakegate.rows.execution",
     "session": "lakegate.api",
-    "sql": "lakegate.tables.sql",
+    "sql": "lakegate.rows.sql",
     "start": "lakegate.api",
     "supervise": "lakegate.api",
-    "sync": "lakegate.online",
+    "sync": "lakegate.sync.api",
 }
 __all__ = [
     "DeltaTable",

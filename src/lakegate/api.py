@@ -9,26 +9,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lakegate import settings
-from lakegate.core.ids import JobName, TableLocation
-from lakegate.core.spec.coordinators import coordinator_place
-from lakegate.core.spec.data import Coverage
-from lakegate.core.spec.kinds import duration_ms
-from lakegate.core.turns import moves
-from lakegate.core.turns.protocol import Order
-from lakegate.delta import governed
+from lakegate.config.coordinators import coordinator_place
+from lakegate.config.model import Coverage
+from lakegate.config.types import duration_ms
+from lakegate.delta import ownership
 from lakegate.errors import Fault, InvalidRequest
-from lakegate.events import Noticed
-from lakegate.sinks.ledger import read_ledger
-from lakegate.site import Site, open_session
+from lakegate.ids import JobName, TableLocation
+from lakegate.runtime import Site, open_session
 from lakegate.spark import jars
 from lakegate.spark import session as spark_session
 from lakegate.spark.checkpoint import location_of
 from lakegate.spark.log_stores import log_store_of
-from lakegate.streams.always_on import RunningQuery
-from lakegate.streams.identity import checkpoint_check
+from lakegate.streams.checkpoint_owner import checkpoint_check
+from lakegate.streams.implicit_turns import StockTurns
 from lakegate.streams.job import BatchFunction, Coordinated, Job, QueryWork
-from lakegate.streams.stock import StockTurns
+from lakegate.streams.running_query import RunningQuery
 from lakegate.streams.supervisor import RunReport, Supervisor
+from lakegate.telemetry.events import Noticed
+from lakegate.telemetry.ledger import read_ledger
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.protocol import Order
 
 
 def session(
@@ -172,11 +172,11 @@ class JobCoordinator(Job):
         super().need_tables()
         while self._unknown_notes:
             table = self._unknown_notes[-1]
-            note = governed.read_governed(self._spark, table)
+            note = ownership.read_governed(self._spark, table)
             if note is not None:
                 lock, coordinator_id = self._coordinator.lock, self._site.store.coordinator_id()
                 store = log_store_of(self._spark, table)
-                said = governed.compare(
+                said = ownership.compare(
                     table, note, lock, coordinator_id, store.name, coordinator=self._place, log_store_args=store.args
                 )
                 if said is not None:
@@ -272,7 +272,7 @@ class JobCoordinator(Job):
         record = self._coordinator.record()
         if record is None:
             return False
-        return moves.is_settled(record, {JobName(self.name): work.idle_at()}, self._coordinator.live())
+        return transitions.is_settled(record, {JobName(self.name): work.idle_at()}, self._coordinator.live())
 
 
 def coordinated(

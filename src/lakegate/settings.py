@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from lakegate.core.spec import keys
-from lakegate.core.spec.data import CoordinatorSpec, Entry, Pipeline, StreamSpec
-from lakegate.core.spec.document import TEXT_LENGTH_MAX, Faults, Mark, Scalar
-from lakegate.core.spec.kinds import Kind, Reader, duration_text, name_kind, suggestion
-from lakegate.core.spec.parse import Override, parse
-from lakegate.core.spec.places import Location
-from lakegate.core.turns.order import NoRule, OrderRule, Strict
+from lakegate.config import keys
+from lakegate.config.model import CoordinatorSpec, Entry, Pipeline, StreamSpec
+from lakegate.config.parse import Override, parse
+from lakegate.config.places import Location
+from lakegate.config.types import Kind, Reader, duration_text, name_kind, suggestion
+from lakegate.config.yaml_nodes import TEXT_LENGTH_MAX, Faults, Mark, Scalar
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.spark import jars, java
+from lakegate.turns.protocol.ordering import NoRule, OrderRule, Strict
 
 T = TypeVar("T")
 

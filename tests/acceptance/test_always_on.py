@@ -17,12 +17,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
-from lakegate.core.ids import JobName
-from lakegate.core.turns.record import LockRecord
 from lakegate.errors import InvalidRequest, LostTurn, TurnNotGranted, Unavailable
-from lakegate.events import TurnEnded
-from lakegate.sinks.ledger import read_ledger
-from lakegate.site import open_store
+from lakegate.ids import JobName
+from lakegate.runtime import open_store
+from lakegate.telemetry.events import TurnEnded
+from lakegate.telemetry.ledger import read_ledger
+from lakegate.turns.protocol.lock_record import LockRecord
 from tests.acceptance.engagement import drop
 from tests.acceptance.test_turns_on_spark import ids, people
 

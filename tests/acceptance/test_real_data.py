@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakegate.events import TurnEnded
-from lakegate.sinks.ledger import read_ledger
-from lakegate.streams.stream import StreamWork
+from lakegate.streams.pipeline_stream import StreamWork
+from lakegate.telemetry.events import TurnEnded
+from lakegate.telemetry.ledger import read_ledger
 from tests.acceptance.engagement import (
     STREAMS,
     Source,

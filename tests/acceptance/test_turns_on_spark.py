@@ -19,16 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
-from lakegate.core.ids import JobName, TableLocation
-from lakegate.delta.governed import release
+from lakegate.delta.ownership import release
 from lakegate.errors import CheckpointMismatch, InvalidRequest, LostTurn
-from lakegate.pipelines import PipelineRun
-from lakegate.sinks.ledger import read_ledger
+from lakegate.ids import JobName, TableLocation
+from lakegate.pipeline import PipelineRun
 from lakegate.spark.java import JavaSources
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.telemetry.ledger import read_ledger
 from lakegate.testing import contender
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.acceptance.engagement import drop
 
 

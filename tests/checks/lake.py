@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lakegate.checks.disk import LocalCheckpoint, LocalLog
-from lakegate.checks.verify import Counted
-from lakegate.core.ids import Epoch
-from lakegate.core.turns.tokens import Token
-from lakegate.events import TurnEnded
-from lakegate.sinks.ledger import LedgerSink
+from lakegate.delta.local_files import LocalCheckpoint, LocalLog
+from lakegate.ids import Epoch
+from lakegate.ops.verify import Counted
+from lakegate.telemetry.events import TurnEnded
+from lakegate.telemetry.ledger import LedgerSink
+from lakegate.turns.protocol.fencing import Token
 
 LOCK = "L"
 OFFSETS = 'v1\n{"batchWatermarkMs":0}\n{"logOffset":%d}'

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from lakegate.checks.disk import LocalLog
-from lakegate.checks.erasure import bytes_left
+from lakegate.delta.local_files import LocalLog
+from lakegate.ops.erasure import bytes_left
 from tests.checks.lake import Lake
 
 LATER_S = 5_000.0

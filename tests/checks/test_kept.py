@@ -10,10 +10,10 @@ import pyarrow.parquet
 import pytest
 from pyroaring import BitMap64
 
-from lakegate.checks.disk import LocalLog
-from lakegate.checks.kept import DAY_MS, HOUR_MS, kept
-from lakegate.core.rows import vectors
+from lakegate.delta import deletion_vectors
+from lakegate.delta.local_files import LocalLog
 from lakegate.errors import Unavailable
+from lakegate.ops.stored_requests import DAY_MS, HOUR_MS, kept
 
 NOW_MS = 1_800_000_000_000
 
@@ -51,15 +51,15 @@ def test_requests_are_counted_by_state_and_age(tmp_path: Path) -> None:
 
 def test_rows_that_a_deletion_vector_hides_do_not_count(tmp_path: Path) -> None:
     """In the log itself, or in a file beside the data."""
-    inline = vectors.write_inline(BitMap64([0, 2]))
-    content, (beside,) = vectors.write([BitMap64([1])], bytes(range(16)))
+    inline = deletion_vectors.write_inline(BitMap64([0, 2]))
+    content, (beside,) = deletion_vectors.write([BitMap64([1])], bytes(range(16)))
     put(
         tmp_path,
         0,
         ("a.parquet", "waiting", [5 * DAY_MS, 1, 6 * DAY_MS], inline),
         ("b.parquet", "waiting", [2, 9 * DAY_MS], beside),
     )
-    (tmp_path / (vectors.location(beside) or "")).write_bytes(content)
+    (tmp_path / (deletion_vectors.location(beside) or "")).write_bytes(content)
     (waiting,) = kept(LocalLog(tmp_path), NOW_MS)
     assert (waiting.requests, waiting.oldest_ms, waiting.ages["1h"]) == (2, NOW_MS - 2, 2)
 

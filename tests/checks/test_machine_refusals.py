@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lakegate.delta.s3_errors import refusal
+from lakegate.delta.storage_errors import refusal
 from lakegate.errors import StoreUnavailable
 
 WRAPPED = """\

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.checks.paces import Paced, Replayed, replay
-from lakegate.core.turns.order import After, NoRule, OrderRule, Strict
+from lakegate.ops.order_simulation import Paced, Replayed, replay
+from lakegate.turns.protocol.ordering import After, NoRule, OrderRule, Strict
 
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.checks.verify import Verified, verify
+from lakegate.ops.verify import Verified, verify
 from tests.checks.lake import Lake, healthy
 
 

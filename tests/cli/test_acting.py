@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName, TableLocation, TokenId
-from lakegate.core.turns.record import JobState, LockRecord
-from lakegate.sinks.ledger import read_actions
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import Epoch, JobName, TableLocation, TokenId
+from lakegate.telemetry.ledger import read_actions
+from lakegate.turns.protocol.lock_record import JobState, LockRecord
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import lakegate, state_of
 from tests.cli.test_looking import FILE, record

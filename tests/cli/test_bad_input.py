@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import JobName
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import JobName
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import Ran, lakegate, state_of
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from lakegate.core.ids import Epoch
-from lakegate.core.spec.zookeeper import read_place
-from lakegate.core.turns.moves import begin_record
+from lakegate.config.zookeeper import read_place
+from lakegate.ids import Epoch
 from lakegate.spark.java import JavaSources
-from lakegate.stores.zookeeper import ZookeeperTurnStore
-from lakegate.stores.zookeeper_client import Secrets
 from lakegate.testing.servers import free_ports, zookeeper
+from lakegate.turns.protocol.transitions import begin_record
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
+from lakegate.turns.stores.zookeeper_client import Secrets
 from tests.cli.command import Ran, lakegate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.streams.letters import StreamLetters
+from lakegate.streams.dead_letters import StreamLetters
 from tests.cli.command import Ran, lakegate, state_of
 
 FILE = """\

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName
-from lakegate.core.turns.record import LockRecord, Pause
 from lakegate.errors import Unavailable
-from lakegate.events import Noticed, PersonActed
-from lakegate.sinks.ledger import LedgerSink, read_ledger
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import Epoch, JobName
+from lakegate.telemetry.events import Noticed, PersonActed
+from lakegate.telemetry.ledger import LedgerSink, read_ledger
+from lakegate.turns.protocol.lock_record import LockRecord, Pause
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake
 from tests.cli.command import lakegate
 from tests.cli.test_looking import after_a_run

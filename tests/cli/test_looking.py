@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
-from lakegate.core.turns.order import After, rule_to_json
-from lakegate.core.turns.record import Holder, InDoubt, JobState, LockRecord, Ticket
-from lakegate.events import LeftOut
-from lakegate.sinks.ledger import LedgerSink
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId
+from lakegate.telemetry.events import LeftOut
+from lakegate.telemetry.ledger import LedgerSink
+from lakegate.turns.protocol.lock_record import Holder, InDoubt, JobState, LockRecord, Ticket
+from lakegate.turns.protocol.ordering import After, rule_to_json
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import lakegate
 from tests.report.sample import COMPARISON

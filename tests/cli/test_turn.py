@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.commanded import _Program
-from lakegate.sinks.ledger import read_ledger
+from lakegate.ops.external_command import _Program
 from lakegate.spark.java import JavaSources
-from lakegate.stores.processes import is_running, start_of
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.telemetry.ledger import read_ledger
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import zookeeper
+from lakegate.turns.host import is_running, start_of
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 
 LIMIT_S = 60
 LEASE_S = 8.0
@@ -131,7 +131,7 @@ def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
     program.end()
 
 
-ASKS = "import sys; from lakegate.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
+ASKS = "import sys; from lakegate.turns.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
 
 
 def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:

@@ -16,18 +16,18 @@ from typing import Any
 import boto3
 import pytest
 
-from lakegate.core.ids import Epoch, JobName
-from lakegate.core.spec.dynamodb import DynamodbPlace, read_dynamodb
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.moves import begin_record
-from lakegate.core.turns.record import LockRecord
+from lakegate.config.dynamodb import DynamodbPlace, read_dynamodb
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
-from lakegate.ports import TurnStore
-from lakegate.stores.dynamodb import DynamodbTurnStore
+from lakegate.ids import Epoch, JobName
 from lakegate.testing.aws_server import REGION, AwsServer, Fault, What
 from lakegate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import free_ports
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.protocol.transitions import begin_record
+from lakegate.turns.stores.dynamodb import DynamodbTurnStore
 
 CHANGES = "PutItem|UpdateItem|DeleteItem"
 
@@ -263,8 +263,8 @@ def test_a_second_run_waits_for_a_heartbeat_or_for_the_lease(
     """It is refused as soon as the first is heard, and takes the place of one that was killed a lease after it began to look."""
     store = handles(session_timeout_ms=2000)
     code = (
-        "import sys, time; from lakegate.core.spec.dynamodb import read_dynamodb\n"
-        "from lakegate.stores.dynamodb import DynamodbTurnStore\n"
+        "import sys, time; from lakegate.config.dynamodb import read_dynamodb\n"
+        "from lakegate.turns.stores.dynamodb import DynamodbTurnStore\n"
         "session = DynamodbTurnStore(read_dynamodb(sys.argv[1])).open_session(sys.argv[2], 'job')\n"
         "print('open', flush=True)\n"
         "while session.heartbeat(): time.sleep(0.3)\n"
@@ -475,7 +475,7 @@ def test_without_the_driver_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['botocore'] = None\n"
         "from lakegate.errors import MissingExtra\n"
-        "try: import lakegate.stores.dynamodb\n"
+        "try: import lakegate.turns.stores.dynamodb\n"
         "except MissingExtra as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

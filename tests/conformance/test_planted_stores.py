@@ -9,15 +9,15 @@ from typing import cast
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName, Nonce
-from lakegate.core.turns.effects import CasReply, Stored
-from lakegate.core.turns.moves import Sessions
-from lakegate.core.turns.record import LockRecord, record_from_json
 from lakegate.errors import LakegateError
-from lakegate.ports import TurnStore
-from lakegate.stores.memory import MemoryTurnStore, _Session
+from lakegate.ids import Epoch, JobName, Nonce
 from lakegate.testing.conformance import history
 from lakegate.testing.conformance.turn_store import Losing, TurnStoreConformance
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol.effects import CasReply, Stored
+from lakegate.turns.protocol.lock_record import LockRecord, record_from_json
+from lakegate.turns.protocol.transitions import Sessions
+from lakegate.turns.stores.memory import MemoryTurnStore, _Session
 
 
 @dataclass

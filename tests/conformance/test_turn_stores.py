@@ -16,28 +16,28 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName
-from lakegate.core.spec.zookeeper import read_place
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.moves import begin_record
-from lakegate.core.turns.record import LockRecord
+from lakegate.config.zookeeper import read_place
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
-from lakegate.ports import TurnStore
+from lakegate.ids import Epoch, JobName
 from lakegate.spark.java import JavaSources
-from lakegate.stores.memory import MemoryTurnStore
-from lakegate.stores.processes import start_of
-from lakegate.stores.sqlite import SqliteTurnStore
-from lakegate.stores.zookeeper import ZookeeperTurnStore
 from lakegate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.turns.host import start_of
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.protocol.transitions import begin_record
+from lakegate.turns.stores.memory import MemoryTurnStore
+from lakegate.turns.stores.sqlite import SqliteTurnStore
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 
 HOLD = """
 import sys
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 session = SqliteTurnStore(sys.argv[1]).open_session(sys.argv[2], sys.argv[3])
 if len(sys.argv) > 4:
-    from lakegate.stores.processes import start_of
+    from lakegate.turns.stores.processes import start_of
     session.describe_jvm(int(sys.argv[4]), start_of(int(sys.argv[4])))
 print("open", flush=True)
 sys.stdin.read()

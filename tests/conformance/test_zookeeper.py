@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from lakegate.core.ids import Epoch, JobName
-from lakegate.core.spec.zookeeper import read_place
-from lakegate.core.turns.moves import begin_record
+from lakegate.config.zookeeper import read_place
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
-from lakegate.ports import SessionState, TurnStore
+from lakegate.ids import Epoch, JobName
 from lakegate.spark.java import JavaSources, find_java
-from lakegate.stores.zookeeper import ZookeeperTurnStore
-from lakegate.stores.zookeeper_client import Secrets
 from lakegate.testing.conformance.turn_store import LOCK, TurnStoreConformance, contender, take
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import ZookeeperNode, free_ports, zookeeper
+from lakegate.turns.ports import SessionState, TurnStore
+from lakegate.turns.protocol.transitions import begin_record
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
+from lakegate.turns.stores.zookeeper_client import Secrets
 
 pytestmark = pytest.mark.zookeeper
 
@@ -153,8 +153,8 @@ def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from
 def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:
     """Until then its job is not let in again on another machine; afterwards it is, without anybody's help."""
     code = (
-        "import sys; from lakegate.core.spec.zookeeper import read_place\n"
-        "from lakegate.stores.zookeeper import ZookeeperTurnStore\n"
+        "import sys; from lakegate.config.zookeeper import read_place\n"
+        "from lakegate.turns.stores.zookeeper import ZookeeperTurnStore\n"
         "session = ZookeeperTurnStore(read_place(sys.argv[1])).open_session(sys.argv[2], 'job')\n"
         "print('open', flush=True); sys.stdin.read()"
     )
@@ -375,7 +375,7 @@ def test_without_the_driver_the_extra_is_named() -> None:
     code = (
         "import sys; sys.modules['kazoo'] = None\n"
         "from lakegate.errors import MissingExtra\n"
-        "try: import lakegate.stores.zookeeper\n"
+        "try: import lakegate.turns.stores.zookeeper\n"
         "except MissingExtra as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -14,17 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from lakegate.checks.verify import verify
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.coordinator.heartbeat import SELF_FENCE
-from lakegate.core.ids import JobName, SessionId, TableLocation, Version
-from lakegate.core.turns import moves, protocol
-from lakegate.core.turns.effects import CasReply, StepMark, Stored, TableTokens
-from lakegate.core.turns.order import After, NoRule, OrderRule
-from lakegate.core.turns.protocol import CheckpointView, Order
-from lakegate.core.turns.record import LockRecord
-from lakegate.core.turns.tokens import query_token, unpack
 from lakegate.errors import (
     CheckpointMismatch,
     Corrupt,
@@ -36,11 +25,23 @@ from lakegate.errors import (
     TurnNotGranted,
     Unavailable,
 )
-from lakegate.events import Noticed, TurnEnded, TurnWaits
-from lakegate.ports import StatementConflict, TurnStore, WriteGate, WriteToken
-from lakegate.sinks.ledger import LedgerSink, read_ledger
-from lakegate.stores.memory import MemoryTurnStore
+from lakegate.ids import JobName, SessionId, TableLocation, Version
+from lakegate.ops.verify import verify
+from lakegate.ports import StatementConflict, WriteToken
+from lakegate.telemetry.events import Noticed, TurnEnded, TurnWaits
+from lakegate.telemetry.ledger import LedgerSink, read_ledger
 from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.heartbeat import SELF_FENCE
+from lakegate.turns.ports import TurnStore, WriteGate
+from lakegate.turns.protocol import protocol, transitions
+from lakegate.turns.protocol.effects import CasReply, StepMark, Stored, TableTokens
+from lakegate.turns.protocol.fencing import query_token, unpack
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.protocol.ordering import After, NoRule, OrderRule
+from lakegate.turns.protocol.protocol import CheckpointView, Order
+from lakegate.turns.stores.memory import MemoryTurnStore
 
 T, U = TableLocation("/t"), TableLocation("/u")
 LEASE_S = 10.0
@@ -265,7 +266,7 @@ def test_a_turn_that_others_had_closed_is_noted_as_lost_whatever_ends_it(error: 
     broken = take(bench.job("A"), "q", 0)
     stored = bench.store.read("L")
     assert stored.record is not None
-    bench.store.compare_and_set("L", moves.close(stored.record), stored.version)
+    bench.store.compare_and_set("L", transitions.close(stored.record), stored.version)
     bench.clock.advance(1)
     take(bench.job("B", jvm=2), "r", 0).complete()
     bench.clock.advance(1)
@@ -420,7 +421,7 @@ def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
     def is_settled(run: str) -> bool:
         record = job.record()
         assert record is not None
-        return moves.is_settled(record, heads, job.live(), run=run)
+        return transitions.is_settled(record, heads, job.live(), run=run)
 
     job.announce_idle(heads[job.job], run="first")
     assert (is_settled("first"), is_settled("second")) == (True, False)

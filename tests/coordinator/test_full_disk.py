@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.coordinator import driver
-from lakegate.core.ids import JobName
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.record import LockRecord
 from lakegate.errors import StoreUnavailable
-from lakegate.stores.memory import MemoryTurnStore
-from lakegate.stores.processes import is_running, start_of
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import JobName
 from lakegate.testing.contender import coordinator, take
 from lakegate.testing.disks import SmallDisk, small_disk
+from lakegate.turns import effect_runner
+from lakegate.turns.host import is_running, start_of
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.stores.memory import MemoryTurnStore
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 
 LOCK = "L"
 
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seconds in place of ten."""
-    monkeypatch.setattr(driver, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(effect_runner, "PATIENCE_S", 2.0)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lakegate.coordinator.heartbeat import SELF_FENCE, Heartbeat
-from lakegate.core.ids import JobName, SessionId, TableLocation
-from lakegate.core.turns.tokens import query_token
 from lakegate.errors import Fenced, LostTurn, Unavailable
-from lakegate.ports import SessionState
+from lakegate.ids import JobName, SessionId, TableLocation
 from lakegate.testing.fakes import FakeClock, FakeGate
+from lakegate.turns.heartbeat import SELF_FENCE, Heartbeat
+from lakegate.turns.ports import SessionState
+from lakegate.turns.protocol.fencing import query_token
 from tests.coordinator.test_coordinator import LEASE_S, Bench, T, U, take
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.record import LockRecord
-from lakegate.stores.memory import MemoryTurnStore
 from lakegate.testing.fakes import FakeClock
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.stores.memory import MemoryTurnStore
+from lakegate.turns.turn import HeldTurn
 from tests.coordinator.test_coordinator import Bench, take
 
 

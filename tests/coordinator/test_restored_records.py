@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.spec.zookeeper import read_place
+from lakegate.config.zookeeper import read_place
 from lakegate.errors import Corrupt
 from lakegate.spark.java import JavaSources
-from lakegate.stores.zookeeper import ZookeeperTurnStore
 from lakegate.testing.aws_server import REGION, AwsServer
 from lakegate.testing.contender import coordinator, faults, read, store_of, take
 from lakegate.testing.servers import zookeeper
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 
 LOCK = "L"
 Restore = Callable[[], Callable[[], None]]

@@ -10,17 +10,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation
-from lakegate.core.turns import moves
-from lakegate.core.turns.moves import Sessions
-from lakegate.core.turns.order import NoRule
-from lakegate.core.turns.protocol import Order
-from lakegate.core.turns.record import JobState, LockRecord, Pause, Ticket, record_from_json
-from lakegate.core.turns.tokens import query_token
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation
 from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.fencing import query_token
+from lakegate.turns.protocol.lock_record import JobState, LockRecord, Pause, Ticket, record_from_json
+from lakegate.turns.protocol.ordering import NoRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.protocol.transitions import Sessions
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 
 BEFORE = {
     "top": {"format", "lock", "epoch", "holder", "tickets", "jobs", "in_doubt", "tables"},
@@ -111,16 +111,18 @@ def test_pauses_and_priorities_outlive_a_move_of_the_version_before() -> None:
         job=JobName("A"), session=SessionId("A"), nonce=Nonce("a"), asked_at_ms=5, priority=3, aging_ms=60_000
     )
     pause = Pause(since_ms=1, by="me@h", reason="repair")
-    record = moves.pause(moves.ask(LockRecord(lock="L", epoch=Epoch(1)), waits, NoRule(), None), JobName("B"), pause)
+    record = transitions.pause(
+        transitions.ask(LockRecord(lock="L", epoch=Epoch(1)), waits, NoRule(), None), JobName("B"), pause
+    )
     again = record_from_json(rewritten_before(record.to_json()))
     assert (again.tickets, again.paused) == ((waits,), {JobName("B"): pause})
-    data = json.loads(moves.give_up(again, Nonce("a")).to_json())
+    data = json.loads(transitions.give_up(again, Nonce("a")).to_json())
     assert "priorities" not in data
 
 
 def test_a_record_of_the_version_before_is_read_and_written_without_new_keys() -> None:
     """A lock on which nobody is paused, and nobody with a priority waits, has the keys that it had."""
-    record = moves.ask(
+    record = transitions.ask(
         LockRecord(lock="L", epoch=Epoch(1)),
         Ticket(job=JobName("A"), session=SessionId("A"), nonce=Nonce("a"), asked_at_ms=5),
         NoRule(),
@@ -151,7 +153,7 @@ def stands(askers: list[Asker]) -> LockRecord:
         )
         if not asker.is_before:
             ticket = replace(ticket, priority=asker.priority, aging_ms=asker.aging_ms)
-        record = moves.ask(record, ticket, NoRule(), None)
+        record = transitions.ask(record, ticket, NoRule(), None)
         if asker.is_before:
             record = record_from_json(rewritten_before(record.to_json()))
     return record
@@ -166,7 +168,7 @@ def test_with_two_versions_on_a_lock_somebody_always_goes(askers: list[Asker]) -
     goes = [
         lets_go_before(record, Nonce(f"J{n}"))
         if asker.is_before
-        else moves.reason_to_wait(record, Nonce(f"J{n}"), live, 0) is None
+        else transitions.reason_to_wait(record, Nonce(f"J{n}"), live, 0) is None
         for n, asker in enumerate(askers)
     ]
     assert any(goes)
@@ -178,6 +180,6 @@ def test_aging_of_tickets_that_say_nothing_would_stop_a_lock() -> None:
     record = replace(stands([slow, before]), jobs={JobName("C"): JobState(completed_at_ms=9)})
     aged = replace(record, tickets=(record.tickets[0], replace(record.tickets[1], aging_ms=1)))
     live = Sessions(ids=frozenset({SessionId("J0"), SessionId("J1")}), jobs=frozenset())
-    assert moves.reason_to_wait(record, Nonce("J0"), live, 0) is None
-    assert moves.reason_to_wait(aged, Nonce("J0"), live, 0) is not None
+    assert transitions.reason_to_wait(record, Nonce("J0"), live, 0) is None
+    assert transitions.reason_to_wait(aged, Nonce("J0"), live, 0) is not None
     assert not lets_go_before(aged, Nonce("J1"))

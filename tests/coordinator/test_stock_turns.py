@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.coordinator.machine import MachineClock, Uuids
-from lakegate.core.ids import TableLocation
-from lakegate.core.turns.effects import Stored
-from lakegate.core.turns.order import NoRule
-from lakegate.core.turns.protocol import Order
-from lakegate.core.turns.tokens import job_token
 from lakegate.errors import StoreUnavailable
-from lakegate.stores.memory import MemoryTurnStore
-from lakegate.streams import stock
+from lakegate.ids import TableLocation
+from lakegate.streams import implicit_turns
 from lakegate.testing.fakes import FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.host import MachineClock, Uuids
+from lakegate.turns.protocol.effects import Stored
+from lakegate.turns.protocol.fencing import job_token
+from lakegate.turns.protocol.ordering import NoRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.stores.memory import MemoryTurnStore
 
 T = TableLocation("/t")
 
@@ -81,10 +81,10 @@ def coordinator(store: SometimesAway, name: str, *, jvm: int, timeout_s: float) 
 def test_a_turn_that_could_not_be_given_back_holds_up_nobody_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the JVM of a run that has ended; it is this one's, which closes the turn without waiting for a commit."""
     store = OneCommit.store = SometimesAway()
-    monkeypatch.setattr(stock, "Gate", OneCommit)
+    monkeypatch.setattr(implicit_turns, "Gate", OneCommit)
     spark: Any = SimpleNamespace(conf=SimpleNamespace(set=lambda *told: None), streams=SimpleNamespace(active=[]))
     job: Any = SimpleNamespace(tables=(T,), heads=dict)
-    turns = stock.StockTurns(spark, coordinator(store, "Stock", jvm=7, timeout_s=0), job)
+    turns = implicit_turns.StockTurns(spark, coordinator(store, "Stock", jvm=7, timeout_s=0), job)
     turns.start(1000)
     other = coordinator(store, "Other", jvm=8, timeout_s=10)
     assert store.has_failed.wait(10)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.spec.zookeeper import read_place
+from lakegate.config.zookeeper import read_place
 from lakegate.errors import LostTurn, Unavailable
 from lakegate.spark.java import JavaSources
-from lakegate.stores.zookeeper import ZookeeperTurnStore
 from lakegate.testing import contender
 from lakegate.testing.proxy import Proxy
 from lakegate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 from tests.coordinator.contenders import LOCK, World
 
 pytestmark = pytest.mark.zookeeper

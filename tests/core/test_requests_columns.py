@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.core.requests.columns import Found, column_name, find_columns, is_same, stored_name
+from lakegate.streams.requests.column_names import Found, column_name, find_columns, is_same, stored_name
 
 
 @given(st.text())

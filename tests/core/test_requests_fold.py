@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegate.core.requests.fold import (
+from lakegate.streams.requests.rules import (
     NULL_KEY,
     NULL_SEQUENCE,
     Admitted,

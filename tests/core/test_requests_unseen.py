@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegate.core.requests.unseen import FileCommit, unseen_files
+from lakegate.streams.requests.unseen import FileCommit, unseen_files
 
 
 def commit(

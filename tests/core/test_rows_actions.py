@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.ids import Version
-from lakegate.core.rows.actions import Action, as_add, changes, parse, partition_columns, vector_of
+from lakegate.delta.actions import Action, as_add, changes, parse, partition_columns, vector_of
 from lakegate.errors import Corrupt
+from lakegate.ids import Version
 
 
 def add(path: str, vector: str | None = None, **more: Any) -> Action:

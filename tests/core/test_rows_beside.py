@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from lakegate.core.rows.beside import OTHERS, outcome
-from lakegate.core.rows.statement import Facts, Operation, Reads, Statement, classify
+from lakegate.rows.conflict.concurrency import OTHERS, outcome
+from lakegate.rows.conflict.read_set import Facts, Operation, Reads, Statement, classify
 from tests.docs.markdown import DOCS
 
 PAGE = DOCS / "reference" / "what-can-conflict-now.md"

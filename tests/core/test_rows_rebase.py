@@ -7,21 +7,12 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from lakegate.core.ids import Version
-from lakegate.core.rows.actions import Action, changes
-from lakegate.core.rows.effects import (
-    Captured,
-    Describe,
-    Execute,
-    FindEntered,
-    Put,
-    PutReply,
-    ReadChanges,
-    WriteVectors,
-)
-from lakegate.core.rows.publish import Published, publish
-from lakegate.core.rows.rebase import Again, Partly, Rebased, Superseded, rebase
-from lakegate.core.rows.statement import Reads, Statement
+from lakegate.delta.actions import Action, Captured, changes
+from lakegate.ids import Version
+from lakegate.rows.conflict.commit_protocol import Published, publish
+from lakegate.rows.conflict.effects import Describe, Execute, FindEntered, Put, PutReply, ReadChanges, WriteVectors
+from lakegate.rows.conflict.read_set import Reads, Statement
+from lakegate.rows.conflict.rebase import Again, Partly, Rebased, Superseded, rebase
 
 NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.rows.actions import Action
-from lakegate.core.rows.rebase import deleted_rows
-from lakegate.core.rows.statistics import Everything, columns_of, may_hold, may_hold_for, parse
+from lakegate.delta.actions import Action
+from lakegate.rows.conflict.data_skipping import Everything, columns_of, may_hold, may_hold_for, parse
+from lakegate.rows.conflict.rebase import deleted_rows
 
 CATALYST = "org.apache.spark.sql.catalyst.expressions."
 Nodes = list[dict[str, Any]]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from lakegate.core.rows.vectors import identity, location, read, write, write_inline
+from lakegate.delta.deletion_vectors import identity, location, read, write, write_inline
 from lakegate.errors import Corrupt
 
 UUID = bytes(range(16))

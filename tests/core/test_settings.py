@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.spec import Entry
-from lakegate.core.turns.order import After, NoRule, Strict
+from lakegate.config import Entry
 from lakegate.errors import InvalidRequest
 from lakegate.settings import (
     JobSettings,
@@ -18,6 +17,7 @@ from lakegate.settings import (
     resolve_job,
     shown,
 )
+from lakegate.turns.protocol.ordering import After, NoRule, Strict
 
 SPEC = """\
 name: p

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from lakegate.core.spec import (
+from lakegate.config import (
     Append,
     ChangeFilesSource,
     EnvelopeFilesSource,
@@ -24,9 +24,9 @@ from lakegate.core.spec import (
     Unmatched,
     parse,
 )
-from lakegate.core.spec.parse import Override
-from lakegate.core.turns.order import After, NoRule, Strict
+from lakegate.config.parse import Override
 from lakegate.errors import Fault, InvalidRequest
+from lakegate.turns.protocol.ordering import After, NoRule, Strict
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

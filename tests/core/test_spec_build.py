@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from lakegate.core.spec import Pipeline, parse
-from lakegate.core.spec.build import PipelineBuilder, TableBuilder, files, files_json, kafka
+from lakegate.config import Pipeline, parse
+from lakegate.config.build import PipelineBuilder, TableBuilder, files, files_json, kafka
 from lakegate.errors import InvalidRequest
 
 FILE = """\

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from lakegate.core.spec.dynamodb import OPTIONS, DynamodbPlace, read_dynamodb
-from lakegate.core.spec.options import BadPlace
+from lakegate.config.dynamodb import OPTIONS, DynamodbPlace, read_dynamodb
+from lakegate.config.options import BadPlace
 from tests.docs.markdown import DOCS
 
 

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lakegate.core.spec import Pipeline, parse
-from lakegate.core.spec.kinds import duration_ms, duration_text
+from lakegate.config import Pipeline, parse
+from lakegate.config.types import duration_ms, duration_text
 from lakegate.errors import InvalidRequest
 from lakegate.redaction import masked
 

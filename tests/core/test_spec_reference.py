@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.spec.keys import FILE_SECTION
-from lakegate.core.spec.parse import parse
-from lakegate.core.spec.schema import anchor_of, json_schema, sections, table_of
+from lakegate.config.keys import FILE_SECTION
+from lakegate.config.parse import parse
+from lakegate.config.schema import anchor_of, json_schema, sections, table_of
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 WRITES = os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.core.spec.options import BadPlace
-from lakegate.core.spec.zookeeper import OPTIONS, ZookeeperPlace, read_place
+from lakegate.config.options import BadPlace
+from lakegate.config.zookeeper import OPTIONS, ZookeeperPlace, read_place
 
 
 def test_hosts_alone_are_enough() -> None:

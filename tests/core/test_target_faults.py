@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.targets.faults import MARIADB, POSTGRES, SQLITE, Fault, of_mariadb, of_postgres, of_sqlite
+from lakegate.sync.targets.faults import MARIADB, POSTGRES, SQLITE, Fault, of_mariadb, of_postgres, of_sqlite
 
 SAID = {
     # what people meet, by what it is

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.core.turns.order import (
+from lakegate.turns.protocol.ordering import (
     After,
     JobView,
     NoRule,

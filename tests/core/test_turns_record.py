@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from lakegate.core.turns import moves
-from lakegate.core.turns.moves import Sessions, Waits
-from lakegate.core.turns.order import After, NoRule
-from lakegate.core.turns.record import (
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, TokenId, Version
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.fencing import JUMP
+from lakegate.turns.protocol.lock_record import (
     FORMAT,
     Holder,
     InDoubt,
@@ -27,7 +26,8 @@ from lakegate.core.turns.record import (
     Ticket,
     record_from_json,
 )
-from lakegate.core.turns.tokens import JUMP
+from lakegate.turns.protocol.ordering import After, NoRule
+from lakegate.turns.protocol.transitions import Sessions, Waits
 
 A, B, C = JobName("A"), JobName("B"), JobName("C")
 T, U = TableLocation("t"), TableLocation("u")
@@ -117,8 +117,8 @@ def test_who_is_woken_is_the_one_whom_the_record_lets_in(
     record = record if has_holder else replace(record, holder=None)
     alive = [ticket for n, ticket in enumerate(record.tickets) if n not in dead]
     live = Sessions(ids=frozenset(t.session for t in alive), jobs=frozenset(t.job for t in alive))
-    may_go = [t for t in record.tickets if moves.reason_to_wait(record, t.nonce, live, now_ms) is None]
-    first = moves.first_to_go(record, live, now_ms)
+    may_go = [t for t in record.tickets if transitions.reason_to_wait(record, t.nonce, live, now_ms) is None]
+    first = transitions.first_to_go(record, live, now_ms)
     assert may_go == ([] if first is None else [first])
 
 
@@ -126,7 +126,7 @@ def test_unknown_keys_are_written_back() -> None:
     """A later version's additions survive an earlier version's move."""
     data = {**json.loads(LockRecord(lock="L", epoch=Epoch(1)).to_json()), "later": {"a": [1]}}
     record = record_from_json(json.dumps(data))
-    moved = moves.ask(record, ticket(A), NoRule(), None)
+    moved = transitions.ask(record, ticket(A), NoRule(), None)
     assert json.loads(moved.to_json())["later"] == {"a": [1]}
 
 
@@ -176,13 +176,13 @@ EMPTY = LockRecord(lock="L", epoch=Epoch(7))
 
 def test_a_new_record_starts_above_what_left_no_trace() -> None:
     """The first grant is `JUMP` above the tables."""
-    first = moves.grant(moves.begin_record("L", Epoch(40)), holder(A))
+    first = transitions.grant(transitions.begin_record("L", Epoch(40)), holder(A))
     assert first.epoch == 40 + JUMP
 
 
 def test_a_mark_shows_that_a_record_is_an_older_copy() -> None:
     """By its epoch, or by the turn that has the same; a record of a version that noted none is not doubted at its own epoch."""
-    granted = moves.grant(EMPTY, holder(A))
+    granted = transitions.grant(EMPTY, holder(A))
     mine = Mark(granted.epoch, granted.granted or Nonce(""))
     assert not granted.is_older_than(None)
     assert not granted.is_older_than(mine)
@@ -194,11 +194,11 @@ def test_a_mark_shows_that_a_record_is_an_older_copy() -> None:
 
 def test_an_older_copy_goes_on_above_what_is_known_and_trusts_nobody() -> None:
     """The turn, the tickets and the idle notes that it names are no more; jobs and pauses stay; it reads back as it was put."""
-    copy = moves.go_idle(moves.grant(EMPTY, holder(A)), B, {T: Version(3)}, NoRule(), None, now_ms=9)
-    copy = moves.pause(
+    copy = transitions.go_idle(transitions.grant(EMPTY, holder(A)), B, {T: Version(3)}, NoRule(), None, now_ms=9)
+    copy = transitions.pause(
         replace(copy, tickets=(ticket(B),), tables={T: Epoch(3)}), A, Pause(since_ms=1, by="me", reason="")
     )
-    after = moves.outdated(copy, Epoch(40))
+    after = transitions.outdated(copy, Epoch(40))
     assert (after.epoch, after.holder, after.tickets, after.tables) == (40 + JUMP - 1, None, (), {})
     assert after.job(B).idle_since_ms is None
     assert after.job(A).lost == (8, holder(A).batch)
@@ -210,10 +210,13 @@ def test_an_older_copy_goes_on_above_what_is_known_and_trusts_nobody() -> None:
 
 def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
     """In one step; a job has one ticket."""
-    idle = moves.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
+    idle = transitions.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
     assert idle.job(A).idle_since_ms == 9
-    asked = moves.ask(
-        moves.ask(moves.ask(idle, ticket(A), NoRule(), None), ticket(B), NoRule(), None), ticket(A, 1), NoRule(), None
+    asked = transitions.ask(
+        transitions.ask(transitions.ask(idle, ticket(A), NoRule(), None), ticket(B), NoRule(), None),
+        ticket(A, 1),
+        NoRule(),
+        None,
     )
     assert [t.nonce for t in asked.tickets] == ["B.0", "A.1"]
     assert asked.job(A).idle_since_ms is None
@@ -221,67 +224,69 @@ def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
 
 def test_a_ticket_that_may_not_go_blocks_nobody_behind_it() -> None:
     """First come, first served among those whose rule lets them in and whose session lives."""
-    record = moves.ask(moves.ask(EMPTY, ticket(B), After(("A",)), None), ticket(A), NoRule(), None)
-    assert moves.reason_to_wait(record, Nonce("A.0"), live(A, B), 0) is None
-    assert moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
-    both = moves.ask(moves.ask(EMPTY, ticket(B), NoRule(), None), ticket(A), NoRule(), None)
-    assert moves.reason_to_wait(both, Nonce("A.0"), live(A, B), 0) == Waits("B asked earlier")
-    assert moves.reason_to_wait(both, Nonce("A.0"), live(A), 0) is None
-    assert moves.reason_to_wait(both, Nonce("C.0"), live(A), 0) == Waits("has no live ticket")
+    record = transitions.ask(transitions.ask(EMPTY, ticket(B), After(("A",)), None), ticket(A), NoRule(), None)
+    assert transitions.reason_to_wait(record, Nonce("A.0"), live(A, B), 0) is None
+    assert transitions.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
+    both = transitions.ask(transitions.ask(EMPTY, ticket(B), NoRule(), None), ticket(A), NoRule(), None)
+    assert transitions.reason_to_wait(both, Nonce("A.0"), live(A, B), 0) == Waits("B asked earlier")
+    assert transitions.reason_to_wait(both, Nonce("A.0"), live(A), 0) is None
+    assert transitions.reason_to_wait(both, Nonce("C.0"), live(A), 0) == Waits("has no live ticket")
 
 
 def test_a_grant_counts_up_and_takes_the_ticket() -> None:
     """By one."""
-    record = moves.grant(moves.ask(EMPTY, ticket(A), NoRule(), None), holder(A))
+    record = transitions.grant(transitions.ask(EMPTY, ticket(A), NoRule(), None), holder(A))
     assert (record.epoch, record.tickets, record.is_held_by(Nonce("A.0"))) == (8, (), True)
-    waits = moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0)
+    waits = transitions.reason_to_wait(record, Nonce("B.0"), live(A, B), 0)
     assert waits is not None
     assert "A has the turn (epoch 8" in waits.reason
 
 
 def test_a_clean_end_leaves_no_doubt_and_an_unclean_one_does() -> None:
     """Doubt names the tables; a second lost turn adds to it."""
-    held = moves.grant(EMPTY, holder(A))
-    done = moves.complete(held, now_ms=4)
+    held = transitions.grant(EMPTY, holder(A))
+    done = transitions.complete(held, now_ms=4)
     assert (done.holder, done.in_doubt, done.job(A).done, done.job(A).turns) == (None, (), 8, 1)
-    lost = moves.close(held)
+    lost = transitions.close(held)
     assert (lost.holder, lost.job(A).lost, lost.doubts(T), lost.doubts(U)) == (None, (8, 5), {X}, frozenset())
-    again = moves.close(moves.add_table(moves.grant(lost, holder(A, 1, tables=(U,))), U))
+    again = transitions.close(transitions.add_table(transitions.grant(lost, holder(A, 1, tables=(U,))), U))
     assert again.in_doubt == (InDoubt(token_id=X, epoch=Epoch(9), tables=(T, U)),)
-    assert moves.complete(moves.grant(lost, holder(A)), now_ms=0).job(A).lost is None
+    assert transitions.complete(transitions.grant(lost, holder(A)), now_ms=0).job(A).lost is None
 
 
 def test_an_unclean_end_of_a_turn_without_tables_leaves_no_doubt() -> None:
     """A table is said before it is first written, so there is nothing that it may still commit to; nor would a fence end it."""
-    held = moves.grant(EMPTY, holder(A, tables=()))
+    held = transitions.grant(EMPTY, holder(A, tables=()))
     of_before = InDoubt(token_id=X, epoch=Epoch(3), tables=())
     for record in (held, replace(held, in_doubt=(of_before,))):
-        lost = moves.close(record)
+        lost = transitions.close(record)
         assert (lost.job(A).lost, lost.in_doubt) == ((8, 5), ())
     elsewhere = InDoubt(token_id=X, epoch=Epoch(3), tables=(T,))
-    assert moves.close(replace(held, in_doubt=(elsewhere,))).doubts(T) == {X}
+    assert transitions.close(replace(held, in_doubt=(elsewhere,))).doubts(T) == {X}
 
 
 def test_done_late_counts_under_the_old_epoch() -> None:
     """Only for a lost turn."""
-    lost = moves.close(moves.grant(EMPTY, holder(A)))
-    late = moves.done_late(lost, A, now_ms=4)
+    lost = transitions.close(transitions.grant(EMPTY, holder(A)))
+    late = transitions.done_late(lost, A, now_ms=4)
     assert (late.job(A).done, late.job(A).lost, late.doubts(T)) == (8, None, {X})
     with pytest.raises(ValueError, match="no lost turn"):
-        moves.done_late(late, A, now_ms=4)
+        transitions.done_late(late, A, now_ms=4)
 
 
 def test_a_fence_ends_doubt_on_its_table_only() -> None:
     """And a whole one lets the table be trusted."""
-    lost = moves.close(moves.grant(EMPTY, holder(A, tables=(T, U))))
-    held = moves.grant(lost, holder(B))
-    fenced = moves.confirm_fence(held, T, frozenset({X}), is_whole=False)
+    lost = transitions.close(transitions.grant(EMPTY, holder(A, tables=(T, U))))
+    held = transitions.grant(lost, holder(B))
+    fenced = transitions.confirm_fence(held, T, frozenset({X}), is_whole=False)
     assert (fenced.doubts(T), fenced.doubts(U), fenced.tables) == (frozenset(), {X}, {})
-    whole = moves.confirm_fence(fenced, U, frozenset({X}), is_whole=True)
+    whole = transitions.confirm_fence(fenced, U, frozenset({X}), is_whole=True)
     assert (whole.in_doubt, whole.tables) == ((), {U: 9})
 
 
-@pytest.mark.parametrize("move", [moves.close, lambda r: moves.complete(r, now_ms=0), lambda r: moves.add_table(r, T)])
+@pytest.mark.parametrize(
+    "move", [transitions.close, lambda r: transitions.complete(r, now_ms=0), lambda r: transitions.add_table(r, T)]
+)
 def test_a_holders_move_without_a_holder_is_a_fault(move: Any) -> None:
     """It would change somebody else's turn."""
     with pytest.raises(ValueError, match="nobody holds"):
@@ -290,8 +295,8 @@ def test_a_holders_move_without_a_holder_is_a_fault(move: Any) -> None:
 
 def test_giving_up_takes_only_the_own_ticket() -> None:
     """Others keep their place."""
-    record = moves.ask(moves.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), NoRule(), None)
-    assert [t.job for t in moves.give_up(record, Nonce("A.0")).tickets] == ["B"]
+    record = transitions.ask(transitions.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), NoRule(), None)
+    assert [t.job for t in transitions.give_up(record, Nonce("A.0")).tickets] == ["B"]
 
 
 def claim(job: JobName, asked_at_ms: int, priority: int = 0, aging_ms: int | None = 1_000) -> Ticket:
@@ -301,19 +306,19 @@ def claim(job: JobName, asked_at_ms: int, priority: int = 0, aging_ms: int | Non
 def asked(*claims: Ticket, completed_at_ms: int = 0) -> LockRecord:
     record = replace(EMPTY, jobs={C: JobState(completed_at_ms=completed_at_ms)})
     for one in claims:
-        record = moves.ask(record, one, NoRule(), None)
+        record = transitions.ask(record, one, NoRule(), None)
     return record
 
 
 def first_of(record: LockRecord, *jobs: JobName) -> list[JobName]:
-    return [job for job in jobs if moves.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), 0) is None]
+    return [job for job in jobs if transitions.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), 0) is None]
 
 
 def test_the_highest_priority_goes_first_until_waiting_has_made_up_for_it() -> None:
     """One more for each `aging` waited; equals in the order of asking; the reason says who goes first, and why."""
     fresh = asked(claim(A, 0), claim(B, 500, priority=2), completed_at_ms=1_000)
     assert first_of(fresh, A, B) == [B]
-    assert moves.reason_to_wait(fresh, Nonce("A.0"), live(A, B), 0) == Waits("B goes first: rank 2.5 over 1.0")
+    assert transitions.reason_to_wait(fresh, Nonce("A.0"), live(A, B), 0) == Waits("B goes first: rank 2.5 over 1.0")
     assert first_of(asked(claim(A, 0), claim(B, 2_500, priority=2), completed_at_ms=3_000), A, B) == [A]
     assert first_of(asked(claim(A, 0), claim(B, 0), completed_at_ms=3_000), A, B) == [A]
     assert first_of(asked(claim(A, 0, aging_ms=None), claim(B, 9_000, priority=1), completed_at_ms=10_000), A, B) == [B]
@@ -333,7 +338,7 @@ def test_whatever_the_clocks_say_there_is_exactly_one_that_goes(
     let_go = [
         job
         for n, job in enumerate(jobs)
-        if moves.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), now_ms + n * 1_000_000) is None
+        if transitions.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), now_ms + n * 1_000_000) is None
     ]
     assert len(let_go) == 1
 
@@ -349,14 +354,14 @@ def test_equals_go_in_the_order_of_asking_whatever_their_clocks_say(times: list[
 def test_a_paused_job_has_no_ticket_and_is_absent() -> None:
     """Its successors go, though it is alive; not over a turn that it has, or that it lost."""
     pause = Pause(since_ms=1, by="me@h", reason="repair")
-    record = moves.ask(moves.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), After(("A",)), None)
-    assert moves.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
-    paused = moves.pause(record, A, pause)
+    record = transitions.ask(transitions.ask(EMPTY, ticket(A), NoRule(), None), ticket(B), After(("A",)), None)
+    assert transitions.reason_to_wait(record, Nonce("B.0"), live(A, B), 0) == Waits("waits for A: no turn yet")
+    paused = transitions.pause(record, A, pause)
     assert [t.job for t in paused.tickets] == ["B"]
-    assert moves.reason_to_wait(paused, Nonce("B.0"), live(A, B), 0) is None
-    held = moves.pause(moves.grant(record, holder(A)), A, pause)
-    lost = moves.reason_to_wait(moves.close(held), Nonce("B.0"), live(A, B), 0)
+    assert transitions.reason_to_wait(paused, Nonce("B.0"), live(A, B), 0) is None
+    held = transitions.pause(transitions.grant(record, holder(A)), A, pause)
+    lost = transitions.reason_to_wait(transitions.close(held), Nonce("B.0"), live(A, B), 0)
     assert lost == Waits("waits for A: no turn yet; it is paused, and its last turn was not finished")
-    assert moves.resume(paused, A).paused == {}
-    never_seen = moves.pause(moves.ask(EMPTY, ticket(B), After(("A",)), None), A, pause)
-    assert moves.reason_to_wait(never_seen, Nonce("B.0"), live(B), 0) is None
+    assert transitions.resume(paused, A).paused == {}
+    never_seen = transitions.pause(transitions.ask(EMPTY, ticket(B), After(("A",)), None), A, pause)
+    assert transitions.reason_to_wait(never_seen, Nonce("B.0"), live(B), 0) is None

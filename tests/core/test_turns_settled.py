@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-from lakegate.core.ids import Epoch, JobName, Nonce, SessionId, TableLocation, Version
-from lakegate.core.turns import moves
-from lakegate.core.turns.moves import Sessions
-from lakegate.core.turns.order import NoRule
-from lakegate.core.turns.record import Holder, LockRecord, Member, Ticket, record_from_json
+from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation, Version
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.lock_record import Holder, LockRecord, Member, Ticket, record_from_json
+from lakegate.turns.protocol.ordering import NoRule
+from lakegate.turns.protocol.transitions import Sessions
 
 TABLE = TableLocation("t")
 RUN, BEFORE = "this run", "an earlier run"
@@ -83,14 +83,14 @@ def ticket(job: JobName) -> Ticket:
 
 
 def idle(record: LockRecord, job: JobName, version: int, run: str | None = RUN) -> LockRecord:
-    return moves.go_idle(record, job, {TABLE: Version(version)}, NoRule(), None, now_ms=1, run=run)
+    return transitions.go_idle(record, job, {TABLE: Version(version)}, NoRule(), None, now_ms=1, run=run)
 
 
 def first(case: Case) -> World:
     """Every job was idle at version 4 when an earlier run ended."""
     record = LockRecord(lock="L", epoch=Epoch(4))
     for job in case.rows:
-        record = moves.leave(idle(record, job, 4, BEFORE), job, BEFORE)
+        record = transitions.leave(idle(record, job, 4, BEFORE), job, BEFORE)
     jobs = tuple(One("off", rows, 4) for rows in case.rows.values())
     return World(record.to_json(), 4, jobs, case.kills, case.arrivals)
 
@@ -115,20 +115,20 @@ def after(case: Case, world: World) -> Iterator[World]:
                 if record.holder is None or record.holder.job != name:
                     yield moved(at, one._replace(phase="looks"))
                 else:
-                    yield moved(at, one._replace(phase="looks"), moves.close(record))
+                    yield moved(at, one._replace(phase="looks"), transitions.close(record))
             case "looks" if has_work:
-                yield moved(at, one._replace(phase="waits"), moves.ask(record, ticket(name), NoRule(), None))
+                yield moved(at, one._replace(phase="waits"), transitions.ask(record, ticket(name), NoRule(), None))
             case "looks":
                 yield moved(at, one._replace(phase="rests"), idle(record, name, world.head))
-            case "waits" if moves.reason_to_wait(record, Nonce(name), live, 0) is None:
-                yield moved(at, one._replace(phase="works"), moves.grant(record, holder(name)))
+            case "waits" if transitions.reason_to_wait(record, Nonce(name), live, 0) is None:
+                yield moved(at, one._replace(phase="works"), transitions.grant(record, holder(name)))
             case "works":
                 head = world.head + (1 if one.rows else 0)  # a test of what is kept finds nothing to change here
-                yield moved(at, One("looks", 0, head), moves.complete(record, now_ms=1), head=head)
+                yield moved(at, One("looks", 0, head), transitions.complete(record, now_ms=1), head=head)
             case "rests":
                 heads = {job: {TABLE: Version(world.head)} for job in names}
-                if moves.is_settled(record, heads, live, run=RUN):
-                    yield moved(at, one._replace(phase="left"), moves.leave(record, name, RUN))
+                if transitions.is_settled(record, heads, live, run=RUN):
+                    yield moved(at, one._replace(phase="left"), transitions.leave(record, name, RUN))
                 else:
                     yield moved(at, one._replace(phase="looks"))
             case _:
@@ -171,15 +171,15 @@ def test_every_run_ends_and_leaves_nothing_undone(name: str) -> None:
 
 def test_by_notes_of_any_run_one_leaves_before_the_others_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above sees it: the notes of the earlier run name the head until the first turn."""
-    real = moves.is_settled
-    monkeypatch.setattr(moves, "is_settled", lambda record, heads, live, *, run: real(record, heads, live))
+    real = transitions.is_settled
+    monkeypatch.setattr(transitions, "is_settled", lambda record, heads, live, *, run: real(record, heads, live))
     _, wrong = explored(CASES["only the first has data"])
     assert wrong
 
 
 def test_late_data_would_hold_up_the_last_one_if_those_who_left_had_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above sees it: nobody renews the note of a job that has left."""
-    monkeypatch.setattr(moves, "leave", lambda record, job, run: record)
+    monkeypatch.setattr(transitions, "leave", lambda record, job, run: record)
     _, wrong = explored(CASES["late data"])
     assert "cannot end" in wrong
 
@@ -191,44 +191,47 @@ AT = {A: {TABLE: Version(4)}}
 def test_a_note_counts_in_the_run_in_which_it_was_said() -> None:
     """At the head, while the job has not asked again; in a run without a name any note does."""
     earlier, now = idle(EMPTY, A, 4, BEFORE), idle(EMPTY, A, 4)
-    assert not moves.is_settled(earlier, AT, NOBODY, run=RUN)
-    assert not moves.is_settled(idle(EMPTY, A, 4, None), AT, NOBODY, run=RUN)
-    assert moves.is_settled(now, AT, NOBODY, run=RUN)
-    assert moves.is_settled(earlier, AT, NOBODY)
-    assert not moves.is_settled(idle(EMPTY, A, 3), AT, NOBODY, run=RUN)
-    given_up = moves.give_up(moves.ask(now, ticket(A), NoRule(), None), Nonce(A))
-    assert not moves.is_settled(given_up, AT, NOBODY, run=RUN)
+    assert not transitions.is_settled(earlier, AT, NOBODY, run=RUN)
+    assert not transitions.is_settled(idle(EMPTY, A, 4, None), AT, NOBODY, run=RUN)
+    assert transitions.is_settled(now, AT, NOBODY, run=RUN)
+    assert transitions.is_settled(earlier, AT, NOBODY)
+    assert not transitions.is_settled(idle(EMPTY, A, 3), AT, NOBODY, run=RUN)
+    given_up = transitions.give_up(transitions.ask(now, ticket(A), NoRule(), None), Nonce(A))
+    assert not transitions.is_settled(given_up, AT, NOBODY, run=RUN)
 
 
 def test_a_note_is_said_again_in_another_run() -> None:
     """At the same head, too; and stands as it is in the same run."""
     earlier = idle(EMPTY, A, 4, BEFORE)
-    assert moves.is_said(earlier, A, AT[A], BEFORE)
-    assert not moves.is_said(earlier, A, AT[A], RUN)
-    assert not moves.is_said(earlier, A, AT[A], None)
+    assert transitions.is_said(earlier, A, AT[A], BEFORE)
+    assert not transitions.is_said(earlier, A, AT[A], RUN)
+    assert not transitions.is_said(earlier, A, AT[A], None)
     again = idle(earlier, A, 4)
-    assert (moves.is_said(again, A, AT[A], RUN), again.job(A).idle_since_ms) == (True, earlier.job(A).idle_since_ms)
+    assert (transitions.is_said(again, A, AT[A], RUN), again.job(A).idle_since_ms) == (
+        True,
+        earlier.job(A).idle_since_ms,
+    )
 
 
 def test_who_has_left_this_run_is_waited_for_no_more() -> None:
     """Wherever the head is; who left an earlier one is."""
-    left = moves.leave(idle(EMPTY, A, 3), A, RUN)
-    assert moves.is_settled(left, AT, NOBODY, run=RUN)
-    assert not moves.is_settled(moves.leave(left, A, BEFORE), AT, NOBODY, run=RUN)
+    left = transitions.leave(idle(EMPTY, A, 3), A, RUN)
+    assert transitions.is_settled(left, AT, NOBODY, run=RUN)
+    assert not transitions.is_settled(transitions.leave(left, A, BEFORE), AT, NOBODY, run=RUN)
 
 
 def test_what_the_dead_have_left_is_no_reason_to_go_on() -> None:
     """A ticket or a turn of another job counts while its session lives."""
     record = idle(EMPTY, A, 4)
     alive = Sessions(ids=frozenset({SessionId(B)}), jobs=frozenset({B}))
-    for other in (moves.ask(record, ticket(B), NoRule(), None), moves.grant(record, holder(B))):
-        assert not moves.is_settled(other, AT, alive, run=RUN)
-        assert moves.is_settled(other, AT, NOBODY, run=RUN)
+    for other in (transitions.ask(record, ticket(B), NoRule(), None), transitions.grant(record, holder(B))):
+        assert not transitions.is_settled(other, AT, alive, run=RUN)
+        assert transitions.is_settled(other, AT, NOBODY, run=RUN)
 
 
 def test_the_run_of_a_note_outlives_a_version_that_does_not_know_it() -> None:
     """It stands at the top of the record; a record without it is read, and a note outside of a run writes none."""
-    record = moves.leave(idle(idle(EMPTY, A, 4), B, 4), B, RUN)
+    record = transitions.leave(idle(idle(EMPTY, A, 4), B, 4), B, RUN)
     assert record_from_json(record.to_json()).members == {A: Member(run=RUN), B: Member(run=RUN, has_left=True)}
     without = idle(idle(record, A, 4, None), B, 4, None)
     assert "members" not in without.to_json()

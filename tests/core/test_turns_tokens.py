@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegate.core.ids import Epoch, TokenId
-from lakegate.core.turns.tokens import (
+from lakegate.ids import Epoch, TokenId
+from lakegate.turns.protocol.fencing import (
     BATCH_MAX,
     EPOCH_MAX,
     JUMP,

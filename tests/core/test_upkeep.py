@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lakegate.core.ids import Version
-from lakegate.core.upkeep import Deed, Erased, Maintained, Purged, folded
+from lakegate.ids import Version
+from lakegate.streams.maintenance.schedule import Deed, Erased, Maintained, Purged, folded
 
 DAY = 86_400_000
 WEEK, MONTH = 7 * DAY, 30 * DAY

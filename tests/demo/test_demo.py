@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lakegate import inspect, settings
+from lakegate import settings
 from lakegate.demo.lake import INGESTION, Lake
+from lakegate.ops import inspection
 
 
 @pytest.mark.spark
@@ -41,7 +42,7 @@ def test_the_table_with_turns_is_right_though_a_job_was_killed(tmp_path: Path) -
     notices = [event["text"] for event in events if event["event"] == "Noticed" and event["job"] == INGESTION]
     assert any("killed with -9" in text for text in notices)
     assert any("ended by SIGKILL; started again" in text for text in notices)
-    turns = inspect.turns_of(settings.load_pipeline(str(lake.spec), environ={}))
+    turns = inspection.turns_of(settings.load_pipeline(str(lake.spec), environ={}))
     granted = [event["epoch"] for event in events if event["event"] == "TurnGranted"]
     completed = [turn.epoch for turn in turns if turn.epoch is not None]
     assert len(set(granted)) == len(granted)

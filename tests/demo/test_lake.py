@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 from lakegate import settings
 from lakegate.cli import demo
 from lakegate.cli.app import app
-from lakegate.core.spec import Append, Erase, FilesSource, Mutate
-from lakegate.core.turns.order import After, NoRule
+from lakegate.config import Append, Erase, FilesSource, Mutate
 from lakegate.demo.generator import generate
 from lakegate.demo.killer import Killed, Killer
 from lakegate.demo.lake import JOBS, LOCK, Lake, fill, open_lake
 from lakegate.demo.records import Cut
 from lakegate.errors import InvalidRequest
+from lakegate.turns.protocol.ordering import After, NoRule
 
 CUT = Cut(ingest=3, mutation=2, delete=1)
 

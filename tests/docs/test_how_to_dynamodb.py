@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import JobName
-from lakegate.core.spec.dynamodb import read_dynamodb
-from lakegate.stores.dynamodb import DynamodbTurnStore
+from lakegate.config.dynamodb import read_dynamodb
+from lakegate.ids import JobName
 from lakegate.testing.aws_server import REGION, AwsServer
+from lakegate.turns.stores.dynamodb import DynamodbTurnStore
 from tests.docs.markdown import DOCS, fences
 
 PAGE = DOCS / "how-to" / "coordinate-on-aws.md"

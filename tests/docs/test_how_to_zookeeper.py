@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.spec.zookeeper import read_place
+from lakegate.config.zookeeper import read_place
 from lakegate.spark.java import JavaSources
 from lakegate.testing.servers import zookeeper
 from tests.docs.markdown import DOCS, fences

@@ -19,9 +19,9 @@ from typer.main import get_command
 
 import lakegate
 from lakegate import errors
-from lakegate.coordinator.driver import user_metadata
-from lakegate.core.turns.record import record_from_json
-from lakegate.sinks.ledger import from_line, to_line
+from lakegate.telemetry.ledger import from_line, to_line
+from lakegate.turns.effect_runner import user_metadata
+from lakegate.turns.protocol.lock_record import record_from_json
 from tests.docs.markdown import DOCS, fences, named, pages
 
 REFERENCE = DOCS / "reference"
@@ -66,8 +66,8 @@ def test_the_user_metadatas_example_is_what_a_commit_carries() -> None:
 
 def test_the_governing_notes_example_is_read() -> None:
     """No key of it is unknown."""
-    from lakegate.core.ids import TableLocation
-    from lakegate.delta.governed import _parsed
+    from lakegate.delta.ownership import _parsed
+    from lakegate.ids import TableLocation
 
     note = _parsed(TableLocation("/lake/engagement"), example("table-json.md"))
     assert (note.lock, note.log_store, dict(note.others)) == ("ENGAGEMENT_HVS_DATA", "link", {})
@@ -77,7 +77,7 @@ def test_the_request_table_has_the_columns_that_the_page_names() -> None:
     """In the order in which they stand."""
     from pyspark.sql.types import StructType
 
-    from lakegate.delta.requests import STATES, layout
+    from lakegate.streams.requests.table import STATES, layout
 
     assert rows("request-table.md", "columns") == layout(StructType([]), None, None).names
     page = (REFERENCE / "request-table.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate as lg
-from lakegate.core.spec import EnvelopeTopicsSource, parse
+from lakegate.config import EnvelopeTopicsSource, parse
 from lakegate.errors import InvalidRequest
 from tests.cli.command import lakegate
 from tests.docs.markdown import DOCS, Fence, fences
@@ -70,7 +70,7 @@ def test_the_page_on_tables_shows_what_happens(
     session.sql(f"CREATE TABLE {lake} (id INT, email STRING) USING delta {feed}").collect()
     session.sql(f"INSERT INTO {lake} VALUES (1, 'a@x'), (2, 'b@x')").collect()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lakegate.inspect.session_of", lambda pipeline: session)  # and not a second JVM
+    monkeypatch.setattr("lakegate.ops.inspection.session_of", lambda pipeline: session)  # and not a second JVM
     for command, shown in typed(blocks):
         ran = lakegate(*command)
         assert (ran.code, ran.out.splitlines()) == (0, shown), (command, ran.err)

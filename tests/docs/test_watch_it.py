@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.logs import JsonFormatter
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.telemetry.log_format import JsonFormatter
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.checks.lake import LOCK, healthy
 from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE, record

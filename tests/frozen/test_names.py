@@ -10,9 +10,9 @@ from typing import Any
 
 import lakegate
 from lakegate import errors, settings
-from lakegate.delta.requests import STATES
-from lakegate.streams import steps
-from lakegate.targets import mariadb, postgres, sqlite
+from lakegate.streams import interfaces
+from lakegate.streams.requests.table import STATES
+from lakegate.sync.targets import mariadb, postgres, sqlite
 from tests.conftest import ROOT
 from tests.frozen import assert_frozen
 
@@ -50,7 +50,7 @@ def test_the_names_of_settings_steps_and_control_tables_are_as_they_were() -> No
     """Whatever a user writes into a file, a session or an environment, and whatever a target or a log holds."""
     lines = sorted({f"setting {found}" for text in sources() for found in SETTING.findall(text)})
     lines += [f"setting job.coordinator.{key}" for key in settings._JOB_KEYS]
-    lines += [f"step {name.lower()} = {value}" for name, value in vars(steps).items() if type(value) is int]
+    lines += [f"step {name.lower()} = {value}" for name, value in vars(interfaces).items() if type(value) is int]
     lines += [f"state of a request {state}" for state in STATES]
     for kind, module in (("sqlite", sqlite), ("postgres", postgres), ("mariadb", mariadb)):
         lines += [f"{kind}: {' '.join(statement.split())}" for statement in module.CONTROL]

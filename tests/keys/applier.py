@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.files import ChangeFiles
 from lakegate.testing.databases import Database
 from tests.keys.commits import When, counted
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from lakegate.targets.connections import Connections
+from lakegate.sync.targets.connections import Connections
 
 When = Literal["before", "after"]
 

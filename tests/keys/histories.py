@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lakegate.core.keys.change import Change
+from lakegate.sync.plan.change import Change
 from lakegate.testing.changes import table_text
 from lakegate.testing.databases import Database
 

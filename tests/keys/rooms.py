@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change
-from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.sync.plan.change import Change
+from lakegate.sync.runner import AppliedBatch, SyncSettings, run
 from lakegate.testing.changes import Changes, Scenario, table_text
 from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.actions import may_act
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.schema import ForeignKey, TableSchema
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.foreign_key_actions import may_act
+from lakegate.sync.plan.table_schema import ForeignKey, TableSchema
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.keys.serially import check_serially
 

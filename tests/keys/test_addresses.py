@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lakegate.errors import InvalidRequest, Unavailable
-from lakegate.online import dialect_of
-from lakegate.targets.connections import Connections
+from lakegate.sync.api import dialect_of
+from lakegate.sync.targets.connections import Connections
 from lakegate.testing.databases import Database
 from lakegate.testing.proxy import Proxy
 
@@ -28,7 +28,7 @@ def test_tls_of_mariadb_is_as_the_address_says(
     options: str, verify: ssl.VerifyMode | None, has_name: bool | None
 ) -> None:
     """Not at all, encrypted, with a certificate that is checked, and with its name."""
-    mariadb = pytest.importorskip("lakegate.targets.mariadb")
+    mariadb = pytest.importorskip("lakegate.sync.targets.mariadb")
     context = mariadb.arguments(f"mysql://u:p@h/d{options}").get("ssl")
     assert mariadb.arguments(f"mysql://u:p@h/d{options}").get("ssl_disabled", False) == ("disabled" in options)
     assert (context and context.verify_mode, context and context.check_hostname) == (verify, has_name)
@@ -44,14 +44,14 @@ def test_tls_of_mariadb_is_as_the_address_says(
 )  # fmt: skip
 def test_an_option_that_is_not_known_is_refused(dsn: str) -> None:
     """Never left out: who asks for TLS in other words would have none."""
-    pytest.importorskip("lakegate.targets.mariadb")
+    pytest.importorskip("lakegate.sync.targets.mariadb")
     with pytest.raises(InvalidRequest):
         dialect_of(dsn).connect()
 
 
 def test_times_are_as_the_address_says_and_a_dialect_goes_to_other_processes() -> None:
     """Of connecting, reading and writing; with TLS, whose context no process can be sent."""
-    mariadb = pytest.importorskip("lakegate.targets.mariadb")
+    mariadb = pytest.importorskip("lakegate.sync.targets.mariadb")
     found = mariadb.arguments("mariadb://h/d?connect-timeout=3&read_timeout=4&write_timeout=5&socket=/s")
     assert [found[one] for one in ("connect_timeout", "read_timeout", "write_timeout", "unix_socket")] == [
         3,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lakegate.errors import ConstraintViolated, Unavailable
-from lakegate.targets.connections import Connections
-from lakegate.targets.mariadb import MariadbDialect
+from lakegate.sync.targets.connections import Connections
+from lakegate.sync.targets.mariadb import MariadbDialect
 from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, sync, u
 

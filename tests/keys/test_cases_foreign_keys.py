@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from lakegate.core.keys.apply import Apply
-from lakegate.syncs.apply import AnyEffect
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.effect_runner import AnyEffect
+from lakegate.sync.plan.apply_protocol import Apply
+from lakegate.sync.runner import SyncSettings, run
 from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, check_case, d, fill, fresh, sync, u
 

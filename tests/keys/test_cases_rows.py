@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import pytest
 
-from lakegate.core.keys.apply import Apply
-from lakegate.core.keys.change import Change
 from lakegate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.apply import AnyEffect
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.effect_runner import AnyEffect
+from lakegate.sync.plan.apply_protocol import Apply
+from lakegate.sync.plan.change import Change
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.files import ChangeFiles
 from lakegate.testing.changes import Changes, table_text
 from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, WAYS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u

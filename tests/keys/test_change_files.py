@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change
 from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
-from lakegate.sources.files import ChangeFiles
-from lakegate.sources.lines import RECORD_BYTES_MAX
+from lakegate.sync.plan.change import Change
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.sources.files import ChangeFiles
+from lakegate.sync.sources.lines import RECORD_BYTES_MAX
 from tests.keys.test_positions import postgres
 
 Groups = list[tuple[Change, ...]]

@@ -13,12 +13,12 @@ from typing import Literal
 
 import pytest
 
-from lakegate.core.keys.apply import ALL, Apply, Begin
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.fold import fold
 from lakegate.errors import Fenced, StagedRowsLost
-from lakegate.syncs.apply import AnyEffect
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.effect_runner import AnyEffect
+from lakegate.sync.plan.apply_protocol import ALL, Apply, Begin
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.net_changes import fold
+from lakegate.sync.runner import SyncSettings, run
 from lakegate.testing.changes import Changes, scenarios
 from lakegate.testing.databases import Database, fresh_postgres
 from tests.conftest import ROOT, data_dir

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys import envelope
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.envelope import NotAnEnvelope, RowChanged, TransactionEnded
-from lakegate.core.keys.fold import fold
-from lakegate.core.keys.schema import Column, TableSchema, UniqueKey
-from lakegate.core.keys.values import Undecoded
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.net_changes import fold
+from lakegate.sync.plan.table_schema import Column, TableSchema, UniqueKey
+from lakegate.sync.plan.values import Undecoded
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources import debezium_envelope
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_envelope import NotAnEnvelope, RowChanged, TransactionEnded
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
 from lakegate.testing.changes import Scenario, scenarios
 from lakegate.testing.databases import fresh_sqlite
 from tests.keys.rooms import KINDS, SQLITE_LACKS, begin, c, changes_of, expected, fresh, state, sync
@@ -85,7 +85,7 @@ def test_real_envelopes_are_read_or_named(cdc_data: Path) -> None:
         for line in path.read_text().splitlines():
             value = json.loads(line)["message"]
             try:
-                read = envelope.read(value)
+                read = debezium_envelope.read(value)
             except NotAnEnvelope:
                 read = "refused"
             found[f"{path.stem}: {type(read).__name__}"] += 1
@@ -122,10 +122,10 @@ def test_values_are_decoded_by_their_schema() -> None:
     after = {
         "id": 7, "d": 20_000, "m": 1_700_000_000_123_456, "z": "2026-01-02T03:04:05.678+02:00",
         "n": base64.b64encode(amount.to_bytes(16, "big", signed=True)).decode(), "b": "AAEC",
-        "toast": envelope.UNAVAILABLE, "null": None,
+        "toast": debezium_envelope.UNAVAILABLE, "null": None,
     }  # fmt: skip
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
-    read = envelope.read({"schema": schema, "payload": {**message("r", 1), "after": after}})
+    read = debezium_envelope.read({"schema": schema, "payload": {**message("r", 1), "after": after}})
     assert isinstance(read, RowChanged)
     assert read.after == {
         "id": 7, "d": date(2024, 10, 4), "m": datetime(2023, 11, 14, 22, 13, 20, 123456), "b": b"\x00\x01\x02",
@@ -133,10 +133,12 @@ def test_values_are_decoded_by_their_schema() -> None:
         "null": None,
     }  # fmt: skip
     for op in "cru":  # only of a row that was there before can the rest be what the target has: a snapshot shows all
-        one = envelope.read({"schema": schema, "payload": {**message(op, 1), "after": after}})
+        one = debezium_envelope.read({"schema": schema, "payload": {**message(op, 1), "after": after}})
         assert isinstance(one, RowChanged)
         assert one.is_partial == (op != "r")
-    wrong = envelope.read({"schema": schema, "payload": {**message("c", 1), "after": {"id": 7, "d": "x", "b": "AAE="}}})
+    wrong = debezium_envelope.read(
+        {"schema": schema, "payload": {**message("c", 1), "after": {"id": 7, "d": "x", "b": "AAE="}}}
+    )
     assert isinstance(wrong, RowChanged)
     assert wrong.after is not None
     assert isinstance(wrong.after["d"], Undecoded)  # its row is refused; the message is one
@@ -157,7 +159,7 @@ def test_a_time_is_what_it_is_at_the_source(microseconds: int, text: str) -> Non
         fields = [{"field": "t", "type": "int64", "name": f"io.debezium.time.{name}"}]
         schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
         after = {"t": microseconds * (per_second // 10**6)}
-        read = envelope.read({"schema": schema, "payload": message("c", 1, after=after)})
+        read = debezium_envelope.read({"schema": schema, "payload": message("c", 1, after=after)})
         assert isinstance(read, RowChanged)
         assert read.after == {"t": text}
 
@@ -180,9 +182,9 @@ def test_times_are_written_as_they_are_or_refused(kind: str, request: pytest.Fix
 def test_what_a_message_may_be() -> None:
     """Tombstones, heartbeats, begins and messages say nothing; a deleted row may be known by its key alone."""
     nothing = [None, {"ts_ms": 1}, {"status": "BEGIN", "id": "1"}, {**message("m", 1)}, {"schema": {}, "payload": None}]
-    assert [envelope.read(one) for one in nothing] == [None] * len(nothing)
-    assert envelope.read(ended("7", t=2)) == TransactionEnded(id="7", counts={"s.t": 2})
-    gone = envelope.read(message("d", 1), {"schema": {}, "payload": {"id": 3}})
+    assert [debezium_envelope.read(one) for one in nothing] == [None] * len(nothing)
+    assert debezium_envelope.read(ended("7", t=2)) == TransactionEnded(id="7", counts={"s.t": 2})
+    gone = debezium_envelope.read(message("d", 1), {"schema": {}, "payload": {"id": 3}})
     assert isinstance(gone, RowChanged)
     assert gone.before == {"id": 3}
     for bad, says in [
@@ -193,7 +195,7 @@ def test_what_a_message_may_be() -> None:
         ({"schema": {}, "payload": 1}, "payload is not an object"), ({"status": "END", "id": "1"}, "how many events"),
     ]:  # fmt: skip
         with pytest.raises(NotAnEnvelope, match=says):
-            envelope.read(bad)
+            debezium_envelope.read(bad)
 
 
 # -------------------------------------------------------------------------------------------------- their transactions
@@ -335,7 +337,7 @@ def test_a_deleted_row_whose_values_are_all_defaults_is_known_by_its_key() -> No
     def before(shown: dict[str, Any], key: Any = None, **more: Any) -> Any:
         one = message("d", 1, shown)
         one["source"].update(more)
-        read = envelope.read({"schema": schema, "payload": one}, {"id": 1} if key is None else key)
+        read = debezium_envelope.read({"schema": schema, "payload": one}, {"id": 1} if key is None else key)
         assert isinstance(read, RowChanged)
         return read.before
 
@@ -350,7 +352,7 @@ def test_a_row_under_a_new_key_keeps_a_large_value_that_was_not_sent(tmp_path: P
     """The change of a key comes as a deleted row and a created one; what is not sent of that is what the target has."""
     ddl = "CREATE TABLE t (id INTEGER PRIMARY KEY, email TEXT, body TEXT); INSERT INTO t VALUES (1, 'a', 'BIG'), (5, 'e', 'E')"
     gone, came = (message("d", 10, {"id": 1, "email": None, "body": None}), message("c", 10, after={}))
-    came["after"] = {"id": 2, "email": "a", "body": envelope.UNAVAILABLE}
+    came["after"] = {"id": 2, "email": "a", "body": debezium_envelope.UNAVAILABLE}
     other = message("c", 11, after={"id": 1, "email": "n", "body": "new"})
     database = people(tmp_path, ddl, message("d", 9, {"id": 5, "email": None, "body": None}), gone, came, other)
     assert database == [(1, "n", "new"), (2, "a", "BIG")]
@@ -362,7 +364,9 @@ def test_a_created_row_that_lacks_a_large_value_is_never_written_without_it(tmp_
     database = fresh_sqlite(tmp_path)
     database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, body TEXT)", "INSERT INTO t VALUES (1, 'BIG')")
     gone = message("d", 10, {"id": 1, "body": None}, tx="A" if is_whole else None)
-    came = message("c", 10 + is_whole, after={"id": 2, "body": envelope.UNAVAILABLE}, tx="A" if is_whole else None, n=2)
+    came = message(
+        "c", 10 + is_whole, after={"id": 2, "body": debezium_envelope.UNAVAILABLE}, tx="A" if is_whole else None, n=2
+    )
     write(tmp_path / "data" / "t", gone, came)
     write(tmp_path / "ends" / "t", ended("A", t=2))
     target = database.target()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.definition import require_allowed
 from lakegate.errors import InvalidRequest
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.definition import require_allowed
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.files import ChangeFiles
 from tests.keys.rooms import KINDS, c, changes_of, fresh, sync
 
 ALLOWED = [

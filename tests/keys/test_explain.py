@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.syncs.explain import explain
-from lakegate.syncs.run import SyncSettings
+from lakegate.sync.preview import explain
+from lakegate.sync.runner import SyncSettings
 from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, fill, fresh, u
 

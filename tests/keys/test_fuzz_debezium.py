@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.places import waiting
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.plan.source_position import waiting
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
 from tests.keys.test_positions import Topics, end, mysql, of_tx, postgres
 
 LOGS = ("t/0", "t/1", "u/0")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.fold import NetRow
-from lakegate.core.keys.letters import kept_image, kept_row, kept_text
 from lakegate.errors import InvalidRequest
-from lakegate.online import Keeper
+from lakegate.sync.api import Keeper
+from lakegate.sync.plan.dead_letters import kept_image, kept_row, kept_text
+from lakegate.sync.plan.net_changes import NetRow
 from lakegate.testing.databases import Database
 from tests.cli.test_sync import execute, pipeline
 from tests.keys.rooms import KINDS, c, d, fresh, sync

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import pytest
 
-from lakegate.core.keys.change import Batch, Change, Image
 from lakegate.errors import ConstraintViolated, InvalidRequest
-from lakegate.syncs.run import AppliedBatch, SyncSettings, apply_one
-from lakegate.targets import target as sql_target
+from lakegate.sync.plan.change import Batch, Change, Image
+from lakegate.sync.runner import AppliedBatch, SyncSettings, apply_one
+from lakegate.sync.targets import sql_target as sql_target
 from lakegate.testing.databases import Database, fresh_postgres
 from tests.keys.rooms import KINDS, c, changes_of, crash_postgres, fill, fresh, sync
 

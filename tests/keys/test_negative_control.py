@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.fold import Net
-from lakegate.core.keys.plan import Found
 from lakegate.errors import ConstraintViolated
-from lakegate.syncs.run import SyncSettings, run
-from lakegate.targets.target import SqlTarget
+from lakegate.sync.plan.conflict_graph import Found
+from lakegate.sync.plan.net_changes import Net
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.targets.sql_target import SqlTarget
 from lakegate.testing.changes import Changes, scenarios
 from lakegate.testing.databases import Database
 from tests.conftest import data_dir

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change
-from lakegate.core.keys.places import waiting
 from lakegate.errors import Corrupt, InvalidRequest
-from lakegate.sources.debezium import DebeziumChanges, Message
-from lakegate.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.plan.change import Change
+from lakegate.sync.plan.source_position import waiting
+from lakegate.sync.sources.debezium import DebeziumChanges, Message
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
 from tests.cli.command import lakegate
 
 Groups = list[tuple[Change, ...]]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakegate.core.keys.apply import Apply, Assign, Complete, apply_batch
-from lakegate.core.keys.change import Change, batches, transactions
-from lakegate.core.keys.fold import Net, fold
-from lakegate.core.keys.plain import fold_plain, net_effect
-from lakegate.core.keys.plan import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
-from lakegate.syncs.apply import answered
+from lakegate.sync.effect_runner import answered
+from lakegate.sync.plan.apply_protocol import Apply, Assign, Complete, apply_batch
+from lakegate.sync.plan.change import Change, batches, transactions
+from lakegate.sync.plan.conflict_graph import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
+from lakegate.sync.plan.net_changes import Net, fold
+from lakegate.sync.plan.net_changes_fast import fold_plain, net_effect
 from lakegate.testing.memory_target import MemoryTarget, Storage, Violation, table
 
 T = table("t", ["id"], [["a"], ["b", "c"]], ["v"])

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.plan.change import Change
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.files import ChangeFiles
 from lakegate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.keys.rooms import fresh

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.apply import Apply
-from lakegate.core.keys.change import Change, batches, transactions
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
-from lakegate.online import open_target
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.apply import AnyEffect
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.api import open_target
+from lakegate.sync.effect_runner import AnyEffect
+from lakegate.sync.plan.apply_protocol import Apply
+from lakegate.sync.plan.change import Change, batches, transactions
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.files import ChangeFiles
 from lakegate.testing.changes import Changes
 from tests.keys.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lakegate.errors import ConstraintViolated
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.sync.runner import AppliedBatch, SyncSettings, run
+from lakegate.sync.sources.debezium import DebeziumChanges
 from lakegate.testing.databases import Database
 from tests.keys.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.keys.test_positions import Topics, postgres

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lakegate.errors import ConstraintViolated, Fenced, Unavailable, UnsupportedTable
-from lakegate.syncs.patience import Patience
+from lakegate.sync.patience import Patience
 from lakegate.testing.databases import Database, mariadb_server, postgres_server
 from tests.keys.rooms import KINDS, c, changes_of, fresh, sync
 
@@ -108,7 +108,7 @@ def test_a_target_without_space_or_leave_to_write_is_told_as_one(request: pytest
         return connection
 
     target._dialect.connect = small  # type: ignore[method-assign]
-    from lakegate.syncs.run import run
+    from lakegate.sync.runner import run
     from lakegate.testing.changes import Changes
 
     with pytest.raises(Unavailable, match="disk is full"):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
 from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from tests.keys.type_cases import CASES, REFUSED, Case, Held
 

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys import envelope, numbers, values
-from lakegate.core.keys.envelope import Reading, RowChanged
-from lakegate.core.keys.fold import canonical
-from lakegate.core.keys.letters import kept_row, kept_text
-from lakegate.core.keys.schema import Column
-from lakegate.core.keys.values import Bits, Duration, Misfit, Placeholders
 from lakegate.errors import ConstraintViolated, InvalidRequest
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
-from lakegate.syncs.run import AppliedBatch, SyncSettings, run
-from lakegate.targets import postgres_values
-from lakegate.targets.encode import encoded, geometry_of
+from lakegate.sync.plan import json_numbers, values
+from lakegate.sync.plan.dead_letters import kept_row, kept_text
+from lakegate.sync.plan.net_changes import canonical
+from lakegate.sync.plan.table_schema import Column
+from lakegate.sync.plan.values import Bits, Duration, Misfit, Placeholders
+from lakegate.sync.runner import AppliedBatch, SyncSettings, run
+from lakegate.sync.sources import debezium_envelope
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_envelope import Reading, RowChanged
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.targets import postgres_values
+from lakegate.sync.targets.encode import encoded, geometry_of
 from lakegate.testing.databases import Database, fresh_sqlite
 from tests.cli.command import lakegate as command
 from tests.keys.rooms import KINDS, c, changes_of, d, fresh, sync, u
@@ -48,16 +49,20 @@ def message(value: Any, schema: dict[str, Any] | None, *, op: str = "c", id: int
     return {"schema": {"type": "struct", "fields": images}, "payload": payload}
 
 
-def decoded(value: Any, schema: dict[str, Any] | None, reading: Reading = envelope.DEFAULT) -> Any:
+def decoded(value: Any, schema: dict[str, Any] | None, reading: Reading = debezium_envelope.DEFAULT) -> Any:
     """What the envelope says of `x`."""
-    read = envelope.read(message(value, schema), None, reading)
+    read = debezium_envelope.read(message(value, schema), None, reading)
     assert isinstance(read, RowChanged)
     assert read.after is not None
     return read.after.get("x", "not sent")
 
 
 def deliver(
-    database: Database, folder: Path, *messages: dict[str, Any], reading: Reading = envelope.DEFAULT, **settings: Any
+    database: Database,
+    folder: Path,
+    *messages: dict[str, Any],
+    reading: Reading = debezium_envelope.DEFAULT,
+    **settings: Any,
 ) -> list[AppliedBatch]:
     """Carries messages over from a file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -217,12 +222,12 @@ def test_bytes_without_a_schema_are_read_as_the_sync_says(
 def test_numbers_have_the_digits_that_they_are_written_with() -> None:
     """In documents, too, and whatever a float would make of them; what JSON has no word for is written by one rule."""
     text = '{"a": 12345678901234567.89, "b": 1.10, "c": 1E+400, "d": [1, 2.5, -0.0, 100000000000000000001]}'
-    assert numbers.dumps(numbers.loads(text)) == text
-    assert numbers.dumps({"at": date(2026, 1, 2), "b": b"a", "n": float("nan"), "m": [("k", 1)]}) == (
+    assert json_numbers.dumps(json_numbers.loads(text)) == text
+    assert json_numbers.dumps({"at": date(2026, 1, 2), "b": b"a", "n": float("nan"), "m": [("k", 1)]}) == (
         '{"at": "2026-01-02", "b": "\\\\x61", "n": "NaN", "m": {"k": 1}}'
     )
     one = canonical((1.1, 2.0, 3))
-    assert one == canonical((numbers.loads("1.10"), 2, numbers.loads("3.00")))
+    assert one == canonical((json_numbers.loads("1.10"), 2, json_numbers.loads("3.00")))
     assert hash(one) == hash(canonical((1.1, 2, 3.0)))
     assert canonical((Decimal("1e999999999"),))  # in no time
 
@@ -256,7 +261,7 @@ def test_numbers_that_mariadb_has_not_are_their_rows_fault(request: pytest.Fixtu
     """NaN and infinities are set apart, as a row that breaks a key is."""
     database = fresh("mariadb", request)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, x double)")
-    rows = [{"id": n, "x": x} for n, x in enumerate((1.5, float("nan"), float("inf"), numbers.loads("1e400")))]
+    rows = [{"id": n, "x": x} for n, x in enumerate((1.5, float("nan"), float("inf"), json_numbers.loads("1e400")))]
     (done,) = sync(database, changes_of(*(c(n, row) for n, row in enumerate(rows))), on_violation="quarantine")
     assert done.complete is not None
     assert [one.row.key for one in done.complete.dead] == [(1,), (2,), (3,)]
@@ -295,7 +300,8 @@ def test_a_geometry_keeps_its_reference_system() -> None:
         ("sparsevec", {"dimensions": 5, "vector": {"1": 0.5, "3": 2.0}}, "{1:0.5,3:2.0}/5"),
         ("sparsevec", {"dimensions": 5, "vector": [[1, 0.5]]}, "{1:0.5}/5"),
         ("circle", {"x": 1, "y": 2, "radius": 3}, "<(1.0,2.0),3.0>"), ("line", {"a": 1, "b": 2, "c": 3}, "{1.0,2.0,3.0}"),
-        ("bit", True, "1"), ("int2", True, 1), ("numeric", {"scale": 1, "value": "Fw=="}, numbers.loads("2.30000").normalize()),
+        ("bit", True, "1"), ("int2", True, 1),
+        ("numeric", {"scale": 1, "value": "Fw=="}, json_numbers.loads("2.30000").normalize()),
         ("jsonb", True, "true"), ("json", [("a", 1)], '{"a": 1}'), ("text", True, "true"),
     ],
 )  # fmt: skip
@@ -349,7 +355,7 @@ def test_nested_times_and_bytes_of_parquet_images(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from lakegate.sources.files import ChangeFiles
+    from lakegate.sync.sources.files import ChangeFiles
 
     moment, amount = datetime.datetime(2026, 1, 2, 3, 4, 5), decimal.Decimal("12345678901234567.80")
     nested = {"at": moment, "day": moment.date(), "n": amount, "b": b"\x00a", "t": moment.time(), "l": [moment.date()]}

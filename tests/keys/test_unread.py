@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import UNREAD_BYTES_MAX
 from lakegate.errors import Corrupt
-from lakegate.ports import ChangeSource
-from lakegate.sources import files, lines
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_files import EnvelopeFiles
-from lakegate.sources.files import ChangeFiles
-from lakegate.syncs.run import AppliedBatch, SyncSettings, run
+from lakegate.sync.plan.change import UNREAD_BYTES_MAX
+from lakegate.sync.ports import ChangeSource
+from lakegate.sync.runner import AppliedBatch, SyncSettings, run
+from lakegate.sync.sources import files, lines
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_files import EnvelopeFiles
+from lakegate.sync.sources.files import ChangeFiles
 from lakegate.testing.databases import Database
 from tests.keys.rooms import fresh
 from tests.keys.test_debezium import ended, message, write

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.change import Change, Image
-from lakegate.core.keys.difference import Difference
-from lakegate.core.keys.record import Record
 from lakegate.errors import InvalidRequest, Unavailable
-from lakegate.syncs.replay import Replay
-from lakegate.syncs.run import SyncSettings, run
-from lakegate.syncs.verify import Verified, verify
+from lakegate.sync.plan.change import Change, Image
+from lakegate.sync.plan.difference import Difference
+from lakegate.sync.plan.record import Record
+from lakegate.sync.replay import Replay
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.verify import Verified, verify
 from lakegate.testing.changes import Changes
 from lakegate.testing.databases import Database
 from lakegate.testing.memory_target import table as schema_of

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import lakegate
-from lakegate.core.keys.record import Record
-from lakegate.core.keys.schema import Column, ForeignKey, TableSchema
-from lakegate.sources.records import UNREADABLE, Records, add_envelopes, decoded, messages_of
-from lakegate.syncs.replay import Replay
+from lakegate.sync.plan.record import Record
+from lakegate.sync.plan.table_schema import Column, ForeignKey, TableSchema
+from lakegate.sync.replay import Replay
+from lakegate.sync.sources.records import UNREADABLE, Records, add_envelopes, decoded, messages_of
 from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import Ran
 from tests.cli.command import lakegate as command
@@ -382,12 +382,17 @@ def test_a_password_is_no_argument_of_a_command(tmp_path: Path, monkeypatch: pyt
 def test_the_comparison_shares_no_code_with_what_applies_changes() -> None:
     """Neither reader, nor decoder, nor fold, nor plan: what they do wrong must be seen."""
     root = Path(lakegate.__file__).parent
-    shared = {"lakegate.core.keys.schema", "lakegate.core.keys.record", "lakegate.errors", "lakegate.sources.lines"}
-    for name in ("sources/records.py", "syncs/replay.py"):
+    shared = {
+        "lakegate.sync.plan.table_schema",
+        "lakegate.sync.plan.record",
+        "lakegate.errors",
+        "lakegate.sync.sources.lines",
+    }
+    for name in ("sync/sources/records.py", "sync/replay.py"):
         tree = ast.parse((root / name).read_text())
         used = {
             one.module
             for one in ast.walk(tree)
             if isinstance(one, ast.ImportFrom) and (one.module or "").startswith("lakegate")
         }
-        assert used <= shared | {"lakegate.sources.files"}, name
+        assert used <= shared | {"lakegate.sync.sources.files"}, name

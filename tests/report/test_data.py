@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lakegate.events import TurnEnded
 from lakegate.report import Outcome, TurnRow
+from lakegate.telemetry.events import TurnEnded
 from tests.report.sample import BEGIN_MS, JOBS, sample
 
 TURN = sample(1).turns[0]

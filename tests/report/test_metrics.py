@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from lakegate.checks.kept import Kept
-from lakegate.checks.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
 from lakegate.cli.metrics import ALERTS, DASHBOARD, shipped
-from lakegate.events import PersonActed, StatementPublished, TurnEnded
+from lakegate.ops.status import HolderStatus, JobStatus, LockStatus, WaitingStatus
+from lakegate.ops.stored_requests import Kept
 from lakegate.report.metrics import METRICS, Facts, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
+from lakegate.telemetry.events import PersonActed, StatementPublished, TurnEnded
 from tests.checks.lake import healthy
 from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE

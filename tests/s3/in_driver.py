@@ -15,14 +15,14 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
 from lakegate.delta.gate import JOB_CONF, Gate
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS
-from lakegate.delta.statements import confs
-from lakegate.delta.upkeep import CHECK_CONF
 from lakegate.errors import LakegateError
+from lakegate.ids import TableLocation
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.session import require_fit
+from lakegate.streams.maintenance.statements import CHECK_CONF
 from tests.cli import command as commands
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from lakegate.checks.finding import Finding
-from lakegate.checks.s3 import examine
-from lakegate.delta.s3_errors import refusal, told
+from lakegate.delta.storage_errors import refusal, told
+from lakegate.ops.finding import Finding
+from lakegate.ops.s3 import examine
 from lakegate.spark.log_stores import CLASSES
 from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import conf_for

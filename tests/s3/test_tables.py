@@ -37,7 +37,7 @@ rows = [[row.k, row.v] for row in spark.read.format("delta").load(table).collect
 print(json.dumps([sorted(said), sorted(rows)]), flush=True)
 """
 STREAMING = """
-from lakegate.inspect import verify_pipeline
+from lakegate.ops.inspection import verify_pipeline
 storage, source = sys.argv[2], lakegate.files("s3a://lake/in", format="json", schema="id BIGINT")
 made = lakegate.Pipeline("p", storage=storage)
 table = made.table("people", path="s3a://lake/people", lock="L")

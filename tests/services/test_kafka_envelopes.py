@@ -13,9 +13,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from lakegate.errors import CheckpointMismatch, Corrupt, Unavailable
-from lakegate.sources.debezium import DebeziumChanges
-from lakegate.sources.debezium_kafka import EnvelopeTopics
-from lakegate.syncs.run import SyncSettings, run
+from lakegate.sync.runner import SyncSettings, run
+from lakegate.sync.sources.debezium import DebeziumChanges
+from lakegate.sync.sources.debezium_kafka import EnvelopeTopics
 from lakegate.testing.changes import scenarios
 from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import lakegate

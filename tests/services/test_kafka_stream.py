@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import lakegate
 from lakegate.errors import CheckpointMismatch, InvalidRequest
-from lakegate.inspect import sources_of
+from lakegate.ops.inspection import sources_of
 
 SCHEMA = "id BIGINT, person STRING"
 

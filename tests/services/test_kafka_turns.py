@@ -12,15 +12,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.checks.lag import TopicLag
-from lakegate.coordinator.coordinator import Coordinator
 from lakegate.errors import InvalidRequest, LakegateError, TurnNotGranted
-from lakegate.inspect import lags_of
-from lakegate.sinks.ledger import read_ledger
-from lakegate.site import open_store
-from lakegate.sources.kafka import settings_of
+from lakegate.ops.inspection import lags_of
+from lakegate.ops.kafka_lag import TopicLag
+from lakegate.runtime import open_store
+from lakegate.sync.sources.kafka import settings_of
+from lakegate.telemetry.ledger import read_ledger
 from lakegate.testing import contender
 from lakegate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
+from lakegate.turns.coordinator import Coordinator
 from tests.cli.command import lakegate as run_lakegate
 
 pytestmark = pytest.mark.kafka

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.effects import Protocol, perform
-from lakegate.core.ids import Epoch
-from lakegate.core.turns import moves, order, protocol, tokens
-from lakegate.core.turns.effects import (
+from lakegate.effects import Protocol, perform
+from lakegate.ids import Epoch
+from lakegate.testing import answers, jobs
+from lakegate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
+from lakegate.testing.scenarios import SCENARIOS
+from lakegate.testing.simulator import explore, planted
+from lakegate.turns.protocol import fencing, ordering, protocol, transitions
+from lakegate.turns.protocol.effects import (
     CommitEntry,
     CompareAndSet,
     LiveSessions,
@@ -19,19 +23,20 @@ from lakegate.core.turns.effects import (
     ReadTokens,
     WaitForChange,
 )
-from lakegate.core.turns.record import LockRecord, Ticket
-from lakegate.core.turns.tokens import Applied, FencedBy, NotApplied, Token, TokenReading
-from lakegate.testing import answers, jobs
-from lakegate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
-from lakegate.testing.scenarios import SCENARIOS
-from lakegate.testing.simulator import explore, planted
+from lakegate.turns.protocol.fencing import Applied, FencedBy, NotApplied, Token, TokenReading
+from lakegate.turns.protocol.lock_record import LockRecord, Ticket
 
-real_plan_entry, real_ask, real_close, real_grant = tokens.plan_entry, moves.ask, moves.close, moves.grant
-real_outdated = moves.outdated
+real_plan_entry, real_ask, real_close, real_grant = (
+    fencing.plan_entry,
+    transitions.ask,
+    transitions.close,
+    transitions.grant,
+)
+real_outdated = transitions.outdated
 real_enter_table = protocol.enter_table
 real_check_fence = protocol.check_fence
-real_reason_to_wait = moves.reason_to_wait
-real_ranked, real_pause, real_not_yet = order.ranked, moves.pause, order._not_yet
+real_reason_to_wait = transitions.reason_to_wait
+real_ranked, real_pause, real_not_yet = ordering.ranked, transitions.pause, ordering._not_yet
 
 
 def one_integer(stored: int | None, mine: Token) -> TokenReading:
@@ -79,16 +84,16 @@ def grant_taken_as_refused(lock: str, attempt: Any, rule: Any) -> Protocol[Any]:
             return protocol.SessionLost()
         if record.ticket(nonce) is None:
             ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
-            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            asked = transitions.ask(record, ticket, rule.rule, rule.absent_after_ms)
             yield from perform(CompareAndSet(asked, stored.version))
             continue
         if record.holder is not None and record.holder.session not in live.ids:
-            yield from perform(CompareAndSet(moves.close(record), stored.version))
+            yield from perform(CompareAndSet(transitions.close(record), stored.version))
             continue
-        if moves.reason_to_wait(record, nonce, live, 0) is not None:
+        if transitions.reason_to_wait(record, nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        granted = moves.grant(record, me)
+        granted = transitions.grant(record, me)
         reply = yield from perform(CompareAndSet(granted, stored.version))
         if reply == "done":
             return protocol.Granted(epoch=granted.epoch, predecessor=None, asked_at_ms=0, since_ms=0)
@@ -109,15 +114,15 @@ def dead_turns_need_a_grant(lock: str, attempt: Any, rule: Any) -> Protocol[Any]
             return protocol.SessionLost()
         if record.ticket(nonce) is None:
             ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
-            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            asked = transitions.ask(record, ticket, rule.rule, rule.absent_after_ms)
             yield from perform(CompareAndSet(asked, stored.version))
             continue
         is_dead = record.holder is not None and record.holder.session not in live.ids
-        free = moves.close(record) if is_dead else record
-        if moves.reason_to_wait(free, nonce, live, 0) is not None:
+        free = transitions.close(record) if is_dead else record
+        if transitions.reason_to_wait(free, nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        yield from perform(CompareAndSet(moves.grant(free, me), stored.version))
+        yield from perform(CompareAndSet(transitions.grant(free, me), stored.version))
 
 
 def begins_without_its_session(job: Any, checkpoint: Any, session: Any = None) -> Protocol[LockRecord | None]:
@@ -201,7 +206,7 @@ class OfAZombie:
             record = stored.record
             if record.job(job).idle_since_ms is not None:
                 return True
-            idle = moves.go_idle(record, job, idle_at, rule.rule, rule.absent_after_ms, now_ms=0)
+            idle = transitions.go_idle(record, job, idle_at, rule.rule, rule.absent_after_ms, now_ms=0)
             yield from perform(CompareAndSet(idle, stored.version))
 
 
@@ -261,13 +266,13 @@ def paused_is_nothing_to_the_turn(lock: str, attempt: Any, rule: Any) -> Protoco
         live = yield from perform(LiveSessions(record.holder))
         if record.ticket(nonce) is None:
             ticket = Ticket(job=me.job, session=me.session, nonce=nonce, asked_at_ms=0)
-            asked = moves.ask(record, ticket, rule.rule, rule.absent_after_ms)
+            asked = transitions.ask(record, ticket, rule.rule, rule.absent_after_ms)
             yield from perform(CompareAndSet(asked, stored.version))
             continue
         if real_reason_to_wait(replace(record, paused={}), nonce, live, 0) is not None:
             yield from perform(WaitForChange(stored.version, ""))
             continue
-        yield from perform(CompareAndSet(moves.grant(record, me), stored.version))
+        yield from perform(CompareAndSet(transitions.grant(record, me), stored.version))
 
 
 def paused_is_not_absent(name: str, view: Any, mine: int, **rest: Any) -> str | None:
@@ -297,7 +302,7 @@ PLANTS: dict[str, Plant] = {
     "own id is not fenced on a replay": Plant(
         patches=((protocol, "plan_entry", entry_spares_own_id),), scenario="expire", says=TWICE
     ),
-    "fence clears the low bits": Plant(patches=((tokens, "_with_epoch", cleared),), scenario="expire", says=TWICE),
+    "fence clears the low bits": Plant(patches=((fencing, "_with_epoch", cleared),), scenario="expire", says=TWICE),
     "fence is no compare-and-set": Plant(
         patches=((jobs, "enter_table", enters_in_two_breaths),), scenario="expire", says=TWICE
     ),
@@ -322,16 +327,16 @@ PLANTS: dict[str, Plant] = {
         patches=((jobs, "work_in_turn", releases_before_the_commit_log),), scenario="after-crash", says=ORDER
     ),
     "giving up returns": Plant(patches=((jobs, "take", gives_up_by_returning),), scenario="give-up", says=NOT_THERE),
-    "epoch + 1 on a new record": Plant(patches=((moves, "JUMP", 1),), scenario="wipe", says=ISOLATION),
+    "epoch + 1 on a new record": Plant(patches=((transitions, "JUMP", 1),), scenario="wipe", says=ISOLATION),
     "new record trusts the tables": Plant(
         patches=((protocol, "plan_entry", entry_trusts_new_tables),), scenario="wipe", says=ISOLATION
     ),
-    "asking keeps the idle note": Plant(patches=((moves, "ask", keeps_idle),), scenario="after-idle", says=ORDER),
+    "asking keeps the idle note": Plant(patches=((transitions, "ask", keeps_idle),), scenario="after-idle", says=ORDER),
     "a zombie says idle": Plant(
         patches=((jobs, "announce_idle", OfAZombie.announce_idle),), scenario="after-idle-zombie", says=ORDER
     ),
     "absent over an unfinished batch": Plant(
-        patches=((order, "_not_yet", absent_is_absent),), scenario="absent", says=ORDER
+        patches=((ordering, "_not_yet", absent_is_absent),), scenario="absent", says=ORDER
     ),
     "closing a dead turn needs a grant": Plant(
         patches=((jobs, "take_turn", dead_turns_need_a_grant), (jobs, "begin", begins_without_looking)),
@@ -342,28 +347,30 @@ PLANTS: dict[str, Plant] = {
         patches=((jobs, "begin", begins_without_looking),), scenario="strict-ring-crash", says="deadlock"
     ),
     "an exception leaves no doubt": Plant(
-        patches=((moves, "close", leaves_no_doubt),), scenario="raises", says=ISOLATION
+        patches=((transitions, "close", leaves_no_doubt),), scenario="raises", says=ISOLATION
     ),
-    "epoch does not rise": Plant(patches=((moves, "grant", same_epoch),), scenario="plain", says="granted after epoch"),
+    "epoch does not rise": Plant(
+        patches=((transitions, "grant", same_epoch),), scenario="plain", says="granted after epoch"
+    ),
     "last come first served": Plant(
-        patches=((moves, "reason_to_wait", last_come_first_served),), scenario="bound", says="priority:"
+        patches=((transitions, "reason_to_wait", last_come_first_served),), scenario="bound", says="priority:"
     ),
     "waiting counts for nothing": Plant(
-        patches=((moves, "ranked", waiting_counts_for_nothing),), scenario="priority", says="bound:"
+        patches=((transitions, "ranked", waiting_counts_for_nothing),), scenario="priority", says="bound:"
     ),
     "priority counts for nothing": Plant(
-        patches=((moves, "ranked", priority_counts_for_nothing),), scenario="priority", says="priority:"
+        patches=((transitions, "ranked", priority_counts_for_nothing),), scenario="priority", says="priority:"
     ),
     "a paused job takes turns": Plant(
-        patches=((jobs, "take_turn", paused_is_nothing_to_the_turn), (moves, "pause", paused_still_asks)),
+        patches=((jobs, "take_turn", paused_is_nothing_to_the_turn), (transitions, "pause", paused_still_asks)),
         scenario="pause",
         says="pause:",
     ),
     "a paused job holds its successors up": Plant(
-        patches=((order, "_not_yet", paused_is_not_absent),), scenario="pause-after", says="deadlock"
+        patches=((ordering, "_not_yet", paused_is_not_absent),), scenario="pause-after", says="deadlock"
     ),
     "a paused job lets in over its unfinished batch": Plant(
-        patches=((order, "_not_yet", paused_is_always_absent),), scenario="pause-after-crash", says=ORDER
+        patches=((ordering, "_not_yet", paused_is_always_absent),), scenario="pause-after-crash", says=ORDER
     ),
     "nobody looks for a turn that an older copy does not know": Plant(
         patches=((answers, "_alive_now", lambda state: (state.live, None)),), scenario="restored-crash", says=ISOLATION
@@ -372,13 +379,13 @@ PLANTS: dict[str, Plant] = {
         patches=((answers, "_noted", lambda state, mark: (state, mark)),), scenario="restored", says=ISOLATION
     ),
     "an older copy trusts its tables": Plant(
-        patches=((moves, "outdated", trusts_its_tables),), scenario="restored", says=ISOLATION
+        patches=((transitions, "outdated", trusts_its_tables),), scenario="restored", says=ISOLATION
     ),
     "a broken lock leaves no doubt": Plant(
-        patches=((moves, "close", leaves_no_doubt),), scenario="broken", says=ISOLATION
+        patches=((transitions, "close", leaves_no_doubt),), scenario="broken", says=ISOLATION
     ),
     "holder is no reason to wait": Plant(
-        patches=((moves, "reason_to_wait", holder_is_no_reason),), scenario="plain", says="two live holders"
+        patches=((transitions, "reason_to_wait", holder_is_no_reason),), scenario="plain", says="two live holders"
     ),
 }
 

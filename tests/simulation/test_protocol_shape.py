@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from lakegate.core.turns import protocol
 from lakegate.testing import jobs
 from lakegate.testing.frames import LocalStates, Records
+from lakegate.turns.protocol import protocol
 
 Function = ast.FunctionDef
 BLOCKS = (ast.For, ast.AsyncFor, ast.With, ast.AsyncWith, ast.Try)

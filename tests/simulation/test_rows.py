@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from lakegate.core.effects import Protocol, perform
-from lakegate.core.ids import Version
-from lakegate.core.rows import group, publish, rebase
-from lakegate.core.rows.actions import Action, Changes, changes
-from lakegate.core.rows.effects import Captured, Describe, Execute, ReadChanges, Reserve
-from lakegate.core.rows.rebase import Again
-from lakegate.core.rows.statement import Statement
+from lakegate.delta.actions import Action, Captured, Changes, changes
+from lakegate.effects import Protocol, perform
+from lakegate.ids import Version
+from lakegate.rows.conflict import commit_protocol, group_commit, rebase
+from lakegate.rows.conflict.effects import Describe, Execute, ReadChanges, Reserve
+from lakegate.rows.conflict.read_set import Statement
+from lakegate.rows.conflict.rebase import Again
 from lakegate.testing import rows
 from lakegate.testing.row_statements import (
     Change,
@@ -147,7 +147,7 @@ def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
     """Its token is looked for from the first execution on, not only since it has last followed."""
     token = Action("txn", {"appId": "stream", "version": 7})
     staged = Captured(version=Version(3), actions=(Action("add", file_of("f", [(1, 1)])), token), info={})
-    protocol = publish.publish(staged, Version(1))
+    protocol = commit_protocol.publish(staged, Version(1))
     assert isinstance(protocol.send(None), Describe)
     asked = protocol.send(Statement(reads=rebase.Reads.NOTHING))
     assert asked == ReadChanges(Version(1))
@@ -173,7 +173,7 @@ def test_a_reservation_stops_all_but_writers_without_a_gate() -> None:
 def test_a_reservation_is_taken_anew_before_each_execution() -> None:
     """It may have run out, or have been overlooked: who is overtaken all the same does not go on without one."""
     asked: list[str] = []
-    protocol = publish.publish()
+    protocol = commit_protocol.publish()
     effect = protocol.send(None)
     for version in map(Version, range(6)):
         asked.append(type(effect).__name__)
@@ -203,7 +203,7 @@ def test_the_whole_set() -> None:
 # ------------------------------------------------------------------------------------------------------ planted bugs
 
 real_read_test, real_write_test, real_moved = rebase._read_test, rebase._write_test, rebase._moved
-real_rebase, real_follow, real_is_free = rebase.rebase, publish._follow, rows._is_free
+real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._follow, rows._is_free
 
 
 def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
@@ -360,7 +360,9 @@ def stock_first_then_nothing() -> Protocol[Any]:
     """A commit that lost is given up, and success is told."""
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
-    return publish.Published(version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
+    return commit_protocol.Published(
+        version=version, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False
+    )
 
 
 def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version) -> Protocol[Any]:
@@ -368,11 +370,11 @@ def no_look_for_stock_s_own(statement: Statement, lost: Captured, since: Version
     return real_follow(statement, replace(lost, info={}), since)
 
 
-def followed_as_it_was(staged: Captured, foreseen: publish.Foreseen | None) -> Protocol[Any]:
+def followed_as_it_was(staged: Captured, foreseen: commit_protocol.Foreseen | None) -> Protocol[Any]:
     """Before its turn a commit is taken to follow what came, whatever it was."""
     won = yield from perform(ReadChanges(staged.version))
     assert isinstance(won, Changes)
-    return publish.Followed(commit=replace(staged, version=won.version), level=1, reason=None)
+    return commit_protocol.Followed(commit=replace(staged, version=won.version), level=1, reason=None)
 
 
 BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
@@ -387,35 +389,40 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     ),
     "reads of the table forgotten": (rebase, "_read_test", reads_of_the_table_forgotten, lambda: explored(ALL, 2)),
     "condition forgotten": (rebase, "_read_test", condition_forgotten, lambda: explored(ALL, 2)),
-    "always divided": (publish, "rebase", always_divided, lambda: explored(ALL, 2)),
-    "inserts divided": (publish, "rebase", inserts_divided, lambda: explored(ALL, 2)),
-    "keys that came left as they are": (publish, "rebase", keys_that_came_left_as_they_are, lambda: explored(ALL, 2)),
+    "always divided": (commit_protocol, "rebase", always_divided, lambda: explored(ALL, 2)),
+    "inserts divided": (commit_protocol, "rebase", inserts_divided, lambda: explored(ALL, 2)),
+    "keys that came left as they are": (
+        commit_protocol,
+        "rebase",
+        keys_that_came_left_as_they_are,
+        lambda: explored(ALL, 2),
+    ),
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
     "captured actions as they are": (rebase, "_write_test", winners_vector_forgotten, lambda: explored(ALL, 2)),
-    "own put not looked for": (publish, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
+    "own put not looked for": (commit_protocol, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
     "stock's own put not looked for": (
-        publish,
+        commit_protocol,
         "_follow",
         no_look_for_stock_s_own,
         lambda: explored(ALL, 2, faults=1),
     ),
     "relocations ignored": (Changes, "came", property(moved_files_ignored), lambda: explored(ALL, 2)),
     "marks though it copies": (
-        publish,
+        commit_protocol,
         "rebase",
         marks_though_it_copies,
         lambda: explored(ALL, 2, marks=False),
     ),
-    "captured part dropped": (publish, "rebase", captured_part_dropped, lambda: explored(ALL, 2)),
-    "files that came left out": (publish, "rebase", came_left_out, lambda: explored(ALL, 2)),
+    "captured part dropped": (commit_protocol, "rebase", captured_part_dropped, lambda: explored(ALL, 2)),
+    "files that came left out": (commit_protocol, "rebase", came_left_out, lambda: explored(ALL, 2)),
     "copies not marked": (rebase, "_moved", copies_not_marked, lambda: explored(ALL, 2)),
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
-    "followed as it was": (publish, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
+    "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
     "foreseen, whatever came": (
-        publish.Foreseen,
+        commit_protocol.Foreseen,
         "has_come",
         lambda foreseen, won: True,
         lambda: explored((update(0, 1), append(4, 0)), 2, follows=1, foresees=True),
@@ -427,7 +434,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
         lambda: explored((update(0, 1), append(4, 0)), 4, executions_max=3),
     ),
     "never reserved": (
-        publish,
+        commit_protocol,
         "LOSSES_FREE",
         99,
         lambda: explored((update(0, 1), append(4, 0)), 4, executions_max=3),
@@ -480,7 +487,7 @@ def without_a_look_at_change_files(actions: Any) -> Any:
     return None if kind is None else (False, kind[1])
 
 
-real_changes, real_kind = group.changes, group._kind
+real_changes, real_kind = group_commit.changes, group_commit._kind
 
 
 @pytest.mark.parametrize(
@@ -493,5 +500,5 @@ real_changes, real_kind = group.changes, group._kind
 )
 def test_a_group_with_a_planted_bug_is_found(name: str, planted_bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of a member that is added twice; members that do not see each other; a change feed that shows but some."""
-    monkeypatch.setattr(group, name, planted_bug)
+    monkeypatch.setattr(group_commit, name, planted_bug)
     assert wrong_groups(2, has_feed=name == "_kind") != ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lakegate.core.ids import JobName
+from lakegate.ids import JobName
 from lakegate.testing.jobs import Job
 from lakegate.testing.scenarios import QUICK, SCENARIOS
 from lakegate.testing.simulator import explore, main

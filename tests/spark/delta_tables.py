@@ -12,14 +12,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakegate.core.ids import Epoch, TableLocation, TokenId, Version
-from lakegate.core.turns.tokens import Token, query_token
+from lakegate.delta.idempotent_writes import create_table
 from lakegate.delta.jvm import Jvm
-from lakegate.delta.statements import create_table
+from lakegate.ids import Epoch, TableLocation, TokenId, Version
 from lakegate.ports import WriteToken
-from lakegate.tables.result import Result
-from lakegate.tables.running import finish, publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.execution import finish, publisher
+from lakegate.rows.result import Result
+from lakegate.rows.sql import statement
+from lakegate.turns.protocol.fencing import Token, query_token
 
 QUERY = query_token("q")
 COLUMNS = "id BIGINT, v STRING"

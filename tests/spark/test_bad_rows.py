@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakegate.core.spec import Append, Erase
+from lakegate.config import Append, Erase
 from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.errors import InvalidRequest
-from lakegate.events import Noticed
-from lakegate.streams.stream import StreamWork
+from lakegate.streams.pipeline_stream import StreamWork
+from lakegate.telemetry.events import Noticed
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
 KEPT = "dead_letter"
@@ -223,7 +223,7 @@ def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: 
 
 AFTER_A_TRY = """
 from pyspark.logger import PySparkLogger
-from lakegate.streams.rules import _can_select
+from lakegate.streams.table_rules import _can_select
 
 class Frame:
     def select(self, value):

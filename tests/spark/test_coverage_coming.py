@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation, Version
-from lakegate.core.rows.actions import Changes, FileChange
-from lakegate.core.rows.effects import Captured
-from lakegate.core.rows.publish import Followed, Foreseen
-from lakegate.delta.run import Run
-from lakegate.streams.ahead import Change, Looked
-from lakegate.streams.held import RequestReader
-from lakegate.streams.target import TargetRows
-from lakegate.tables.running import announced, coming
+from lakegate.delta.actions import Captured, Changes, FileChange
+from lakegate.ids import TableLocation, Version
+from lakegate.rows.conflict.commit_protocol import Followed, Foreseen
+from lakegate.rows.execution import announced, coming
+from lakegate.rows.transaction import Run
+from lakegate.streams.requests.apply import TargetRows
+from lakegate.streams.requests.precompute import Change, Looked
+from lakegate.streams.requests.resolver import RequestReader
 from tests.spark.computed_before import ERASURE, noting
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_delta_statements import wait_until

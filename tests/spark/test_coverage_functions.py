@@ -12,15 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
-from lakegate.delta.commits import commit_info, commit_tokens
+from lakegate.delta.commit_file import commit_info, commit_tokens
 from lakegate.delta.gate import Gate
-from lakegate.delta.publish import Staged
-from lakegate.delta.run import Run
 from lakegate.errors import InvalidRequest
 from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import finish, follow
+from lakegate.rows.transaction import Run
 from lakegate.streams import job
-from lakegate.streams.keeping_up import LOOK_S, keeping_up
-from lakegate.tables.running import finish, follow
+from lakegate.streams.refresh import LOOK_S, keeping_up
 from tests.spark.computed_before import noting
 from tests.spark.delta_tables import commit_paths, make_table
 from tests.spark.test_delta_statements import wait_until

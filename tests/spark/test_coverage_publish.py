@@ -14,23 +14,23 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakegate.core.ids import Epoch, TableLocation, TokenId
-from lakegate.core.rows.statement import Operation
-from lakegate.core.spec import Append
-from lakegate.core.turns.tokens import Token
-from lakegate.delta.commits import commit_info, commit_tokens
+from lakegate.config import Append
+from lakegate.delta.commit_file import commit_info, commit_tokens
 from lakegate.delta.gate import Gate
-from lakegate.delta.line import Afterwards, Work
-from lakegate.delta.run import Run
-from lakegate.delta.statements import append as append_rows
+from lakegate.delta.idempotent_writes import append as append_rows
+from lakegate.delta.post_commit import Afterwards, Work
+from lakegate.ids import Epoch, TableLocation, TokenId
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.execution import finish, publisher, put
+from lakegate.rows.sql import statement
+from lakegate.rows.transaction import Run
 from lakegate.streams import append
 from lakegate.streams.append import AppendStream
-from lakegate.streams.deciding import StoredBatch, _stored
-from lakegate.streams.erase import _Kept
-from lakegate.streams.keeping_up import REST_S
-from lakegate.streams.steps import APPLY, SETTLE, STORE, BatchTurn, enter_all
-from lakegate.tables.running import finish, publisher, put
-from lakegate.tables.sql import statement
+from lakegate.streams.interfaces import APPLY, SETTLE, STORE, BatchTurn, enter_all
+from lakegate.streams.refresh import REST_S
+from lakegate.streams.requests.erase import _Kept
+from lakegate.streams.requests.visibility import StoredBatch, _stored
+from lakegate.turns.protocol.fencing import Token
 from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, noting, staged
 from tests.spark.delta_tables import commit_paths, ids, make_table, write_token
 from tests.spark.delta_tables import rows as frame

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.core.spec import Erase
-from lakegate.delta.run import Run
+from lakegate.config import Erase
 from lakegate.errors import InvalidRequest
-from lakegate.events import StatementPublished
-from lakegate.streams.held import RequestReader
-from lakegate.streams.stream import StreamWork
-from lakegate.streams.target import TargetRows
+from lakegate.ids import TableLocation
+from lakegate.rows.transaction import Run
+from lakegate.streams.pipeline_stream import StreamWork
+from lakegate.streams.requests.apply import TargetRows
+from lakegate.streams.requests.resolver import RequestReader
+from lakegate.telemetry.events import StatementPublished
 from tests.spark.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
 from tests.spark.delta_tables import commit_paths
 from tests.spark.test_streams_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation
-from lakegate.core.spec.coordinators import coordinator_place
-from lakegate.delta.governed import GovernedTable, adopt, compare, read_governed, release, write_governed
+from lakegate.config.coordinators import coordinator_place
+from lakegate.delta.ownership import GovernedTable, adopt, compare, read_governed, release, write_governed
 from lakegate.errors import Corrupt, InvalidRequest, UnsupportedTable
+from lakegate.ids import TableLocation
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 

@@ -20,22 +20,22 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from lakegate.api import JobCoordinator
-from lakegate.core.ids import Epoch, TableLocation, Version
-from lakegate.core.rows.actions import Action
-from lakegate.core.turns.effects import StepMark
-from lakegate.core.turns.tokens import Token, lock_token, query_token
-from lakegate.delta import exact
+from lakegate.delta import commit as exact
 from lakegate.delta import jvm as jvm_module
-from lakegate.delta import log as log_module
-from lakegate.delta.commits import commit_info
+from lakegate.delta import table_log as log_module
+from lakegate.delta.actions import Action
+from lakegate.delta.commit_file import commit_info
 from lakegate.delta.gate import Gate
+from lakegate.delta.idempotent_writes import append, tokened
 from lakegate.delta.jvm import DELTA, JVM_ERRORS, Jvm, check_jvm, first_line
-from lakegate.delta.line import Work
-from lakegate.delta.log import DeltaTableLog, LogGone
-from lakegate.delta.statements import append, tokened
+from lakegate.delta.post_commit import Work
+from lakegate.delta.table_log import DeltaTableLog, LogGone
 from lakegate.errors import InvalidRequest, MissingExtra, Unavailable, UnsupportedTable
-from lakegate.tables import sql
-from lakegate.tables.running import finish, publisher
+from lakegate.ids import Epoch, TableLocation, Version
+from lakegate.rows import sql
+from lakegate.rows.execution import finish, publisher
+from lakegate.turns.protocol.effects import StepMark
+from lakegate.turns.protocol.fencing import Token, lock_token, query_token
 from tests.spark.delta_tables import (
     QUERY,
     commit_paths,

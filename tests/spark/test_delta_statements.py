@@ -15,9 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakegate.core.ids import TableLocation, Version
-from lakegate.delta.log import DeltaTableLog
-from lakegate.delta.statements import (
+from lakegate.delta.idempotent_writes import (
     APP_ID_CONF,
     AUTO_RESET_CONF,
     NUMBER_CONF,
@@ -27,7 +25,9 @@ from lakegate.delta.statements import (
     single_write,
     tokened,
 )
+from lakegate.delta.table_log import DeltaTableLog
 from lakegate.errors import InvalidRequest
+from lakegate.ids import TableLocation, Version
 from lakegate.ports import StatementConflict
 from tests.spark.delta_tables import (
     COLUMNS,

@@ -22,13 +22,13 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.core.rows.effects import Captured, Committed
+from lakegate.delta.actions import Captured, Committed
 from lakegate.delta.gate import JOB_CONF, Gate
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS, unless_gone
-from lakegate.delta.statements import confs
-from lakegate.delta.upkeep import CHECK_CONF
 from lakegate.errors import TurnNotGranted
+from lakegate.ids import TableLocation
+from lakegate.streams.maintenance.statements import CHECK_CONF
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn
 from tests.spark.test_delta_statements import is_held, wait_until
 

@@ -19,13 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.commanded import ProgramPass
 from lakegate.delta.gate import OUTSIDE_CONF, Gate
-from lakegate.delta.governed import adopt, read_governed
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS
-from lakegate.delta.statements import confs
+from lakegate.delta.ownership import adopt, read_governed
 from lakegate.errors import Unavailable
-from lakegate.stores.sqlite import SqliteTurnStore
+from lakegate.ops.external_command import ProgramPass
+from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.spark.delta_tables import ids, make_table, rows
 
 LIMIT_S = 300
@@ -225,7 +225,7 @@ def test_a_pass_is_of_a_live_turn_and_its_epoch(tmp_path: Path) -> None:
     assert "is over" in asked(held.path)
 
     holder = (
-        "import json, sys, time; from lakegate.commanded import ProgramPass; p = ProgramPass('L m'); "
+        "import json, sys, time; from lakegate.ops.external_command import ProgramPass; p = ProgramPass('L m'); "
         "p.grant('', 'J', 7, 600_000); print(json.dumps(p.path), flush=True); time.sleep(300)"
     )
     killed = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)

@@ -11,16 +11,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.core.rows.actions import Action
-from lakegate.core.rows.effects import Captured
-from lakegate.delta import run
+from lakegate.delta.actions import Action, Captured
 from lakegate.delta.gate import Gate
-from lakegate.delta.log import LogGone
-from lakegate.delta.publish import Staged
+from lakegate.delta.table_log import LogGone
 from lakegate.errors import Corrupt, InvalidRequest, Unavailable, UnsupportedTable
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.ids import TableLocation
+from lakegate.rows import transaction
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 VECTORS = {"enableDeletionVectors": "true"}
@@ -175,7 +174,7 @@ def test_a_feature_that_a_commit_cannot_follow_is_named(
     session: SparkSession, table: TableLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only when the race was lost: alone, such a table is written by stock Delta as always."""
-    monkeypatch.setattr(run, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
+    monkeypatch.setattr(transaction, "UNSERVED_FEATURES", frozenset({"deletionVectors"}))
     delete = f"DELETE FROM delta.`{table}` WHERE id = 1"
     assert lakegate.sql(session, delete).lakegate.level == 0
     before = staged(session, table, "DELETE FROM T WHERE id = 3")

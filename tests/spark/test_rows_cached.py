@@ -14,13 +14,13 @@ from typing import Any, cast
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import Version
-from lakegate.core.rows.actions import Action
-from lakegate.delta import exact
+from lakegate.delta import commit as exact
+from lakegate.delta.actions import Action
 from lakegate.delta.jvm import Jvm
-from lakegate.delta.line import Work
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.delta.post_commit import Work
+from lakegate.ids import Version
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
 from tests.spark.delta_tables import foreign_commit, make_table, txn
 from tests.spark.test_delta_statements import wait_until, waits_for
 

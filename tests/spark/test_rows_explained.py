@@ -14,12 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.functions import udf
 
 import lakegate
-from lakegate.core.rows.beside import OTHERS
-from lakegate.core.rows.statement import Reads, classify
-from lakegate.delta.dml import Dml
 from lakegate.errors import InvalidRequest
-from lakegate.tables.explain import READS, Explanation, explain
-from lakegate.tables.sql import statement
+from lakegate.rows.conflict.concurrency import OTHERS
+from lakegate.rows.conflict.read_set import Reads, classify
+from lakegate.rows.explain import READS, Explanation, explain
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import Dml
 from tests.cli.command import lakegate as command
 from tests.spark.delta_tables import commit_paths, make_table
 

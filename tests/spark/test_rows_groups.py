@@ -11,16 +11,17 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation, Version
-from lakegate.core.rows.effects import Joined, Waiting
-from lakegate.delta import exact, together
+from lakegate.delta import commit as exact
 from lakegate.delta.jvm import Jvm
-from lakegate.delta.line import Entry, Line
-from lakegate.delta.publish import Publisher, Staged
-from lakegate.delta.run import GROUP_CONF, Outcome, Run
 from lakegate.errors import CommitInDoubt, Unavailable
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.ids import TableLocation, Version
+from lakegate.rows import group_commit
+from lakegate.rows.commit_queue import Entry, Line
+from lakegate.rows.committer import Publisher, Staged
+from lakegate.rows.conflict.effects import Joined, Waiting
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
+from lakegate.rows.transaction import GROUP_CONF, Outcome, Run
 from lakegate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
 from tests.spark.test_delta_statements import wait_until
 
@@ -300,7 +301,7 @@ def test_a_leader_that_is_interrupted_behind_its_put_leaves_nobody_untold(
             raise KeyboardInterrupt
         return Joined(*said)
 
-    monkeypatch.setattr(together, "Joined", joined)
+    monkeypatch.setattr(group_commit, "Joined", joined)
     with ThreadPoolExecutor(len(staged)) as pool:
         with line.lock:
             futures = [pool.submit(ours.finish, one) for one in staged]

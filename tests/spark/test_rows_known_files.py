@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
 from lakegate.delta.jvm import Jvm
+from lakegate.ids import TableLocation
 from tests.spark.delta_tables import foreign_commit, make_table
 
 COLUMNS = "id BIGINT, v BIGINT, p STRING"

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 
-from lakegate.delta.rows import BUDGET_CONF, POSITIONS_MAX
 from lakegate.report.statements import StatementMetrics
-from lakegate.tables.running import on_statement
+from lakegate.rows.execution import on_statement
+from lakegate.rows.row_reader import BUDGET_CONF, POSITIONS_MAX
 from tests.spark.delta_tables import follow, make_table
 
 

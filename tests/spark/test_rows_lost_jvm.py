@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.core.ids import TableLocation
+from lakegate.ids import TableLocation
 from tests.spark.delta_tables import commit_paths
 
 KILLED = """
@@ -18,8 +18,8 @@ from dataclasses import replace
 import lakegate
 from lakegate.delta.jvm import CALL_ERRORS, Jvm
 from lakegate.errors import CommitInDoubt, LakegateError
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
 
 table, when = sys.argv[1:]
 spark = lakegate.session("killed", conf={"spark.master": "local[1]", "spark.ui.enabled": "false"})

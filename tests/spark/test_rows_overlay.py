@@ -14,15 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.rows.rebase import KEYS_CAME
-from lakegate.delta.files import Remembered
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS, Jvm
-from lakegate.delta.overlay import ABANDONED_AFTER_S
-from lakegate.delta.publish import Staged
-from lakegate.delta.run import Outcome
-from lakegate.delta.statements import confs
-from lakegate.tables.running import collected, finish, publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.committer import Staged
+from lakegate.rows.conflict.rebase import KEYS_CAME
+from lakegate.rows.execution import collected, finish, publisher
+from lakegate.rows.shallow_clone import ABANDONED_AFTER_S
+from lakegate.rows.small_file_cache import Remembered
+from lakegate.rows.sql import statement
+from lakegate.rows.transaction import Outcome
 from tests.spark.delta_tables import make_table, rows
 
 
@@ -157,7 +157,7 @@ def test_files_written_on_local_disk_are_as_hadoop_writes_them(session: SparkSes
 
 def test_so_many_bytes_of_small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are forgotten first, one that is kept again is the newest, and what is longer than all is not remembered."""
-    monkeypatch.setattr("lakegate.delta.files.REMEMBERED_BYTES_MAX", 10)
+    monkeypatch.setattr("lakegate.rows.small_file_cache.REMEMBERED_BYTES_MAX", 10)
     files = Remembered()
     for uri, content in (("a", b"1234"), ("b", b"1234"), ("a", b"12345"), ("c", b"12")):
         files.keep(uri, content)

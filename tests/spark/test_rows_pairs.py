@@ -21,14 +21,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.core.rows.actions import FileChange
-from lakegate.delta.dml import BATCH_CONF, WHOLE, relocation
-from lakegate.delta.files import Remembered
-from lakegate.delta.rows import TableRows
-from lakegate.delta.statements import DELTA_CONFLICTS, confs
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.delta.actions import FileChange
+from lakegate.delta.idempotent_writes import DELTA_CONFLICTS, confs
+from lakegate.ids import TableLocation
+from lakegate.rows.execution import publisher
+from lakegate.rows.row_reader import TableRows
+from lakegate.rows.small_file_cache import Remembered
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import BATCH_CONF, WHOLE, relocation
 from lakegate.testing.tables import (
     COLUMNS,
     FORMS,

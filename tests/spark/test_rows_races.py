@@ -17,15 +17,15 @@ import pytest
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation
-from lakegate.core.rows.actions import Body
-from lakegate.core.rows.rebase import ENTERED
-from lakegate.delta.publish import Staged
-from lakegate.delta.rows import TableRows
-from lakegate.delta.run import Outcome
-from lakegate.delta.statements import confs
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.delta.actions import Body
+from lakegate.delta.idempotent_writes import confs
+from lakegate.ids import TableLocation
+from lakegate.rows.committer import Staged
+from lakegate.rows.conflict.rebase import ENTERED
+from lakegate.rows.execution import publisher
+from lakegate.rows.row_reader import TableRows
+from lakegate.rows.sql import statement
+from lakegate.rows.transaction import Outcome
 from lakegate.testing.tables import KINDS, audit, make
 from tests.spark.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.spark.test_delta_statements import is_held, wait_until

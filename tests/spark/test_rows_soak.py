@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.delta.publish import Staged
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
 from lakegate.testing.soak import Run, soak
 from tests.conftest import data_dir
 

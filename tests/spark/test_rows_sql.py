@@ -10,10 +10,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.delta.rows import LISTED_MAX
-from lakegate.tables.result import Result
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.rows.execution import publisher
+from lakegate.rows.result import Result
+from lakegate.rows.row_reader import LISTED_MAX
+from lakegate.rows.sql import statement
 from tests.spark.delta_tables import follow, make_table
 
 COLUMNS = "id BIGINT, v BIGINT DEFAULT 7"

@@ -13,19 +13,18 @@ from delta.tables import IdentityGenerator
 from pyspark.sql import Row, SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.core.rows.actions import parse
-from lakegate.core.rows.effects import Captured, Committed
-from lakegate.delta.dml import Dml
+from lakegate.delta.actions import Captured, Committed, parse
 from lakegate.delta.gate import Gate, Ran
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import Jvm, scala_object
-from lakegate.delta.run import UNSERVED_FEATURES, Outcome
-from lakegate.delta.statements import confs
 from lakegate.errors import UnsupportedTable
-from lakegate.tables import table as tables
-from lakegate.tables.result import Result
-from lakegate.tables.running import finish, publisher
-from lakegate.tables.sql import statement
+from lakegate.ids import TableLocation
+from lakegate.rows import delta_table as tables
+from lakegate.rows.execution import finish, publisher
+from lakegate.rows.result import Result
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import Dml
+from lakegate.rows.transaction import UNSERVED_FEATURES, Outcome
 from lakegate.testing.tables import audit
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 

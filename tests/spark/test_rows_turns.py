@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation, TokenId
-from lakegate.delta.commits import commit_info, commit_tokens
-from lakegate.delta.dml import Dml
-from lakegate.delta.statements import NUMBER_CONF, single_write
-from lakegate.tables.running import finish, publisher
-from lakegate.tables.sql import statement
+from lakegate.delta.commit_file import commit_info, commit_tokens
+from lakegate.delta.idempotent_writes import NUMBER_CONF, single_write
+from lakegate.ids import TableLocation, TokenId
+from lakegate.rows.execution import finish, publisher
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import Dml
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, txn, write_token
 
 OWN = TokenId("lakegate/Own")

@@ -15,18 +15,18 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.delta import exact
-from lakegate.delta import run as runs
+from lakegate.delta import commit as exact
 from lakegate.delta.gate import JOB_CONF, WAIT_CONF, Gate
+from lakegate.delta.idempotent_writes import conflict_name, tokened
 from lakegate.delta.jvm import JVM_ERRORS, Jvm
-from lakegate.delta.log import LogGone
-from lakegate.delta.publish import Staged
-from lakegate.delta.statements import conflict_name, tokened
+from lakegate.delta.table_log import LogGone
 from lakegate.errors import CommitInDoubt, InvalidRequest, LakegateError, UnsupportedTable
-from lakegate.events import StatementPublished
-from lakegate.tables.running import finish, on_statement, publisher
-from lakegate.tables.sql import statement
+from lakegate.ids import TableLocation
+from lakegate.rows import transaction as runs
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import finish, on_statement, publisher
+from lakegate.rows.sql import statement
+from lakegate.telemetry.events import StatementPublished
 from tests.spark.delta_tables import commit_paths, foreign_commit, ids, make_table, rows, write_token
 from tests.spark.test_delta_statements import wait_until, waits_for
 

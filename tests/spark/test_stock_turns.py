@@ -15,15 +15,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.core.ids import TableLocation
 from lakegate.delta.gate import OUTSIDE_CONF
-from lakegate.delta.governed import adopt, release
+from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS
-from lakegate.delta.statements import confs
+from lakegate.delta.ownership import adopt, release
 from lakegate.errors import InvalidRequest, TurnNotGranted
-from lakegate.sinks.ledger import read_ledger
-from lakegate.site import open_store
+from lakegate.ids import TableLocation
+from lakegate.runtime import open_store
 from lakegate.spark.jars import JarSources, fetch, own_jar
+from lakegate.telemetry.ledger import read_ledger
 from lakegate.testing import contender
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import lakegate as lg
 from lakegate.errors import Corrupt, InvalidRequest, LakegateError, Unavailable
-from lakegate.inspect import sources_of, verify_pipeline
+from lakegate.ops.inspection import sources_of, verify_pipeline
 from lakegate.spark.source_files import Listing, listing
 from lakegate.spark.sources import listed
 from lakegate.streams.supervisor import RunReport

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakegate.core.spec import Append
+from lakegate.config import Append
 from lakegate.errors import InvalidRequest
-from lakegate.events import Noticed
+from lakegate.telemetry.events import Noticed
 from tests.stream_bench import Bench, Crash, stream, table
 
 RECORD = "id string, alias string"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.spec import Append, Erase
+from lakegate.config import Append, Erase
 from tests.replay import Change, Mutations, Replay
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from lakegate.core.spec import Append, Erase
+from lakegate.config import Append, Erase
 from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import Known, with_json
 from tests.stream_bench import Bench, mutate, stream, table

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.checks.disk import LocalLog
-from lakegate.core.ids import TableLocation
-from lakegate.core.spec import Maintain
-from lakegate.core.spec.build import files
-from lakegate.delta import upkeep
-from lakegate.delta.dml import Dml
-from lakegate.delta.statements import confs
+from lakegate.config import Maintain
+from lakegate.config.build import files
+from lakegate.delta.idempotent_writes import confs
+from lakegate.delta.local_files import LocalLog
 from lakegate.errors import InvalidRequest
-from lakegate.inspect import check_pipeline, verify_pipeline
-from lakegate.pipelines import Pipeline, PipelineRun
-from lakegate.sinks.ledger import read_ledger
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement
+from lakegate.ids import TableLocation
+from lakegate.ops.inspection import check_pipeline, verify_pipeline
+from lakegate.pipeline import Pipeline, PipelineRun
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import Dml
+from lakegate.streams.maintenance import statements
+from lakegate.telemetry.ledger import read_ledger
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 from tests.stream_bench import DAY_MS, Bench, Crash, HandClock, stream, table
 
@@ -99,7 +99,7 @@ def test_a_crash_between_optimize_and_vacuum_repeats_the_vacuum_only(session: Sp
 def test_a_crash_after_the_vacuum_and_before_its_record_repeats_it(session: SparkSession, tmp_path: Path) -> None:
     """Nothing tells of it, so it is done again; and does no harm."""
     b = bench(session, tmp_path, Maintain(optimize=False, vacuum_older_than_ms=WEEK_MS))
-    upkeep.vacuum(session, b.target, older_than_ms=None)  # what the crash left
+    statements.vacuum(session, b.target, older_than_ms=None)  # what the crash left
     turn = b.turn("Up", 0, is_sweep=True)
     b.stream("Up").run_sweep(turn, 0)
     assert turn.written == ["vacuum"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.spec import Append, Erase
+from lakegate.config import Append, Erase
 from lakegate.errors import InvalidRequest
 from tests.replay import Change, Mutations, Replay
 from tests.stream_bench import DAY_MS, Bench, Crash, mutate, stream, table
@@ -151,7 +151,7 @@ def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path
 
 def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`unmatched`: after `retry_for` a request that never matched is a dead letter; one that was replayed waits again."""
-    from lakegate.streams.operations import drop_requests, list_requests, replay_requests
+    from lakegate.streams.requests.admin import drop_requests, list_requests, replay_requests
 
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a"), RECORD, 0)

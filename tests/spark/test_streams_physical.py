@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.checks.disk import LocalLog
-from lakegate.checks.erasure import BytesLeft, bytes_left
-from lakegate.core.spec import Append, Erase
-from lakegate.delta.statements import confs
+from lakegate.config import Append, Erase
+from lakegate.delta.idempotent_writes import confs
+from lakegate.delta.local_files import LocalLog
 from lakegate.errors import InvalidRequest
+from lakegate.ops.erasure import BytesLeft, bytes_left
 from tests.stream_bench import DAY_MS, Bench, Crash, HandClock, mutate, stream, table
 
 RECORD, REQUEST, ERASURE = (

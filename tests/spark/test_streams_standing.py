@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.spec import Append, Erase
+from lakegate.config import Append, Erase
 from lakegate.errors import InvalidRequest
-from lakegate.streams.standing import RequestTables, refuse_lost
+from lakegate.streams.requests.standing import RequestTables, refuse_lost
 from tests.stream_bench import Bench, Crash, mutate, stream, table
 
 MAPPED = {"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"}

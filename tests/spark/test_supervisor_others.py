@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import Epoch, JobName
-from lakegate.core.turns import moves
-from lakegate.core.turns.order import Strict
-from lakegate.core.turns.record import JobState, LockRecord
 from lakegate.errors import TurnNotGranted
+from lakegate.ids import Epoch, JobName
 from lakegate.streams.supervisor import Supervisor
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.lock_record import JobState, LockRecord
+from lakegate.turns.protocol.ordering import Strict
 from tests.spark.test_supervisor_pause import JOB, Bench
 
 OTHER = JobName("Ingestion")
@@ -24,7 +24,7 @@ class WaitingBench(Bench):
     def __init__(self, spark: SparkSession, *, has_others: bool) -> None:
         super().__init__(spark, rule=Strict((OTHER,)), timeout_s=0)
         self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log, has_others=has_others)
-        self.change(lambda record: moves.resume(record, JOB))
+        self.change(lambda record: transitions.resume(record, JOB))
         self.complete("Third", Epoch(1))
 
     def complete(self, job: str, epoch: Epoch) -> None:

@@ -9,19 +9,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import Epoch, JobName, TableLocation, Version
-from lakegate.core.turns import moves
-from lakegate.core.turns.order import NoRule, OrderRule
-from lakegate.core.turns.protocol import Order
-from lakegate.core.turns.record import LockRecord, Pause
 from lakegate.errors import LakegateError, TurnNotGranted
-from lakegate.events import TurnGranted, TurnWaits
-from lakegate.stores.memory import MemoryTurnStore
+from lakegate.ids import Epoch, JobName, TableLocation, Version
 from lakegate.streams.supervisor import Supervisor
+from lakegate.telemetry.events import TurnGranted, TurnWaits
 from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.lock_record import LockRecord, Pause
+from lakegate.turns.protocol.ordering import NoRule, OrderRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.stores.memory import MemoryTurnStore
+from lakegate.turns.turn import HeldTurn
 
 PAUSE = Pause(since_ms=1, by="me@h", reason="repair")
 JOB = JobName("Upkeep")
@@ -82,7 +82,7 @@ class Bench:
         )
         self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log)
         self.told: list[LakegateError] = []
-        self.change(lambda record: moves.pause(record, JOB, PAUSE))
+        self.change(lambda record: transitions.pause(record, JOB, PAUSE))
 
     def change(self, move: Callable[[LockRecord], LockRecord]) -> None:
         stored = self.store.read("L")
@@ -111,14 +111,14 @@ def test_a_run_until_idle_leaves_a_paused_job_out(bench: Bench) -> None:
 
     def is_settled() -> bool:
         record = bench.store.read("L").record
-        return record is not None and moves.is_settled(record, {JOB: {}}, bench.store.live_sessions("L"))
+        return record is not None and transitions.is_settled(record, {JOB: {}}, bench.store.live_sessions("L"))
 
     bench.supervisor.run_until(is_settled, on_waiting=bench.told.append)
     record = bench.store.read("L").record
     assert record is not None
     assert record.job(JOB).idle_since_ms is None
     assert (bench.work.looked, bench.asked(), len(bench.told)) == (0, False, 1)
-    bench.change(lambda record: moves.resume(record, JOB))
+    bench.change(lambda record: transitions.resume(record, JOB))
     assert not is_settled()
 
 
@@ -132,7 +132,7 @@ def test_a_paced_run_waits_and_goes_on_when_it_is_resumed(bench: Bench) -> None:
         while not bench.told:
             runs.join(0.01)
         assert bench.work.looked == 0
-        bench.change(lambda record: moves.resume(record, JOB))
+        bench.change(lambda record: transitions.resume(record, JOB))
         for _ in range(1_000):
             runs.join(0.01)
             if bench.work.swept:

@@ -8,12 +8,12 @@ import time
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.turns import moves
-from lakegate.core.turns.effects import Stored
 from lakegate.errors import LakegateError, LostTurn, StoreUnavailable
-from lakegate.stores.memory import MemoryTurnStore
 from lakegate.streams.supervisor import Supervisor
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.effects import Stored
+from lakegate.turns.stores.memory import MemoryTurnStore
+from lakegate.turns.turn import HeldTurn
 from tests.spark.test_supervisor_pause import JOB, Bench
 
 
@@ -35,7 +35,7 @@ class AwayBench(Bench):
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(spark, SometimesAway(lease_s=None))
         self.supervisor = Supervisor(spark, self.coordinator, self.work, self.log, store_pauses_s=[0.01] * 4)
-        self.change(lambda record: moves.resume(record, JOB))
+        self.change(lambda record: transitions.resume(record, JOB))
 
     def run(self, away: int) -> None:
         """A run until the sweep is done, with so many questions that are not answered."""

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegate.core.spec import Pipeline, parse
-from lakegate.delta import feed
+from lakegate.config import Pipeline, parse
 from lakegate.errors import CheckpointMismatch, InvalidRequest
-from lakegate.online import Keeper
-from lakegate.targets import target as sql_target
+from lakegate.sync.api import Keeper
+from lakegate.sync.sources import delta_cdf
+from lakegate.sync.targets import sql_target as sql_target
 from lakegate.testing.databases import Database, fresh_postgres, fresh_sqlite
 from tests.keys.commits import Ended, counted
 
@@ -99,7 +99,7 @@ def test_a_table_is_loaded_and_then_followed(lake: Lake) -> None:
 
 def test_a_load_that_was_killed_begins_again_with_the_same_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a part are written over; a row that left the table meanwhile leaves the target with the feed."""
-    monkeypatch.setattr("lakegate.delta.feed.LOAD_ROWS", 2)
+    monkeypatch.setattr("lakegate.sync.sources.delta_cdf.LOAD_ROWS", 2)
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
     with lake.keeper() as keeper:
@@ -120,7 +120,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     whole: int, session: SparkSession, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With parts of its first batch or of its last in: it is of the version that it began with, and in batches again."""
-    monkeypatch.setattr("lakegate.delta.feed.LOAD_ROWS", 2)
+    monkeypatch.setattr("lakegate.sync.sources.delta_cdf.LOAD_ROWS", 2)
     database = fresh_postgres(postgres)
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)")
     lake = Lake(session, tmp_path, database, database.dsn)
@@ -204,8 +204,8 @@ def test_a_large_commit_is_staged_by_the_executors(
     session: SparkSession, tmp_path: Path, postgres: str, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Commits before and behind it come one by one; unique values go round within it; moments and amounts are as they were."""
-    monkeypatch.setattr(feed, "MANY_ROWS", 500)
-    monkeypatch.setattr(feed, "MANY_BYTES", 1 << 13)
+    monkeypatch.setattr(delta_cdf, "MANY_ROWS", 500)
+    monkeypatch.setattr(delta_cdf, "MANY_BYTES", 1 << 13)
     monkeypatch.setattr(sql_target, "SPREAD_ROWS", 1)
     database = fresh_postgres(postgres)
     lake = Lake(session, tmp_path, database, database.dsn)

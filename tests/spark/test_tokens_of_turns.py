@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
-from lakegate.core.ids import TableLocation
-from lakegate.delta.commits import commit_tokens
+from lakegate.delta.commit_file import commit_tokens
 from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.errors import InvalidRequest
-from lakegate.events import Noticed
+from lakegate.ids import TableLocation
+from lakegate.telemetry.events import Noticed
 from tests.spark.delta_tables import commit_paths, ids, make_table, rows
 
 NOT_TOKENED = "does not carry the token of the turn"

@@ -12,10 +12,10 @@ from pyarrow import parquet
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from lakegate.core.rows.statistics import Among, Both, Compared, Condition
-from lakegate.delta import values
-from lakegate.delta.files import Remembered, TableFiles
 from lakegate.delta.jvm import Jvm
+from lakegate.rows import parquet_probe
+from lakegate.rows.conflict.data_skipping import Among, Both, Compared, Condition
+from lakegate.rows.small_file_cache import Remembered, TableFiles
 
 ROWS, GROUP = 60_000, 20_000
 COLUMNS = {"k": "k", "s": "col-s", "a.b": "a.b"}
@@ -60,7 +60,7 @@ def write(folder: Path, rows: int, name: str = "part one.parquet") -> dict[str, 
 
 def holds(jvm: Jvm, folder: Path, file: dict[str, Any], condition: Condition, positions: BitMap64 | None) -> bool:
     files = TableFiles(jvm, jvm.absolute(folder.as_uri()), Remembered())
-    return values.may_have(files, condition, file, COLUMNS, positions)
+    return parquet_probe.may_have(files, condition, file, COLUMNS, positions)
 
 
 def test_few_rows_of_a_large_file_are_read_by_their_columns(jvm: CountingJvm, tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_what_is_too_much_is_left_to_spark(jvm: CountingJvm, tmp_path: Path, mon
     file = write(tmp_path, ROWS)
     never = Among("k", "long", (-1,))
     assert not holds(jvm, tmp_path, file, never, BitMap64({3}))
-    assert holds(jvm, tmp_path, file, never, BitMap64(range(values.ROWS_MAX + 1)))
+    assert holds(jvm, tmp_path, file, never, BitMap64(range(parquet_probe.ROWS_MAX + 1)))
     jvm.read = 0
     assert holds(jvm, tmp_path, file, never, None)
     assert jvm.read == 0
-    monkeypatch.setattr(values, "BYTES_MAX", 10_000)
+    monkeypatch.setattr(parquet_probe, "BYTES_MAX", 10_000)
     assert holds(jvm, tmp_path, file, never, BitMap64({3}))
 
 

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakegate import DeltaTable
-from lakegate.tables.result import Result
-from lakegate.tables.table import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
+from lakegate.rows.delta_table import DeltaMergeBuilder, DeltaOptimizeBuilder, DeltaTableBuilder
+from lakegate.rows.result import Result
 
 
 def tables(spark: SparkSession) -> None:

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegate.errors import InvalidRequest
-from lakegate.tables import table as ours
-from lakegate.tables.result import Result
+from lakegate.rows import delta_table as ours
+from lakegate.rows.result import Result
 
 PAIRS = {
     name: (getattr(stock, name), getattr(ours, name))

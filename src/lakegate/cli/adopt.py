@@ -25,15 +25,15 @@ def adopt_command(
     """Say on the table itself to which lock it belongs, so that other pipelines are told. Commits nothing to it."""
     if release and lock is not None:
         raise InvalidRequest("--lock and --release are two different things; nothing was done")
-    from lakegate import operate
+    from lakegate.ops import table_admin
 
     pipeline = settings.load_pipeline(spec)
     if release:
-        location, was_there = operate.release(pipeline, table)
+        location, was_there = table_admin.release(pipeline, table)
         said = f"{location} is governed no longer" if was_there else f"{location} was not governed"
         facts: dict[str, object] = {"table": location, "is_governed": False, "was_governed": was_there}
     else:
-        location, note = operate.adopt(pipeline, table, lock)
+        location, note = table_admin.adopt(pipeline, table, lock)
         said = f"{location} is governed by the lock {note.lock}"
         facts = {"table": location, "is_governed": True, "lock": note.lock, "created_at_ms": note.created_at_ms}
     say(said if output is Output.TEXT else json.dumps({"format": FORMAT, **facts}))

@@ -88,7 +88,7 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        from lakegate.delta.s3_errors import refusal
+        from lakegate.delta.storage_errors import refusal
 
         refused = refusal(error)
         if refused is None:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import typer
 
 from lakegate import settings
-from lakegate.checks.finding import Finding, exit_code
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import FORMAT, OUTPUT, SPEC, say, styled
+from lakegate.ops.finding import Finding, exit_code
 
 STYLES = {"ok": "green", "note": "", "warning": "yellow", "fault": "red"}
 
@@ -24,7 +24,8 @@ def check_command(
 ) -> None:
     """Find every fault of the file at once (exit 2), then compare it with folders, checkpoints and tables."""
     pipeline = settings.load_pipeline(spec)
-    from lakegate.inspect import check_pipeline, session_of
+    from lakegate.ops.inspection import check_pipeline
+    from lakegate.runtime import session_of
 
     found = check_pipeline(pipeline, spark=session_of(pipeline) if pipeline.streams and not no_spark else None)
     faults = [one for one in found if one.level == "fault"]

@@ -31,7 +31,7 @@ def list_command(
     output: Output = OUTPUT,
 ) -> None:
     """Show records, requests and rows that were set aside, with the reason; their values only with --values."""
-    from lakegate.letters import desks
+    from lakegate.ops.dead_letters import desks
 
     found = [
         row
@@ -73,7 +73,7 @@ def drop_command(
     output: Output = OUTPUT,
 ) -> None:
     """Delete what was set aside. Takes a turn."""
-    from lakegate.letters import desks
+    from lakegate.ops.dead_letters import desks
 
     (desk,) = desks(settings.load_pipeline(spec), name)
     _say(name, "dropped", desk.drop(ids, reason), output)
@@ -96,7 +96,7 @@ def retry_command(
 
     What is refused again stays set aside. After a command that was killed, the same command goes on where it was.
     """
-    from lakegate.letters import desks
+    from lakegate.ops.dead_letters import desks
 
     corrections: dict[str, str] = {}
     for one in set_ or []:

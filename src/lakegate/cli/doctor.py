@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 
 from lakegate import settings
-from lakegate.checks.finding import exit_code
 from lakegate.cli.app import Output, app
 from lakegate.cli.check import print_findings
 from lakegate.cli.output import OUTPUT, SPEC
 from lakegate.errors import InvalidRequest
+from lakegate.ops.finding import exit_code
 
 
 @app.command("doctor")
@@ -24,7 +24,7 @@ def doctor_command(
     output: Output = OUTPUT,
 ) -> None:
     """Look at Java, Spark, jars, and the storage, coordinator and tables of the file if there is one; say what to do."""
-    from lakegate.inspect import diagnose, diagnose_s3
+    from lakegate.ops.inspection import diagnose, diagnose_s3
 
     if table is None and (deep or repair):
         raise InvalidRequest("--deep and --repair are about one table; nothing was done", advice="Add --table s3a://…")

@@ -22,7 +22,7 @@ def explain_command(
     output: Output = OUTPUT,
 ) -> None:
     """Tell what a statement depends on, and what becomes of it if another commit comes first. Executes nothing."""
-    from lakegate import operate
+    from lakegate.ops import table_admin
 
     try:
         pipeline = settings.load_pipeline(spec)
@@ -30,5 +30,5 @@ def explain_command(
         if spec is not None:
             raise
         pipeline = None  # a statement needs no file; one that is here says how Spark is set up
-    found = operate.explain(statement, pipeline)
+    found = table_admin.explain(statement, pipeline)
     say(str(found) if output is Output.TEXT else json.dumps({"format": FORMAT, **asdict(found)}))

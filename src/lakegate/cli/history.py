@@ -9,8 +9,8 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, table
-from lakegate.events import TurnEnded
 from lakegate.report import words
+from lakegate.telemetry.events import TurnEnded
 
 HEADINGS = ("epoch", "job", "outcome", "ended", "batches", "waited", "held", "versions", "reason")
 
@@ -23,7 +23,7 @@ def history_command(
     output: Output = OUTPUT,
 ) -> None:
     """Show the turns in which the streams of a table wrote, or tried to; newest first."""
-    from lakegate.inspect import history_of, table_named, turn_as_json
+    from lakegate.ops.inspection import history_of, table_named, turn_as_json
 
     pipeline = settings.load_pipeline(spec)
     wanted = table_named(pipeline, table_name)

@@ -24,7 +24,7 @@ def _group() -> None:
 @locks.command("list")
 def list_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     """Show every lock of the coordinator, also those of other pipelines on it."""
-    from lakegate.inspect import all_locks
+    from lakegate.ops.inspection import all_locks
 
     pipeline = settings.load_pipeline(spec)
     found = all_locks(pipeline)
@@ -54,7 +54,7 @@ def break_command(
     output: Output = OUTPUT,
 ) -> None:
     """Take the turn away from its holder, whatever that does. Its batch comes again; nothing is lost or doubled."""
-    from lakegate.act import break_lock
+    from lakegate.ops.turn_admin import break_lock
 
     broken = break_lock(settings.load_pipeline(spec), lock, reason)
     if output is not Output.TEXT:

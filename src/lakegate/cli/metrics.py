@@ -15,7 +15,7 @@ import lakegate
 from lakegate import settings
 from lakegate.cli.app import app
 from lakegate.cli.output import SPEC, say
-from lakegate.core.spec import Pipeline
+from lakegate.config import Pipeline
 from lakegate.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class _Collector:
         self._pipeline = pipeline
 
     def collect(self) -> Iterator[Family]:
-        from lakegate.inspect import actions_of, kept_of, status_of, turns_of
+        from lakegate.ops.inspection import actions_of, kept_of, status_of, turns_of
         from lakegate.report.metrics import Facts, families
 
         pipeline = self._pipeline

@@ -8,14 +8,14 @@ from statistics import median
 import typer
 
 from lakegate import settings
-from lakegate.checks.paces import DAYS_MAX, Paced, Replayed, replay
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
-from lakegate.core.spec import Pipeline
-from lakegate.core.spec.kinds import duration_ms
-from lakegate.core.turns.order import describe, lint
+from lakegate.config import Pipeline
+from lakegate.config.types import duration_ms
 from lakegate.errors import Fault, InvalidRequest
+from lakegate.ops.order_simulation import DAYS_MAX, Paced, Replayed, replay
 from lakegate.report import words
+from lakegate.turns.protocol.ordering import describe, lint
 
 TAKES_MS = 60_000
 """A turn's length where the ledger has none of the stream, and nobody said."""
@@ -121,7 +121,7 @@ def _show(lock: str, days: int, jobs: list[Paced], found: list[Replayed]) -> Non
 
 def _lengths(pipeline: Pipeline, takes: list[str]) -> dict[str, int]:
     """Stream → how long a turn of it is, in milliseconds."""
-    from lakegate.inspect import turns_of
+    from lakegate.ops.inspection import turns_of
 
     held: dict[str, list[int]] = {stream.name: [] for stream in pipeline.streams}
     for row in turns_of(pipeline):

@@ -23,7 +23,7 @@ def pause_command(
     output: Output = OUTPUT,
 ) -> None:
     """Let a stream take no further turn; the one that it has goes on to its end. Those `after` it do not wait for it."""
-    from lakegate.act import pause
+    from lakegate.ops.turn_admin import pause
 
     made = pause(settings.load_pipeline(spec), stream, reason)
     if output is not Output.TEXT:
@@ -40,7 +40,7 @@ def resume_command(
     output: Output = OUTPUT,
 ) -> None:
     """Let a paused stream take turns again."""
-    from lakegate.act import resume
+    from lakegate.ops.turn_admin import resume
 
     ended = resume(settings.load_pipeline(spec), stream, reason)
     if output is not Output.TEXT:

@@ -10,7 +10,8 @@ import time
 from typing import Any, TextIO
 
 from lakegate.cli.app import Output
-from lakegate.events import (
+from lakegate.redaction import printable
+from lakegate.telemetry.events import (
     Event,
     JobIdle,
     Noticed,
@@ -20,7 +21,6 @@ from lakegate.events import (
     TurnGranted,
     TurnWaits,
 )
-from lakegate.redaction import printable
 
 FORMAT = 1
 STYLES = {"granted": "green", "waits": "yellow", "ended": "cyan", "trouble": "red", "quiet": "dim"}

@@ -13,7 +13,7 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import FORMAT, OUTPUT, SPEC, say
-from lakegate.delta.commits import Commit
+from lakegate.delta.commit_file import Commit
 from lakegate.errors import Corrupt, Unavailable
 from lakegate.private_files import write_file
 from lakegate.report import COMPARISON, CommitRow, Comparison, ReportData, TurnRow, render
@@ -26,7 +26,7 @@ def report_command(
     output: Output = OUTPUT,
 ) -> None:
     """Draw turns and commits as one HTML file that needs no network."""
-    from lakegate.inspect import commits_of, turns_of
+    from lakegate.ops.inspection import commits_of, turns_of
 
     pipeline = settings.load_pipeline(spec)
     data = ReportData(

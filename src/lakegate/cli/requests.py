@@ -29,7 +29,7 @@ def list_command(
     output: Output = OUTPUT,
 ) -> None:
     """Show stored requests, newest first; never their values."""
-    from lakegate.operate import RequestDesk
+    from lakegate.ops.table_admin import RequestDesk
 
     rows = RequestDesk(settings.load_pipeline(spec), stream).rows(state or [], rows_max=limit)
     if output is not Output.TEXT:
@@ -59,7 +59,7 @@ def replay_command(
     stream: str = STREAM, ids: list[str] = IDS, spec: str | None = SPEC, output: Output = OUTPUT
 ) -> None:
     """Let dead requests wait again, from now on. Takes a turn."""
-    from lakegate.operate import RequestDesk
+    from lakegate.ops.table_admin import RequestDesk
 
     changed = RequestDesk(settings.load_pipeline(spec), stream).replay(ids)
     _say(stream, "replayed", changed, output)
@@ -74,7 +74,7 @@ def drop_command(
     output: Output = OUTPUT,
 ) -> None:
     """Take dead requests out. Takes a turn."""
-    from lakegate.operate import RequestDesk
+    from lakegate.ops.table_admin import RequestDesk
 
     changed = RequestDesk(settings.load_pipeline(spec), stream).drop(ids, reason)
     _say(stream, "dropped", changed, output)
@@ -88,7 +88,7 @@ def accept_loss_command(
     output: Output = OUTPUT,
 ) -> None:
     """Go on without requests that stood for a table and are gone: their table was lost, or their stream was taken out."""
-    from lakegate.operate import accept_loss
+    from lakegate.ops.table_admin import accept_loss
 
     table_path = accept_loss(settings.load_pipeline(spec), stream, reason)
     if output is Output.TEXT:

@@ -22,9 +22,9 @@ from lakegate.cli.jars import fetch_progress
 from lakegate.cli.output import say
 from lakegate.cli.processes import JVM_ENDED, SYNC_REPORT, Processes
 from lakegate.cli.progress import FORMAT, Printer
-from lakegate.core.spec import KafkaSource, Pipeline
+from lakegate.config import KafkaSource, Pipeline
 from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, JvmEnded, combined_exit_code
-from lakegate.logs import JsonFormatter
+from lakegate.telemetry.log_format import JsonFormatter
 
 
 @app.command("run")
@@ -179,7 +179,7 @@ def _here(
     *,
     is_child: bool,
 ) -> list[dict[str, Any]]:
-    from lakegate.pipelines import Pace, PipelineRun
+    from lakegate.pipeline import Pace, PipelineRun
 
     _fetch_jars(pipeline)
     # What py4j meets, the run ends with, and tells; some of it is logged under its name, some under none.

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lakegate import settings
-from lakegate.checks.kept import Kept
-from lakegate.checks.lag import TopicLag
-from lakegate.checks.status import JobStatus, LockStatus
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
-from lakegate.core.spec import Pipeline
+from lakegate.config import Pipeline
 from lakegate.errors import TurnNotGranted
+from lakegate.ops.kafka_lag import TopicLag
+from lakegate.ops.status import JobStatus, LockStatus
+from lakegate.ops.stored_requests import Kept
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.inspect import ErasureStatus, KeptStatus, LagStatus, SourceStatus
+    from lakegate.ops.inspection import ErasureStatus, KeptStatus, LagStatus, SourceStatus
 
 
 @app.command("status")
@@ -55,7 +55,7 @@ def status_command(
 
 def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
     """Prints the state of now; the jobs that are late."""
-    from lakegate.inspect import erasures_of, kept_of, lags_of, sources_of, status_of
+    from lakegate.ops.inspection import erasures_of, kept_of, lags_of, sources_of, status_of
 
     locks, erasures, kept, lags = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline), lags_of(pipeline)
     sources = sources_of(pipeline)

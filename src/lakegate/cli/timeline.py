@@ -12,10 +12,10 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled
-from lakegate.core.spec.kinds import duration_ms
+from lakegate.config.types import duration_ms
 from lakegate.errors import Fault, InvalidRequest
-from lakegate.events import PersonActed, TurnEnded
 from lakegate.report import words
+from lakegate.telemetry.events import PersonActed, TurnEnded
 
 WIDTH = 96
 MARKS = {"completed": "█", "replayed": "▓", "swept": "▒", "gave_up": "·", "failed": "x", "lost": "x", "fenced": "x"}
@@ -31,7 +31,7 @@ def timeline_command(
     output: Output = OUTPUT,
 ) -> None:
     """Draw who waited and who had the turn, over time, from the ledger; and what persons did."""
-    from lakegate.inspect import actions_of, turn_as_json, turns_of
+    from lakegate.ops.inspection import actions_of, turn_as_json, turns_of
 
     pipeline = settings.load_pipeline(spec)
     from_ms = _from_ms(since)

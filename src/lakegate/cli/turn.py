@@ -49,7 +49,7 @@ def turn_command(
     The program is ended if the turn is lost, and nobody else has the turn while it runs. It finds its turn in LAKEGATE_LOCK,
     LAKEGATE_JOB and LAKEGATE_EPOCH.
     """
-    from lakegate.commanded import run_in_turn
+    from lakegate.ops.external_command import run_in_turn
 
     try:
         pipeline = settings.load_pipeline(spec)

@@ -16,7 +16,7 @@ from lakegate.report import words
 @app.command("verify")
 def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
     """Compare ledger, logs, checkpoints and sources: no turns at once, every batch once, no file rewritten (else exit 4)."""
-    from lakegate.inspect import verify_pipeline
+    from lakegate.ops.inspection import verify_pipeline
 
     pipeline = settings.load_pipeline(spec)
     found = verify_pipeline(pipeline)

@@ -16,9 +16,7 @@ from typing import Any
 from py4j.clientserver import ClientServer
 from pyspark.sql import SparkSession
 
-from lakegate.core.ids import TableLocation, Version
-from lakegate.core.rows.actions import parse
-from lakegate.core.rows.effects import Captured, Committed
+from lakegate.delta.actions import Captured, Committed, parse
 from lakegate.delta.jvm import (
     CALL_ERRORS,
     JVM_ERRORS,
@@ -30,8 +28,9 @@ from lakegate.delta.jvm import (
     is_lost,
     unless_gone,
 )
-from lakegate.delta.s3_errors import texts_of
+from lakegate.delta.storage_errors import texts_of
 from lakegate.errors import CommitInDoubt, Corrupt, InvalidRequest, LakegateError, TurnNotGranted, Unavailable
+from lakegate.ids import TableLocation, Version
 
 JOB_CONF = "spark.lakegate.job"
 WAIT_CONF = "spark.lakegate.waitMs"

@@ -28,7 +28,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lakegate.delta.s3_errors import known_of, refusal
+from lakegate.delta.storage_errors import known_of, refusal
 from lakegate.errors import InvalidRequest, MissingExtra, UnsupportedTable
 
 DELTA = "org.apache.spark.sql.delta"

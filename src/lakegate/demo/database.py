@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakegate.core.spec import SyncSpec, TableSource
-from lakegate.online import Keeper, SyncReport
+from lakegate.config import SyncSpec, TableSource
 from lakegate.settings import load_pipeline
+from lakegate.sync.api import Keeper, SyncReport
 from lakegate.testing.databases import Database, postgres_server
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def carry(lake: Lake, spark: SparkSession) -> Carried:
     """Applies the table's commits from its first on, and compares.
 
     Raises:
-        LakegateError: See `lakegate.online.Keeper`.
+        LakegateError: See `lakegate.sync.api.Keeper`.
         Unavailable: The server does not start.
     """
     began_s = time.monotonic()

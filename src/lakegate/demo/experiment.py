@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lakegate import inspect, settings
+from lakegate import settings
 from lakegate.cli.processes import Processes
 from lakegate.cli.report import commit_row
-from lakegate.core.ids import Version
-from lakegate.delta.commits import parse_commit
+from lakegate.delta.commit_file import parse_commit
 from lakegate.demo import journal
 from lakegate.demo.database import Carried, carry
 from lakegate.demo.expected import COLUMNS, Difference, Row, compare, replay, rows_of
@@ -35,6 +34,8 @@ from lakegate.demo.journal import Line
 from lakegate.demo.killer import Killed, Killer
 from lakegate.demo.lake import INGESTION, JOBS, LOCK, Lake, fill
 from lakegate.demo.records import Cut, Inputs
+from lakegate.ids import Version
+from lakegate.ops import inspection
 from lakegate.report import (
     COMPARISON,
     CommitRow,
@@ -46,7 +47,7 @@ from lakegate.report import (
     facts,
     render,
 )
-from lakegate.site import open_session, open_store
+from lakegate.runtime import open_session, open_store
 from lakegate.testing.databases import lacks_postgres
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
         store.close()
     if processes.is_interrupted:
         raise KeyboardInterrupt
-    turns = [TurnRow.from_event(event) for event in inspect.turns_of(pipeline)]
+    turns = [TurnRow.from_event(event) for event in inspection.turns_of(pipeline)]
     if killer.killed is not None and all(turn.epoch != cut_off[0].epoch for turn in turns):
         turns += cut_off
     # The batch of the turn that was cut off is written, too, in that turn or in the next one.

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lakegate.delta.commits import commit_info
+from lakegate.delta.commit_file import commit_info
 from lakegate.demo.lake import Commits
 
 KILL_AT_APPEND = 2

@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakegate.delta.statements import DELTA_CONFLICTS
+from lakegate.delta.idempotent_writes import DELTA_CONFLICTS
 from lakegate.demo.expected import COLUMNS as NAMES
 from lakegate.demo.lake import COLUMNS, INGESTION, JOBS, MUTATION, PROPERTIES, TTL, Lake
 from lakegate.demo.records import BATCH_OFFSETS, FOLDERS, TOPIC_COLUMNS
 from lakegate.errors import Unavailable
-from lakegate.site import open_session
+from lakegate.runtime import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from lakegate.events import TurnEnded
 from lakegate.stored_json import checked, listed, parsed
+from lakegate.telemetry.events import TurnEnded
 
 COMPARISON = "comparison.json"
 """Where the demo leaves its comparison, beside its `lakegate.yml`."""

@@ -14,9 +14,9 @@ from typing import Final, Literal
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from lakegate.checks.kept import AGES, Kept
-from lakegate.checks.status import JobStatus, LockStatus
-from lakegate.events import PersonActed, TurnEnded
+from lakegate.ops.status import JobStatus, LockStatus
+from lakegate.ops.stored_requests import AGES, Kept
+from lakegate.telemetry.events import PersonActed, TurnEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric as Family
 
-from lakegate.events import StatementPublished
 from lakegate.report.metrics import Metric, counter
+from lakegate.telemetry.events import StatementPublished
 
 _LABELS = ("table", "operation")
 PUBLISHED = Metric(
@@ -89,7 +89,7 @@ class StatementMetrics:
         with self._guard:
             self._counts[PUBLISHED][*key, str(event.level)] += 1
             self._counts[ATTEMPTS][key] += event.attempts
-            for reason in event.reasons:  # one of the dozen that `core/rows/rebase.py` names
+            for reason in event.reasons:  # one of the dozen that `rows/conflict/rebase.py` names
                 self._counts[REPEATED][*key, reason] += 1
             self._counts[SUPERSEDED][key] += event.is_superseded
             self._counts[LOST_PUTS][key] += event.lost_puts

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.core.turns.protocol import CheckpointView
 from lakegate.errors import Corrupt, InvalidRequest
 from lakegate.spark.log_stores import require_checkpoints
 from lakegate.stored_json import parsed
+from lakegate.turns.protocol.protocol import CheckpointView
 
 
 class Checkpoint:

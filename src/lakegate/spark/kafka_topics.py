@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 
-from lakegate.core.spec import KafkaSource
+from lakegate.config import KafkaSource
 from lakegate.errors import CheckpointMismatch
 from lakegate.spark.checkpoint import Checkpoint
 

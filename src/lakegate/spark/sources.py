@@ -31,9 +31,9 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from lakegate.core.spec import FilesSource, KafkaSource, Source
+from lakegate.config import FilesSource, KafkaSource, Source
 from lakegate.delta.jvm import JVM_ERRORS, first_line
-from lakegate.delta.s3_errors import refusal, texts_of
+from lakegate.delta.storage_errors import refusal, texts_of
 from lakegate.errors import Corrupt, Fault, InvalidRequest, LakegateError, LostTurn, Unavailable
 from lakegate.spark.fitting import fitted
 from lakegate.spark.source_files import (

@@ -11,22 +11,18 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
-from lakegate.core.ids import TableLocation, Version
-from lakegate.core.rows.statement import Operation
-from lakegate.core.spec import Append, Erase, Mutate, StreamSpec, TableSpec
-from lakegate.delta.log import TableMetadata
-from lakegate.delta.publish import Staged
-from lakegate.delta.requests import ddl
-from lakegate.delta.statements import append, create_table
+from lakegate.config import Append, Erase, Mutate, StreamSpec, TableSpec
+from lakegate.delta.idempotent_writes import append, create_table
+from lakegate.delta.table_log import TableMetadata
 from lakegate.errors import Fault, InvalidRequest
-from lakegate.events import Noticed
+from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.execution import announce, finish, put, stage_append, withdraw
 from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
-from lakegate.streams.deciding import Deciding, Look
-from lakegate.streams.intake import fields_of
-from lakegate.streams.keeping_up import Rest
-from lakegate.streams.records import (
+from lakegate.streams.bad_records import (
     column,
     quoted,
     refusals,
@@ -36,11 +32,15 @@ from lakegate.streams.records import (
     with_text,
     write_dead_letters,
 )
-from lakegate.streams.rules import attempted, marked, rules_of
-from lakegate.streams.standing import ColumnMoved, RequestTables
-from lakegate.streams.steps import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
-from lakegate.streams.unsettled import later_rules
-from lakegate.tables.running import announce, finish, put, stage_append, withdraw
+from lakegate.streams.interfaces import APPEND, BatchResult, BatchTurn, StreamContext, enter_all
+from lakegate.streams.refresh import Rest
+from lakegate.streams.requests.columns import fields_of
+from lakegate.streams.requests.standing import ColumnMoved, RequestTables
+from lakegate.streams.requests.table import ddl
+from lakegate.streams.requests.unsettled_batch import later_rules
+from lakegate.streams.requests.visibility import Deciding, Look
+from lakegate.streams.table_rules import attempted, marked, rules_of
+from lakegate.telemetry.events import Noticed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,10 +11,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakegate.delta.idempotent_writes import conflict_name
 from lakegate.delta.jvm import JVM_ERRORS, is_lost
-from lakegate.delta.statements import conflict_name
 from lakegate.spark.sources import BAD, ORDER, RAW
-from lakegate.streams.records import JSON, column, payload
+from lakegate.streams.bad_records import JSON, column, payload
 
 FOUND_MAX = 100
 """So many records of a batch are set aside in this way; a function that raises for more of them is wrong itself."""

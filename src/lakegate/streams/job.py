@@ -14,22 +14,22 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import TableLocation, Version
-from lakegate.core.spec.data import Coverage
-from lakegate.core.turns.protocol import CONFLICTS_MAX
-from lakegate.core.turns.tokens import job_token, unpack
+from lakegate.config.model import Coverage
 from lakegate.delta.gate import Gate, raise_refusal
-from lakegate.delta.log import DeltaTableLog
-from lakegate.delta.publish import Staged
-from lakegate.delta.statements import NUMBER_CONF, single_write
+from lakegate.delta.idempotent_writes import NUMBER_CONF, single_write
+from lakegate.delta.table_log import DeltaTableLog
 from lakegate.errors import InvalidRequest, Unavailable
+from lakegate.ids import TableLocation, Version
 from lakegate.ports import StatementConflict, WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import TurnWrite, collected, finish, follow, in_turn, known, plain
 from lakegate.spark.checkpoint import location_of
-from lakegate.streams.standing import refuse_lost
-from lakegate.streams.turn_jobs import TurnJobs
-from lakegate.tables.running import TurnWrite, collected, finish, follow, in_turn, known, plain
+from lakegate.streams.job_cancellation import TurnJobs
+from lakegate.streams.requests.standing import refuse_lost
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.protocol.fencing import job_token, unpack
+from lakegate.turns.protocol.protocol import CONFLICTS_MAX
+from lakegate.turns.turn import HeldTurn
 
 BatchFunction = Callable[[DataFrame, int], object]
 OnBatch = Callable[[DataFrame, int], None]

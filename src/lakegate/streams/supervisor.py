@@ -18,24 +18,24 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import TableLocation, TokenId
-from lakegate.core.turns.moves import is_said
-from lakegate.core.turns.protocol import CheckpointView
-from lakegate.core.turns.record import Pause
-from lakegate.core.turns.tokens import job_token, query_token, sweep_token, unpack
 from lakegate.delta.gate import Gate, refused
 from lakegate.delta.jvm import silence
-from lakegate.delta.s3_errors import in_plain_words, refusal
+from lakegate.delta.storage_errors import in_plain_words, refusal
 from lakegate.errors import CheckpointMismatch, LakegateError, LostTurn, StoreUnavailable, TurnNotGranted, Unavailable
-from lakegate.logs import working
-from lakegate.ports import TableLog
+from lakegate.ids import TableLocation, TokenId
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.sources import source_trouble
-from lakegate.streams.keeping_up import keeping_up
-from lakegate.streams.turn_jobs import TurnJobs
+from lakegate.streams.job_cancellation import TurnJobs
+from lakegate.streams.refresh import keeping_up
 from lakegate.streams.work import Work
+from lakegate.telemetry.log_format import working
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.ports import TableLog
+from lakegate.turns.protocol.fencing import job_token, query_token, sweep_token, unpack
+from lakegate.turns.protocol.lock_record import Pause
+from lakegate.turns.protocol.protocol import CheckpointView
+from lakegate.turns.protocol.transitions import is_said
+from lakegate.turns.turn import HeldTurn
 
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
 """How soon a source that was empty is looked at again: twice as long each time nothing came."""

@@ -8,8 +8,8 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import TableLocation, Version
+from lakegate.ids import TableLocation, Version
+from lakegate.turns.turn import HeldTurn
 
 
 class Work(Protocol):

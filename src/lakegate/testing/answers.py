@@ -8,21 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from lakegate.core.ids import JobName, Nonce, SessionId
-from lakegate.core.turns.effects import (
-    CommitEntry,
-    CompareAndSet,
-    Execute,
-    FindMark,
-    LiveSessions,
-    NoteTurn,
-    ReadRecord,
-    ReadTokens,
-    WaitForChange,
-    WallClock,
-)
-from lakegate.core.turns.protocol import CheckpointView
-from lakegate.core.turns.record import LockRecord, Mark, higher
+from lakegate.ids import JobName, Nonce, SessionId
 from lakegate.testing import worlds
 from lakegate.testing.frames import RAISED
 from lakegate.testing.jobs import (
@@ -36,6 +22,20 @@ from lakegate.testing.jobs import (
 )
 from lakegate.testing.processes import Processes, Step, put
 from lakegate.testing.worlds import FAULTS, Fault, Process, State, Violation
+from lakegate.turns.protocol.effects import (
+    CommitEntry,
+    CompareAndSet,
+    Execute,
+    FindMark,
+    LiveSessions,
+    NoteTurn,
+    ReadRecord,
+    ReadTokens,
+    WaitForChange,
+    WallClock,
+)
+from lakegate.turns.protocol.lock_record import LockRecord, Mark, higher
+from lakegate.turns.protocol.protocol import CheckpointView
 
 
 def spend(state: State, fault: Fault) -> State | None:

@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.coordinator.machine import MachineClock, Uuids, this_process
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import TableLocation
-from lakegate.core.spec.dynamodb import read_dynamodb
-from lakegate.core.spec.zookeeper import read_place
-from lakegate.core.turns.order import NoRule
-from lakegate.core.turns.protocol import Order
-from lakegate.core.turns.tokens import job_token
+from lakegate.config.dynamodb import read_dynamodb
+from lakegate.config.zookeeper import read_place
 from lakegate.errors import LostTurn, TurnNotGranted, Unavailable
-from lakegate.ports import TurnStore
-from lakegate.stores.dynamodb import DynamodbTurnStore
-from lakegate.stores.sqlite import SqliteTurnStore
-from lakegate.stores.zookeeper import ZookeeperTurnStore
+from lakegate.ids import TableLocation
 from lakegate.testing.fakes import FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.host import MachineClock, Uuids, this_process
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol.fencing import job_token
+from lakegate.turns.protocol.ordering import NoRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.stores.dynamodb import DynamodbTurnStore
+from lakegate.turns.stores.sqlite import SqliteTurnStore
+from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
+from lakegate.turns.turn import HeldTurn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,10 +6,10 @@ import itertools
 import threading
 from dataclasses import dataclass, field
 
-from lakegate.core.ids import TableLocation, TokenId, Version
-from lakegate.core.turns.effects import CasReply, StepMark, TableTokens
-from lakegate.core.turns.tokens import Token, unpack
-from lakegate.events import Event
+from lakegate.ids import TableLocation, TokenId, Version
+from lakegate.telemetry.events import Event
+from lakegate.turns.protocol.effects import CasReply, StepMark, TableTokens
+from lakegate.turns.protocol.fencing import Token, unpack
 
 
 @dataclass

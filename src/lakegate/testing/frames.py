@@ -18,9 +18,9 @@ from functools import cache
 from types import CodeType
 from typing import Any, cast
 
-from lakegate.core.effects import Effect
-from lakegate.core.turns.record import LockRecord
+from lakegate.effects import Effect
 from lakegate.errors import LostTurn
+from lakegate.turns.protocol.lock_record import LockRecord
 
 Running = Generator[Effect[Any], Any, Any]
 

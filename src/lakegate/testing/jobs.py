@@ -1,7 +1,7 @@
 """A job as the simulator drives it: the real turn protocol, put together as the supervised run mode does.
 
 Spark's part is here as effects: fixing a batch's offsets before the function runs, writing the commit log after it returned.
-The rules for editors of `core/turns/protocol.py` hold here too, except that `run_job` catches, as a supervisor does.
+The rules for editors of `turns/protocol/protocol.py` hold here too, except that `run_job` catches, as a supervisor does.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lakegate.core.effects import Effect, Protocol, perform
-from lakegate.core.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
-from lakegate.core.turns.effects import Attempt, ReadRecord, StepMark, WaitForChange
-from lakegate.core.turns.order import NoRule, OrderRule
-from lakegate.core.turns.protocol import (
+from lakegate.effects import Effect, Protocol, perform
+from lakegate.errors import LostTurn
+from lakegate.ids import JobName, Nonce, SessionId, TableLocation, TokenId, Version
+from lakegate.turns.protocol.effects import Attempt, ReadRecord, StepMark, WaitForChange
+from lakegate.turns.protocol.fencing import Behind as TableIsAhead
+from lakegate.turns.protocol.fencing import Token
+from lakegate.turns.protocol.lock_record import Holder
+from lakegate.turns.protocol.ordering import NoRule, OrderRule
+from lakegate.turns.protocol.protocol import (
     AlreadyApplied,
     CheckpointView,
     Entered,
@@ -34,10 +38,6 @@ from lakegate.core.turns.protocol import (
     take_turn,
     write_step,
 )
-from lakegate.core.turns.record import Holder
-from lakegate.core.turns.tokens import Behind as TableIsAhead
-from lakegate.core.turns.tokens import Token
-from lakegate.errors import LostTurn
 
 LOCK = "L"
 

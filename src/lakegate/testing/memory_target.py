@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lakegate.core.keys.apply import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
-from lakegate.core.keys.change import Change, Image
-from lakegate.core.keys.fold import Net
-from lakegate.core.keys.letters import KeptRow
-from lakegate.core.keys.plan import Assignment, Clash, Edge, Found
-from lakegate.core.keys.schema import Column, TableSchema, UniqueKey
 from lakegate.errors import CommitInDoubt, Fenced
+from lakegate.sync.plan.apply_protocol import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
+from lakegate.sync.plan.change import Change, Image
+from lakegate.sync.plan.conflict_graph import Assignment, Clash, Edge, Found
+from lakegate.sync.plan.dead_letters import KeptRow
+from lakegate.sync.plan.net_changes import Net
+from lakegate.sync.plan.table_schema import Column, TableSchema, UniqueKey
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

@@ -7,17 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakegate.core.effects import Effect
-from lakegate.core.ids import JobName, SessionId
-from lakegate.core.turns.effects import (
-    LiveSessions,
-    ReadRecord,
-    ReadTokens,
-    Stored,
-    TableTokens,
-)
-from lakegate.core.turns.moves import Sessions
-from lakegate.core.turns.order import Strict
+from lakegate.effects import Effect
+from lakegate.ids import JobName, SessionId
 from lakegate.testing import worlds
 from lakegate.testing.frames import LocalStates, Records
 from lakegate.testing.jobs import (
@@ -27,6 +18,15 @@ from lakegate.testing.jobs import (
     work,
 )
 from lakegate.testing.worlds import FAULTS, Ghost, Process, Scenario, Source, State, Transaction, Violation
+from lakegate.turns.protocol.effects import (
+    LiveSessions,
+    ReadRecord,
+    ReadTokens,
+    Stored,
+    TableTokens,
+)
+from lakegate.turns.protocol.ordering import Strict
+from lakegate.turns.protocol.transitions import Sessions
 
 Label = tuple[str, str | tuple[int, int]]
 """Who, and what; a change of the record as its numbers before and after."""

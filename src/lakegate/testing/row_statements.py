@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from lakegate.core.rows.statement import Reads, Statement
+from lakegate.rows.conflict.read_set import Reads, Statement
 
 Row = tuple[int, int]
 """Key and value."""

@@ -10,11 +10,10 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from lakegate.core.ids import Version
-from lakegate.core.rows.actions import Action
-from lakegate.core.rows.actions import parse as parse_text
-from lakegate.core.rows.effects import Captured
-from lakegate.core.rows.vectors import read, write_inline
+from lakegate.delta.actions import Action, Captured
+from lakegate.delta.actions import parse as parse_text
+from lakegate.delta.deletion_vectors import read, write_inline
+from lakegate.ids import Version
 from lakegate.testing.row_statements import Change, Row
 
 Log = tuple[str, ...]

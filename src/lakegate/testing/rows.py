@@ -14,13 +14,13 @@ from typing import Any
 
 from pyroaring import BitMap64
 
-from lakegate.core.effects import Effect, Protocol, perform
-from lakegate.core.ids import Version
-from lakegate.core.rows import publish as publishing
-from lakegate.core.rows.actions import Action, changes
-from lakegate.core.rows.effects import (
-    Captured,
-    Committed,
+from lakegate.delta.actions import Action, Captured, Committed, changes
+from lakegate.delta.deletion_vectors import read, write_inline
+from lakegate.effects import Effect, Protocol, perform
+from lakegate.ids import Version
+from lakegate.rows.conflict import commit_protocol as publishing
+from lakegate.rows.conflict.commit_protocol import Published
+from lakegate.rows.conflict.effects import (
     Describe,
     Execute,
     ExecuteOn,
@@ -35,10 +35,8 @@ from lakegate.core.rows.effects import (
     Waiting,
     WriteVectors,
 )
-from lakegate.core.rows.group import Group, Of, gather
-from lakegate.core.rows.publish import Published
-from lakegate.core.rows.statement import Reads
-from lakegate.core.rows.vectors import read, write_inline
+from lakegate.rows.conflict.group_commit import Group, Of, gather
+from lakegate.rows.conflict.read_set import Reads
 from lakegate.testing.row_statements import Change, Row
 from lakegate.testing.row_tables import (
     Log,

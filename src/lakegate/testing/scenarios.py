@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lakegate.core.ids import JobName, TableLocation
-from lakegate.core.turns.order import ADHOC, After, OrderRule, Strict
+from lakegate.ids import JobName, TableLocation
 from lakegate.testing.jobs import Job
 from lakegate.testing.worlds import FAULTS, Scenario
+from lakegate.turns.protocol.ordering import ADHOC, After, OrderRule, Strict
 
 T, U = TableLocation("t"), TableLocation("u")
 A, B, C = (Job(name=JobName(name)) for name in "ABC")

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lakegate.core.turns.record import LockRecord
 from lakegate.testing.processes import Label, Processes
 from lakegate.testing.transitions import after as transitions_from
 from lakegate.testing.worlds import Scenario, State, Violation, completed_by
+from lakegate.turns.protocol.lock_record import LockRecord
 
 STATES_MAX = 4_000_000
 

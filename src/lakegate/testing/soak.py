@@ -29,9 +29,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lakegate
-from lakegate.delta.publish import Staged
-from lakegate.tables.running import publisher
-from lakegate.tables.sql import statement as parsed
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement as parsed
 from lakegate.testing import replay
 from lakegate.testing.replay import Append, Delete, Merge, Optimize, Row, Statement, Update
 

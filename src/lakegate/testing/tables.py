@@ -20,14 +20,13 @@ from pyarrow import parquet
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from lakegate.core.rows import vectors
-from lakegate.core.rows.actions import Action, Body, parse
-from lakegate.core.rows.effects import Captured
-from lakegate.core.rows.vectors import identity
-from lakegate.delta.dml import Dml
-from lakegate.delta.publish import Publisher, Staged
-from lakegate.delta.run import Outcome
-from lakegate.tables.sql import statement
+from lakegate.delta import deletion_vectors
+from lakegate.delta.actions import Action, Body, Captured, parse
+from lakegate.delta.deletion_vectors import identity
+from lakegate.rows.committer import Publisher, Staged
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import Dml
+from lakegate.rows.transaction import Outcome
 
 # ------------------------------------------------------------------------------------------------------------ the tables
 
@@ -534,8 +533,8 @@ def _live_values(path: Path, file: Body) -> Iterator[tuple[int, Mapping[str, Any
     vector = file.get("deletionVector")
     marked = BitMap64()
     if vector is not None:
-        where = vectors.location(vector)
-        marked = vectors.read(vector, None if where is None else (path / where).read_bytes())
+        where = deletion_vectors.location(vector)
+        marked = deletion_vectors.read(vector, None if where is None else (path / where).read_bytes())
     for place, values in enumerate(parquet.ParquetFile(path / unquote(file["path"])).read().to_pylist()):
         if place not in marked:
             yield place, values

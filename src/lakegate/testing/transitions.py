@@ -23,8 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakegate.core.turns import moves
-from lakegate.core.turns.record import Pause
 from lakegate.testing import worlds
 from lakegate.testing.answers import HANDLERS, changed, spend
 from lakegate.testing.frames import RAISED
@@ -34,6 +32,8 @@ from lakegate.testing.jobs import (
 )
 from lakegate.testing.processes import Processes, Step, left_behind, put
 from lakegate.testing.worlds import Process, Source, State
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.lock_record import Pause
 
 
 def after(world: Processes, state: State) -> Iterator[Step]:
@@ -122,14 +122,14 @@ def _acts_of_a_person(world: Processes, state: State) -> Iterator[Step]:
     yield from _copies(world, state)
     first = world.scenario.jobs[0].name
     if record.holder is not None and (spent := spend(state, "broken")) is not None:
-        number = world.records.number(moves.close(record))
+        number = world.records.number(transitions.close(record))
         yield ("a person", f"breaks the lock of {record.holder.job}"), changed(world, spent, number), True
     if first not in record.paused and (spent := spend(state, "pause")) is not None:
-        number = world.records.number(moves.pause(record, first, Pause(since_ms=0, by="", reason="")))
+        number = world.records.number(transitions.pause(record, first, Pause(since_ms=0, by="", reason="")))
         yield ("a person", f"pauses {first}"), changed(world, spent, number), True
     others_are_done = all(source.is_finished for source in state.sources[1:]) and not record.tickets
     if first in record.paused and (others_are_done or record.job(first).lost is not None):
-        number = world.records.number(moves.resume(record, first))
+        number = world.records.number(transitions.resume(record, first))
         yield ("a person", f"resumes {first}"), changed(world, state, number), False
 
 

@@ -35,12 +35,12 @@ from lakegate.demo.expected import COLUMNS, compare, replay, rows_of
 from lakegate.demo.generator import generate
 from lakegate.demo.lake import INGESTION, JOBS, SPARK, Lake, pipeline_text
 from lakegate.demo.records import FOLDERS, Cut, Inputs, write_inputs
-from lakegate.inspect import verify_pipeline
-from lakegate.site import open_session
-from lakegate.stores.processes import is_running, start_of
+from lakegate.ops.inspection import verify_pipeline
+from lakegate.runtime import open_session
 from lakegate.testing.machine import machine
 from lakegate.testing.proxy import Mode, Proxy
 from lakegate.testing.servers import ZookeeperNode, zookeeper
+from lakegate.turns.host import is_running, start_of
 
 LEASE_S: Final = 6.0
 FILE_ROWS: Final = 40

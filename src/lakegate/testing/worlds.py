@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from lakegate.core.ids import Epoch, JobName, SessionId, TableLocation, TokenId
-from lakegate.core.turns.effects import Execute, StepMark
-from lakegate.core.turns.order import After, waits_for
-from lakegate.core.turns.record import Holder, LockRecord, Mark, Ticket
-from lakegate.core.turns.tokens import Token, lock_token, query_token, unpack
+from lakegate.ids import Epoch, JobName, SessionId, TableLocation, TokenId
 from lakegate.testing.jobs import LOCK, Batch, Job
+from lakegate.turns.protocol.effects import Execute, StepMark
+from lakegate.turns.protocol.fencing import Token, lock_token, query_token, unpack
+from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark, Ticket
+from lakegate.turns.protocol.ordering import After, waits_for
 
 Fault = Literal[
     "crash", "expire", "lost", "fail", "giveup", "foreign", "wipe", "ckdel", "rewind", "pause", "broken", "restored"

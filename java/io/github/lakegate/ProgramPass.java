@@ -14,7 +14,7 @@ import java.nio.file.StandardOpenOption;
  *
  * <p>Whoever has the turn writes the pass to a file, holds a lock on the file for as long as it lives, and removes the file when the
  * turn ends. So a process that the program has left behind has no pass any more, whether the turn ended or its holder was killed.
- * Source: commanded.py.
+ * Source: ops/external_command.py.
  */
 final class ProgramPass {
   private static final String LOCK = System.getenv("LAKEGATE_LOCK");

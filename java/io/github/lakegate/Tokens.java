@@ -5,7 +5,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.IOException;
 import java.util.List;
 
-/** The tokens in the lines of a commit, see `core/turns/tokens.py`. */
+/** The tokens in the lines of a commit, see `turns/protocol/fencing.py`. */
 final class Tokens {
   private static final int EPOCH_SHIFT = 35; // below it: batch and step
   private static final ObjectMapper JSON = new ObjectMapper();

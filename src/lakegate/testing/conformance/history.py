@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-from lakegate.core.ids import JobName, Nonce
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.moves import first_to_go
-from lakegate.core.turns.record import LockRecord
-from lakegate.ports import TurnStore
+from lakegate.ids import JobName, Nonce
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.lock_record import LockRecord
+from lakegate.turns.protocol.transitions import first_to_go
 
 WAIT_S = 20.0
 """A wait that nothing ends; a store that forgets to wake up is seen by it."""

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lakegate.core.keys.apply import ALL, Applied, Progress, Violated
-from lakegate.core.keys.change import Change, Op
-from lakegate.core.keys.fold import Net, fold
-from lakegate.core.keys.plan import Assignment, Edge, assign
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.ports import TargetDatabase
+from lakegate.sync.plan.apply_protocol import ALL, Applied, Progress, Violated
+from lakegate.sync.plan.change import Change, Op
+from lakegate.sync.plan.conflict_graph import Assignment, Edge, assign
+from lakegate.sync.plan.net_changes import Net, fold
+from lakegate.sync.ports import TargetDatabase
 
 OpenTarget = Callable[[], TargetDatabase]
 Rows = Callable[[], dict[int, Any]]

@@ -11,24 +11,24 @@ from typing import Any, cast
 
 import pytest
 
-from lakegate.coordinator.coordinator import Coordinator
-from lakegate.coordinator.driver import Ports, Process
-from lakegate.coordinator.machine import MachineClock, Uuids
-from lakegate.coordinator.turn import HeldTurn
-from lakegate.core.ids import Epoch, JobName, Nonce, TableLocation
-from lakegate.core.turns import moves
-from lakegate.core.turns.effects import CasReply
-from lakegate.core.turns.moves import begin_record
-from lakegate.core.turns.order import After, NoRule
-from lakegate.core.turns.protocol import Order
-from lakegate.core.turns.record import Holder, LockRecord, Mark, Ticket
-from lakegate.core.turns.tokens import job_token
 from lakegate.errors import LostTurn, TurnNotGranted
-from lakegate.events import TurnGranted
-from lakegate.ports import TurnStore
+from lakegate.ids import Epoch, JobName, Nonce, TableLocation
+from lakegate.telemetry.events import TurnGranted
 from lakegate.testing.conformance import history
 from lakegate.testing.conformance.history import History
 from lakegate.testing.fakes import FakeTableLog, Recorder
+from lakegate.turns.coordinator import Coordinator
+from lakegate.turns.effect_runner import Ports, Process
+from lakegate.turns.host import MachineClock, Uuids
+from lakegate.turns.ports import TurnStore
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.effects import CasReply
+from lakegate.turns.protocol.fencing import job_token
+from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark, Ticket
+from lakegate.turns.protocol.ordering import After, NoRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.protocol.transitions import begin_record
+from lakegate.turns.turn import HeldTurn
 
 LOCK = "L/ä lock"
 T = TableLocation("/t")
@@ -142,15 +142,15 @@ class TurnStoreConformance:
             Ticket(job=job, session=store.open_session(LOCK, job).id, nonce=Nonce(job), asked_at_ms=at)
             for at, (store, job) in enumerate(((one, first), (other, waits), (one, behind)))
         ]
-        asked = moves.ask(begin_record(LOCK, Epoch(0)), tickets[1], After((first,)), None)
+        asked = transitions.ask(begin_record(LOCK, Epoch(0)), tickets[1], After((first,)), None)
         after = replace(asked, tickets=tuple(tickets[1:]))
         all_three = replace(begin_record(LOCK, Epoch(0)), tickets=tuple(tickets))
-        held = moves.grant(all_three, _holder(tickets[0]))
+        held = transitions.grant(all_three, _holder(tickets[0]))
         changes = [
-            (all_three, moves.give_up(all_three, tickets[0].nonce)),
-            (held, moves.complete(held, now_ms=1)),
-            (held, moves.close(held)),
-            (after, moves.go_idle(after, first, {}, NoRule(), None, now_ms=1)),
+            (all_three, transitions.give_up(all_three, tickets[0].nonce)),
+            (held, transitions.complete(held, now_ms=1)),
+            (held, transitions.close(held)),
+            (after, transitions.go_idle(after, first, {}, NoRule(), None, now_ms=1)),
         ]
         for was, now in changes:
             for is_before in (True, False):

@@ -1,1 +1,0 @@
-"""What can be found out about a pipeline without changing it: `check`, `doctor`, `status`, `verify`."""

@@ -1,0 +1,251 @@
+"""A pipeline written in Python: the keys of `lakegate.yml`, gathered call by call and validated the same way.
+
+Rules for editors: nothing is checked here that the file's rules check; this module only gathers the mapping that the
+file would have been. Texts are taken as they are: `${NAME}` is for files, Python has `os.environ`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Required, TypedDict, TypeVar, Unpack
+
+from lakegate.config import keys
+from lakegate.config.model import AppliesTo, OnBadRecord, OnDuplicate, OnNewColumn, Pipeline, Transform
+from lakegate.config.parse import validate
+from lakegate.config.sections import Fields, Key, Section
+from lakegate.config.yaml_nodes import Faults, from_values
+from lakegate.errors import Fault, InvalidRequest
+
+F = TypeVar("F", bound=Transform)
+Names = str | Sequence[str]
+After = str | Mapping[str, Names]
+"""`"X"`, `{"any": ["X", "Y"]}` or `{"all": ["X", "Y"]}`."""
+SourceKeys = Mapping[str, object]
+"""What `kafka`, `files` or `files_json` made; the keys of `source:`."""
+
+
+def kafka(
+    topics: Names, *, servers: str, schema: str, value: str = "json", options: Mapping[str, object] | None = None
+) -> SourceKeys:
+    """A Kafka source: one or more topics; `schema` is Spark DDL of the decoded value."""
+    return {"kafka": topics, "servers": servers, "value": value, "schema": schema, "options": options}
+
+
+def files(
+    path: str, *, format: str = "parquet", schema: str | None = None, options: Mapping[str, object] | None = None
+) -> SourceKeys:
+    """A source of files: a folder, a file or a glob; without `schema` Parquet says its own."""
+    return {"files": path, "format": format, "schema": schema, "options": options}
+
+
+def files_json(path: str, *, schema: str, options: Mapping[str, object] | None = None) -> SourceKeys:
+    """A source of files with one JSON record per line."""
+    return files(path, format="json", schema=schema, options=options)
+
+
+class StreamKeys(TypedDict, total=False):
+    """Keys of every stream, as in the file."""
+
+    source: Required[SourceKeys]
+    every: str
+    after: After
+    strict: Names
+    absent_after: str
+    max_rows_per_batch: int
+    turn_limit: Mapping[str, int]
+    on_bad_record: OnBadRecord
+    on_new_column: OnNewColumn
+    checkpoint: str
+    coverage: str
+    priority: int
+    aging: str
+
+
+class AppendKeys(StreamKeys, total=False):
+    """Keys of a stream that brings rows."""
+
+    columns: Mapping[str, str]
+    key: Names
+    on_duplicate: OnDuplicate
+
+
+class MutateKeys(StreamKeys, total=False):
+    """Keys of a stream that changes rows."""
+
+    match: Required[Mapping[str, str]]
+    applies_to: Required[AppliesTo]
+    set: Mapping[str, str]
+    delete_when: str
+    sequence_by: str
+    stand_for: str
+    unmatched: Mapping[str, str]
+
+
+class EraseKeys(StreamKeys, total=False):
+    """Keys of a stream that deletes rows."""
+
+    match: Required[Mapping[str, str]]
+    lift_when: str
+    physical_within: str
+
+
+class MaintainKeys(TypedDict, total=False):
+    """Keys of a stream that looks after the table's files."""
+
+    optimize: bool
+    zorder_by: Names
+    vacuum_older_than: str
+    every: str
+    after: After
+    strict: Names
+    absent_after: str
+    priority: int
+    aging: str
+
+
+class PipelineBuilder:
+    """Gathers a pipeline; `build` checks it and gives its data."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        storage: str | None = None,
+        keep_ledger_for: str | None = None,
+        coordinator: str | Mapping[str, object] | None = None,
+        spark: Mapping[str, object] | None = None,
+        log_store: str | None = None,
+    ) -> None:
+        self.name = name
+        self._keys: dict[str, object] = {
+            "name": name,
+            "storage": storage,
+            "keep_ledger_for": keep_ledger_for,
+            "coordinator": coordinator,
+            "spark": spark,
+            "log_store": log_store,
+        }
+        self._tables: dict[str, object] = {}
+        self._streams: dict[str, object] = {}
+        self._transforms: dict[str, Transform] = {}
+
+    def table(
+        self,
+        table: str,
+        /,
+        *,
+        path: str | None = None,
+        name: str | None = None,
+        lock: str | None = None,
+        columns: str | None = None,
+        partition_by: Names | None = None,
+        cluster_by: Names | None = None,
+        properties: Mapping[str, object] | None = None,
+    ) -> TableBuilder:
+        """A table of the pipeline, by its `path` or its catalog `name`.
+
+        Raises:
+            InvalidRequest: The pipeline has a table of that name.
+        """
+        if table in self._tables:
+            raise _twice("table", table)
+        self._tables[table] = {
+            "path": path,
+            "name": name,
+            "lock": lock,
+            "columns": columns,
+            "partition_by": partition_by,
+            "cluster_by": cluster_by,
+            "properties": properties,
+        }
+        return TableBuilder(self, table)
+
+    def build(self, *, base_dir: str) -> Pipeline:
+        """The pipeline's data.
+
+        Args:
+            base_dir: Absolute folder that relative paths are relative to.
+
+        Raises:
+            InvalidRequest: every fault; each says the path of its key.
+        """
+        faults = Faults()
+        document = {**self._keys, "tables": self._tables, "streams": self._streams}
+        tree = from_values(document, key="", faults=faults)
+        return validate(tree, base_dir=base_dir, faults=faults, transforms=dict(self._transforms))
+
+    def _add_stream(self, name: str, stream: Mapping[str, object]) -> StreamBuilder:
+        if name in self._streams:
+            raise _twice("stream", name)
+        self._streams[name] = stream
+        return StreamBuilder(name, self._transforms)
+
+
+class TableBuilder:
+    """Adds streams to a table: each call adds one; used as a decorator it also takes the code of its micro-batches."""
+
+    def __init__(self, pipeline: PipelineBuilder, name: str) -> None:
+        self._pipeline = pipeline
+        self.name = name
+
+    def append(self, *, name: str, **given: Unpack[AppendKeys]) -> StreamBuilder:
+        """A stream that brings rows.
+
+        Raises:
+            InvalidRequest: The pipeline has a stream of that name.
+        """
+        return self._add(name, keys.APPEND, keys.APPEND_SECTION, given)
+
+    def mutate(self, *, name: str, **given: Unpack[MutateKeys]) -> StreamBuilder:
+        """A stream that changes rows.
+
+        Raises:
+            InvalidRequest: The pipeline has a stream of that name.
+        """
+        return self._add(name, keys.MUTATE, keys.MUTATE_SECTION, given)
+
+    def erase(self, *, name: str, **given: Unpack[EraseKeys]) -> StreamBuilder:
+        """A stream that deletes rows for good.
+
+        Raises:
+            InvalidRequest: The pipeline has a stream of that name.
+        """
+        return self._add(name, keys.ERASE, keys.ERASE_SECTION, given)
+
+    def maintain(self, *, name: str, **given: Unpack[MaintainKeys]) -> None:
+        """A stream without a source that compacts the table's files and deletes old ones; every day, unless `every` is given.
+
+        Raises:
+            InvalidRequest: The pipeline has a stream of that name.
+        """
+        self._add(name, keys.MAINTAIN, keys.MAINTAIN_SECTION, given)
+
+    def _add(self, name: str, kind: Key[Fields], section: Section, given: Mapping[str, object]) -> StreamBuilder:
+        of_kind = {key.name for key in section.keys}
+        stream: dict[str, object] = {"table": self.name}
+        stream.update((key, value) for key, value in given.items() if key not in of_kind)
+        stream[kind.name] = {key: value for key, value in given.items() if key in of_kind}
+        return self._pipeline._add_stream(name, stream)
+
+
+class StreamBuilder:
+    """A stream that was added; called with a function, it takes it as the code of its micro-batches."""
+
+    def __init__(self, name: str, transforms: dict[str, Transform]) -> None:
+        self.name = name
+        self._transforms = transforms
+
+    def __call__(self, function: F) -> F:
+        """Runs `function`, DataFrame to DataFrame, on each micro-batch before it is written or read as requests.
+
+        Raises:
+            InvalidRequest: The stream has a function.
+        """
+        if self.name in self._transforms:
+            raise _twice("function of the stream", self.name)
+        self._transforms[self.name] = function
+        return function
+
+
+def _twice(thing: str, name: str) -> InvalidRequest:
+    return InvalidRequest(faults=[Fault(where="pipeline", what=f"the {thing} {name!r} is there twice")])

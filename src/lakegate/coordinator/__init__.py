@@ -1,1 +1,0 @@
-"""Drives the pure turn protocol with real stores, tables and clocks; knows them by their ports only."""

@@ -1,0 +1,207 @@
+"""Actions of Delta commits, and what a row of commits did to the table's files.
+
+An action is kept as it stands in the log, with the fields that this version does not know. What winners changed is folded
+from their commits alone: the table's whole state is never needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakegate.delta.deletion_vectors import identity
+from lakegate.errors import Corrupt
+from lakegate.ids import Version
+from lakegate.stored_json import Damaged, parsed
+
+Body = Mapping[str, Any]
+ONLY_OF_REMOVE = ("deletionTimestamp", "extendedFileMetadata")
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One line of a commit."""
+
+    kind: str
+    """`add`, `remove`, `cdc`, `txn`, `metaData`, `protocol`, `domainMetadata`, `commitInfo`, or what a later protocol has."""
+    body: Body
+
+    def to_json(self) -> str:
+        """The line."""
+        return json.dumps({self.kind: self.body}, separators=(",", ":"), ensure_ascii=False)
+
+
+def parse(text: str) -> tuple[Action, ...]:
+    """The actions of a commit file; a line of a later protocol may hold several.
+
+    Raises:
+        Corrupt: A line is no action.
+    """
+    found = []
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # not splitlines(): strings in JSON may hold other line separators of Unicode
+        if not line.strip():
+            continue
+        try:
+            data = parsed(line)
+        except Damaged as error:
+            raise Corrupt(f"a line of a commit is {error}; nothing was written", line=number) from error
+        known = [Action(kind, body) for kind, body in data.items() if isinstance(body, dict)]
+        if not known:
+            raise Corrupt("a line of a commit is no action; nothing was written", line=number)
+        found += known
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What commits did to one data file, from the version before them to the last of them."""
+
+    path: str
+    before: Body | None
+    """The `remove` that took it first; it names the vector that the file had before. None where it was not in the table."""
+    after: Body | None
+    """The `add` that holds at the end; None where the file is no longer in the table."""
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether the file came or went, or its vector is another: its live rows may differ."""
+        if self.before is None or self.after is None:
+            return True
+        return vector_of(self.before) != vector_of(self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What the commits from one version to another did."""
+
+    version: Version
+    """The last of them."""
+    files: Mapping[str, FileChange]
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    domains: frozenset[str] = frozenset()
+    """Domains whose metadata were set."""
+    is_definition_changed: bool = False
+    """Metadata or protocol were set."""
+    is_file_said_anew: bool = False
+    """Files of before were added again without being removed, as where they get row ids or statistics. They stand among those
+    that came, and may have gone again unseen."""
+    transaction_ids: Mapping[str, Version] = field(default_factory=dict)
+    """`commitInfo.txnId` → version."""
+
+    @property
+    def came(self) -> tuple[FileChange, ...]:
+        """Files that the table has gained."""
+        return tuple(change for change in self.files.values() if change.before is None and change.after is not None)
+
+    @property
+    def lost_rows(self) -> tuple[FileChange, ...]:
+        """Files of before that are gone, or have another vector."""
+        return tuple(change for change in self.files.values() if change.before is not None and change.is_rewritten)
+
+
+def changes(after: Version, commits: Sequence[Iterable[Action]]) -> Changes:
+    """Folds the commits `after` + 1, `after` + 2, …; a removal of what is gone already changes nothing."""
+    before: dict[str, Body | None] = {}
+    now: dict[str, Body | None] = {}
+    transactions: dict[str, int] = {}
+    domains: set[str] = set()
+    transaction_ids: dict[str, Version] = {}
+    is_definition_changed = is_file_said_anew = False
+    for place, commit in enumerate(commits, start=1):
+        version = Version(after + place)
+        removed: dict[str, Body] = {}
+        added: dict[str, Body] = {}
+        for action in commit:
+            match action.kind:
+                case "remove":
+                    removed[action.body["path"]] = action.body
+                case "add":
+                    added[action.body["path"]] = action.body
+                case "txn":
+                    transactions[action.body["appId"]] = int(action.body["version"])
+                case "domainMetadata":
+                    domains.add(action.body["domain"])
+                case "metaData" | "protocol":
+                    is_definition_changed = True
+                case "commitInfo":
+                    if (id_ := action.body.get("txnId")) is not None:
+                        transaction_ids[id_] = version
+        # Who moves rows removes their files in the same commit.
+        is_file_said_anew |= not removed and any(body.get("dataChange") is False for body in added.values())
+        # Within a commit the order of actions means nothing: a file's new vector may stand before its old one's removal.
+        for path, body in removed.items():
+            before.setdefault(path, body)
+            now[path] = None
+        for path, body in added.items():
+            before.setdefault(path, None)
+            now[path] = body
+    files = {
+        path: FileChange(path, was, now[path])
+        for path, was in before.items()
+        if was is not None or now[path] is not None
+    }
+    return Changes(
+        version=Version(after + len(commits)),
+        files=files,
+        transactions=transactions,
+        domains=frozenset(domains),
+        is_definition_changed=is_definition_changed,
+        is_file_said_anew=is_file_said_anew,
+        transaction_ids=transaction_ids,
+    )
+
+
+def as_add(file: Body, partition_columns: Iterable[str]) -> dict[str, Any]:
+    """The `add` of a file of which there is an `add`, or a `remove` with `extendedFileMetadata`.
+
+    Args:
+        file: Either.
+        partition_columns: Of its table, by their physical names. Delta leaves those that are null out of a `remove`, and
+            refuses an `add` without them.
+    """
+    said = {key: value for key, value in file.items() if value is not None and key not in ONLY_OF_REMOVE}
+    return {
+        "size": 0,
+        "modificationTime": file.get("deletionTimestamp", 0),
+        **said,
+        "partitionValues": {**dict.fromkeys(partition_columns), **said.get("partitionValues", {})},
+        "dataChange": True,
+    }
+
+
+def partition_columns(metadata: Body) -> tuple[str, ...]:
+    """The physical names of a table's partition columns: those under which its actions know them."""
+    fields = json.loads(metadata["schemaString"])["fields"]
+    physical = {each["name"]: (each.get("metadata") or {}).get(PHYSICAL_NAME, each["name"]) for each in fields}
+    return tuple(physical[name] for name in metadata.get("partitionColumns") or ())
+
+
+def vector_of(file: Body) -> str | None:
+    """The unique id of a file's vector."""
+    return identity(file.get("deletionVector"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A commit that stock Delta computed and that was not put."""
+
+    version: Version
+    """The statement's snapshot."""
+    actions: tuple[Action, ...]
+    """Without `commitInfo`."""
+    info: Body
+    """Its `commitInfo`: operation, parameters, metrics, user metadata."""
+    is_nothing: bool = False
+    """The statement found nothing to do, at its snapshot or a later one, and made no commit: none is put for its token's sake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The stock commit went through; None where the statement had nothing to commit."""
+
+    version: Version | None

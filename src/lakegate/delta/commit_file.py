@@ -1,0 +1,154 @@
+"""What one commit file of a Delta log says, parsed from its text; nothing is opened here.
+
+Source: Delta protocol, "Actions"; each line of a commit file is one action, an object with one key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakegate.ids import TokenId, Version
+from lakegate.turns.protocol.fencing import PREFIX
+
+KIND_WIDTH = 24
+"""The kind of an action stands at the start of its line: lines of other kinds, which may be long, are not parsed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFile:
+    """A data file that a commit put into the table; also among the removed where only its deletion vector changed."""
+
+    path: str
+    """As it stands in the log: URL-encoded, relative to the table unless it is absolute."""
+    is_data_change: bool
+    """False where rows were only moved, as by OPTIMIZE."""
+    records: int | None
+    """Rows in the file, those that are marked as deleted included; None where the log has no statistics."""
+    deleted_records: int
+    """Rows that the file's deletion vector marks."""
+    size_bytes: int
+    partition: Mapping[str, str | None]
+    """Partition column, by its physical name → value, as text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedFile:
+    """A data file that a commit took out of the table; also among the added where only its deletion vector changed."""
+
+    path: str
+    is_data_change: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What one commit did."""
+
+    version: Version
+    timestamp_ms: int
+    """In-commit timestamp, else what the writer's clock said; 0 where the commit says neither."""
+    operation: str
+    metrics: Mapping[str, str]
+    tokens: Mapping[TokenId, int]
+    """The `lakegate/` ids that it set."""
+    user_metadata: Mapping[str, Any] | None
+    """Parsed `userMetadata` where it is Lakegate's, else None."""
+    added: tuple[AddedFile, ...]
+    removed: tuple[RemovedFile, ...]
+    is_metadata_change: bool
+    """Schema, partitioning or properties were set."""
+    has_change_files: bool
+    """Files of the change data feed say which rows changed."""
+    changed_bytes: int
+    """Size of these, or else of the data files that came and went."""
+
+    @property
+    def is_lakegate(self) -> bool:
+        """Whether a turn made this commit."""
+        return self.user_metadata is not None
+
+
+def parse_commit(version: Version, text: str) -> Commit:
+    """Everything that Lakegate wants to know of a commit."""
+    info = commit_info(text)
+    return Commit(
+        version=version,
+        timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
+        operation=str(info.get("operation", "")),
+        metrics={str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
+        tokens=commit_tokens(text),
+        user_metadata=lakegate_metadata(info),
+        added=tuple(_added(add) for add in actions(text, "add")),
+        removed=tuple(
+            RemovedFile(path=remove["path"], is_data_change=remove.get("dataChange", True))
+            for remove in actions(text, "remove")
+        ),
+        is_metadata_change=any(True for _ in actions(text, "metaData")),
+        has_change_files=any(True for _ in actions(text, "cdc")),
+        changed_bytes=_bytes(actions(text, "cdc")) or _bytes(_changing(text)),
+    )
+
+
+def _changing(text: str) -> Iterator[dict[str, Any]]:
+    files = (file for kind in ("add", "remove") for file in actions(text, kind))
+    return (file for file in files if file.get("dataChange", True))
+
+
+def _bytes(files: Iterator[dict[str, Any]]) -> int:
+    return sum(int(file.get("size") or 0) for file in files)
+
+
+def actions(text: str, kind: str) -> Iterator[dict[str, Any]]:
+    """The bodies of the actions of one kind, in order."""
+    quoted = f'"{kind}"'
+    for line in text.split("\n"):  # not splitlines(): strings in JSON may hold other line separators of Unicode
+        if quoted in line[:KIND_WIDTH]:
+            body = json.loads(line).get(kind)
+            if body is not None:
+                yield body
+
+
+def commit_info(text: str) -> dict[str, Any]:
+    """The commit's provenance; empty where the writer gave none."""
+    return next(actions(text, "commitInfo"), {})
+
+
+def commit_tokens(text: str) -> dict[TokenId, int]:
+    """The `lakegate/` ids that a commit set, with their numbers."""
+    return tokens_among(commit_transactions(text))
+
+
+def commit_transactions(text: str) -> dict[str, int]:
+    """All transaction ids that a commit set, those of other applications too, with their numbers."""
+    return {txn["appId"]: int(txn["version"]) for txn in actions(text, "txn")}
+
+
+def tokens_among(transactions: Mapping[str, int]) -> dict[TokenId, int]:
+    """Those whose id is Lakegate's."""
+    return {TokenId(app_id): number for app_id, number in transactions.items() if app_id.startswith(PREFIX)}
+
+
+def lakegate_metadata(info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """`userMetadata` of a commit, parsed, if it is Lakegate's."""
+    said = info.get("userMetadata")
+    if not isinstance(said, str) or '"lakegate"' not in said:
+        return None
+    try:
+        parsed = json.loads(said)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) and "lakegate" in parsed else None
+
+
+def _added(add: Mapping[str, Any]) -> AddedFile:
+    statistics = json.loads(add.get("stats") or "{}")
+    return AddedFile(
+        path=add["path"],
+        is_data_change=add.get("dataChange", True),
+        records=statistics.get("numRecords"),
+        deleted_records=(add.get("deletionVector") or {}).get("cardinality", 0),
+        size_bytes=add.get("size", 0),
+        partition=add.get("partitionValues") or {},
+    )

@@ -1,0 +1,111 @@
+"""Composition for `lakegate dead-letters`: what streams and syncs have set aside, to be listed, dropped and sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from lakegate.config import Maintain, Pipeline, SyncSpec
+from lakegate.errors import InvalidRequest
+from lakegate.ports import Letter
+from lakegate.redaction import without_values
+from lakegate.sync.api import Keeper
+from lakegate.sync.plan.dead_letters import KeptRow, kept_text
+
+
+class Desk(Protocol):
+    """What one stream or one sync has set aside."""
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """The newest letters, newest first."""
+        ...
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """Deletes letters; how many.
+
+        Raises:
+            InvalidRequest: one of the ids is no letter's; nothing was changed.
+        """
+        ...
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """Sends letters again, corrected, each once; how many. After a command that was killed the same one goes on.
+
+        Args:
+            ids: Of letters.
+            corrections: Column → value, as text.
+
+        Raises:
+            InvalidRequest: one of the ids is no letter's, or one is refused again; nothing was changed.
+        """
+        ...
+
+
+def desks(pipeline: Pipeline, name: str | None) -> list[Desk]:
+    """Of the stream or sync of this name, or of all.
+
+    Raises:
+        InvalidRequest: there is none of this name.
+    """
+    streams = [one for one in pipeline.streams if not isinstance(one.kind, Maintain)]
+    found: list[Desk] = []
+    if wanted := [one for one in streams if name in (None, one.name)]:
+        from lakegate.ops.table_admin import StreamDesk  # here, as it needs Spark, which a sync does not
+
+        found += [StreamDesk(pipeline, one) for one in wanted]
+    found += [SyncDesk(pipeline, one) for one in pipeline.syncs if name in (None, one.name)]
+    if not found and name is not None:
+        known = ", ".join([*(one.name for one in streams), *(one.name for one in pipeline.syncs)])
+        raise InvalidRequest(
+            f"there is no stream or sync {name!r} that sets anything aside; nothing was done",
+            advice=f"There are: {known}",
+        )
+    return found
+
+
+class SyncDesk:
+    """The rows that one sync has set apart in its target."""
+
+    def __init__(self, pipeline: Pipeline, sync: SyncSpec) -> None:
+        self._pipeline, self._sync = pipeline, sync
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """See `Desk`."""
+        with Keeper(self._pipeline, self._sync) as keeper:
+            rows = keeper.kept_rows()[-rows_max:]
+        return [
+            Letter(
+                name=self._sync.name,
+                kind="record" if one.is_record else "row",
+                id=one.id,
+                at_ms=None,
+                reason=one.reason if has_values else without_values(one.reason),
+                position=str(one.key[0]) if one.is_record else f"{one.table}@{one.seq}",
+                values=_values(one) if has_values else None,
+            )
+            for one in reversed(rows)
+        ]
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """See `Desk`. The target keeps no reason."""
+        with Keeper(self._pipeline, self._sync) as keeper:
+            return keeper.drop_letters(ids)
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """See `Desk`. Takes the stream over: a run of the sync that is on ends with status 5."""
+        values = {name: None if value == "null" else value for name, value in corrections.items()}
+        with Keeper(self._pipeline, self._sync) as keeper:
+            written, refused = keeper.retry_letters(ids, values)
+        if refused:
+            raise InvalidRequest(
+                f"{refused} of {written + refused} were refused again and are set aside; the others were sent",
+                advice=f"See why with: lakegate dead-letters list {self._sync.name}",
+            )
+        return written
+
+
+def _values(row: KeptRow) -> str:
+    data = (row.image or {}).get("record") if row.is_record else None
+    if isinstance(data, bytes):
+        return data.decode("utf-8", "backslashreplace")
+    return kept_text({"key": list(row.key), "row": row.image})

@@ -1,0 +1,188 @@
+"""`lakegate status`: who has the turn, who waits and why, what each job has done; from one lock record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from lakegate.ids import JobName
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.lock_record import JobState, LockRecord
+from lakegate.turns.protocol.ordering import OrderRule, describe, waits_for
+from lakegate.turns.protocol.transitions import Sessions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderStatus:
+    """The turn that is on."""
+
+    job: str
+    epoch: int
+    since_ms: int
+    host: str
+    pid: int
+    batch: int | None
+    is_alive: bool
+    """False: its process is gone, and the next job that asks closes the turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingStatus:
+    """A job in the queue."""
+
+    job: str
+    asked_at_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """What one job has done on the lock."""
+
+    job: str
+    rule: str
+    is_alive: bool
+    turns: int
+    last_epoch: int | None
+    completed_at_ms: int | None
+    idle_since_ms: int | None
+    idle_at: Mapping[str, int]
+    lost: tuple[int, int | None] | None
+    """Epoch and batch of a turn that ended unclean; the job's next run finds out what became of it."""
+    in_doubt: int
+    """Token ids of the job that an unclean turn may still write with, until the next turn fences them."""
+    priority: int = 0
+    every_ms: int | None = None
+    """Its pace; None: again as soon as it has work."""
+    paused: str | None = None
+    """Who has paused it, and why."""
+    paused_since_ms: int | None = None
+    overdue_ms: int = 0
+    """How much longer ago than its pace says its last turn was completed. 0 for a job that is idle: it has nothing left to do."""
+    is_late: bool = False
+    """Overdue by more than its pace: a whole turn was missed. Not while it is paused."""
+    waiting_for: str | None = None
+    """Why it waits, if it has asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockStatus:
+    """One lock."""
+
+    lock: str
+    epoch: int
+    holder: HolderStatus | None
+    queue: tuple[WaitingStatus, ...]
+    jobs: tuple[JobStatus, ...]
+    in_doubt: tuple[tuple[str, int], ...]
+    """Token id and epoch of every unclean turn that is not fenced yet."""
+
+
+def lock_status(
+    lock: str,
+    record: LockRecord | None,
+    live: Sessions,
+    now_ms: int,
+    rules: Mapping[str, OrderRule],
+    every_ms: Mapping[str, int | None] = MappingProxyType({}),
+    priorities: Mapping[str, int] = MappingProxyType({}),
+) -> LockStatus:
+    """What the record says, in the terms of `lakegate status`.
+
+    Args:
+        lock: Its name.
+        record: None where no job has asked yet.
+        live: Who is alive.
+        now_ms: The wall clock.
+        rules: Job → its rule in the file; jobs of the record that are not in it are shown with the rule that they registered.
+        every_ms: Job → its pace in the file.
+        priorities: Job → its priority in the file.
+    """
+
+    def of(name: JobName) -> JobStatus:
+        made = _job(name, record, live, rules)
+        return _late(replace(made, every_ms=every_ms.get(name), priority=priorities.get(name, 0)), record, live, now_ms)
+
+    if record is None:
+        jobs = tuple(of(JobName(name)) for name in rules)
+        return LockStatus(lock=lock, epoch=0, holder=None, queue=(), jobs=jobs, in_doubt=())
+    held = record.holder
+    holder = (
+        None
+        if held is None
+        else HolderStatus(
+            job=held.job,
+            epoch=record.epoch,
+            since_ms=held.since_ms,
+            host=held.host,
+            pid=held.pid,
+            batch=held.batch,
+            is_alive=held.session in live.ids,
+        )
+    )
+    queue = tuple(
+        WaitingStatus(job=ticket.job, asked_at_ms=ticket.asked_at_ms, reason=_reason(record, ticket.job, live, now_ms))
+        for ticket in record.tickets
+    )
+    names = [JobName(name) for name in dict.fromkeys([*rules, *record.jobs])]
+    return LockStatus(
+        lock=lock,
+        epoch=record.epoch,
+        holder=holder,
+        queue=queue,
+        jobs=tuple(of(name) for name in names),
+        in_doubt=tuple((entry.token_id, entry.epoch) for entry in record.in_doubt),
+    )
+
+
+def _late(job: JobStatus, record: LockRecord | None, live: Sessions, now_ms: int) -> JobStatus:
+    """The job with what waiting, pause and pace come to now."""
+    if record is None:
+        return job
+    ticket = next((ticket for ticket in record.tickets if ticket.job == job.job), None)
+    pause = record.paused.get(JobName(job.job))
+    waiting_for = None if ticket is None else _reason(record, ticket.job, live, now_ms)
+    since_ms = job.completed_at_ms if job.completed_at_ms is not None or ticket is None else ticket.asked_at_ms
+    overdue_ms = 0
+    if job.every_ms is not None and since_ms is not None and job.idle_since_ms is None:
+        overdue_ms = max(0, now_ms - since_ms - job.every_ms)
+    return replace(
+        job,
+        paused=None if pause is None else str(pause),
+        paused_since_ms=None if pause is None else pause.since_ms,
+        overdue_ms=overdue_ms,
+        is_late=pause is None and job.every_ms is not None and overdue_ms > job.every_ms,
+        waiting_for=waiting_for,
+    )
+
+
+def _reason(record: LockRecord, job: JobName, live: Sessions, now_ms: int) -> str:
+    """The rule's reason where there is one: it says more than that somebody else has the turn just now."""
+    ticket = next(ticket for ticket in record.tickets if ticket.job == job)
+    if ticket.session not in live.ids:
+        return "its run has ended, so it counts for nothing"
+    rule, absent_after_ms = record.rule(job)
+    reason = waits_for(rule, job, record.views(live.jobs), now_ms=now_ms, absent_after_ms=absent_after_ms)
+    if reason is not None:
+        return reason
+    waits = transitions.reason_to_wait(record, ticket.nonce, live, now_ms)
+    return "is next" if waits is None else waits.reason
+
+
+def _job(name: JobName, record: LockRecord | None, live: Sessions, rules: Mapping[str, OrderRule]) -> JobStatus:
+    state = JobState() if record is None else record.job(name)
+    rule = rules[name] if record is None or name in rules else record.rule(name)[0]
+    doubts = () if record is None or state.lost is None else record.in_doubt
+    return JobStatus(
+        job=name,
+        rule=describe(rule),
+        is_alive=name in live.jobs,
+        turns=state.turns,
+        last_epoch=state.done or None,
+        completed_at_ms=state.completed_at_ms,
+        idle_since_ms=state.idle_since_ms,
+        idle_at={str(table): int(version) for table, version in state.idle_at.items()},
+        lost=state.lost,
+        in_doubt=sum(1 for entry in doubts if state.lost is not None and entry.epoch == state.lost[0]),
+    )

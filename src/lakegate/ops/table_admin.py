@@ -1,0 +1,388 @@
+"""Composition for what a person does by command: mark a table as governed, and tend stored requests. Beside `runtime.py`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from lakegate.config import Append, Erase, Mutate, Pipeline, StreamSpec, TableSpec
+from lakegate.config.coordinators import coordinator_place
+from lakegate.delta import ownership
+from lakegate.delta.gate import Gate
+from lakegate.delta.ownership import GovernedTable
+from lakegate.delta.table_log import DeltaTableLog
+from lakegate.errors import InvalidRequest
+from lakegate.ids import TableLocation, TokenId
+from lakegate.ops.inspection import existing_store, stream_named, table_named
+from lakegate.ports import Letter
+from lakegate.rows.explain import Explanation
+from lakegate.rows.sql import explain_sql
+from lakegate.runtime import Site, locate, open_session, open_store, session_of
+from lakegate.spark.log_stores import log_store_of
+from lakegate.streams.dead_letters import Sent, SentAgain, StreamLetters
+from lakegate.streams.interfaces import StreamContext, StreamKind
+from lakegate.streams.pipeline_stream import kind_of
+from lakegate.streams.requests import admin
+from lakegate.streams.requests.admin import STUCK, StoredRequest, resend_requests
+from lakegate.streams.requests.standing import RequestTables
+from lakegate.streams.requests.table import STATES, RequestTable
+from lakegate.telemetry.tee import Tee
+from lakegate.turns.host import MachineClock
+from lakegate.turns.protocol.fencing import PREFIX, job_token, lock_token, unpack
+from lakegate.turns.protocol.ordering import ADHOC, NoRule
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.turn import HeldTurn
+
+R = TypeVar("R")
+
+
+def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
+    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+
+    Args:
+        statement: SQL.
+        pipeline: Whose Spark settings it is read with, if there is one.
+
+    Raises:
+        InvalidRequest: It changes no Delta table, or cannot be parsed.
+    """
+    spark = open_session("lakegate explain") if pipeline is None else session_of(pipeline)
+    return explain_sql(spark, statement)
+
+
+def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocation, GovernedTable]:
+    """Makes an existing table governed; its version and its data stay as they are. Idempotent.
+
+    Args:
+        pipeline: Whose coordinator the table's jobs take turns at.
+        name: A table of the file, or the path of one that is not in it.
+        lock: The lock; that of the file by default.
+
+    Raises:
+        InvalidRequest: There is no table, or another lock governs it; or it is not in the file and no lock was given.
+        UnsupportedTable: Delta is told to forget tokens on it.
+    """
+    table = _table_or_path(pipeline, name, lock)
+    spark = session_of(pipeline)
+    location = locate(spark, table)
+    tokens = DeltaTableLog(spark).read_tokens(location).tokens
+    others = {one for one in tokens if one.startswith(f"{PREFIX}lock/")} - {lock_token(table.lock)}
+    if others and ownership.read_governed(spark, location) is None:
+        raise InvalidRequest(
+            "the table is written under another lock; nothing was changed",
+            advice="Name that lock, or let its jobs end and their turns be forgotten with the table",
+            table=location,
+            lock=min(others).removeprefix(f"{PREFIX}lock/"),
+            wanted=table.lock,
+        )
+    with contextlib.closing(open_store(pipeline.coordinator.url)) as turns:
+        coordinator_id = turns.coordinator_id()
+    store = log_store_of(spark, location)
+    return location, ownership.adopt(
+        spark,
+        location,
+        table.lock,
+        coordinator_id,
+        store.name,
+        coordinator=coordinator_place(pipeline.coordinator.url),
+        log_store_args=store.args,
+    )
+
+
+def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:
+    """Takes the note away that makes a table governed; whether there was one.
+
+    Raises:
+        InvalidRequest: One of its jobs has the turn.
+    """
+    table = _table_or_path(pipeline, name, "")
+    spark = session_of(pipeline)
+    location = locate(spark, table)
+    with existing_store(pipeline.coordinator.url) as store:
+        record = None if store is None or not table.lock else store.read(table.lock).record
+    if record is not None and record.holder is not None and location in record.holder.tables:
+        raise InvalidRequest(
+            f"{record.holder.job} has the turn on the table; it was not released",
+            advice="Wait until it has ended: lakegate status",
+            table=location,
+        )
+    return location, ownership.release(spark, location)
+
+
+def _table_or_path(pipeline: Pipeline, name: str, lock: str | None) -> TableSpec:
+    try:
+        table = table_named(pipeline, name)
+    except InvalidRequest:
+        if lock is None or ("/" not in name and not Path(name).exists()):
+            raise
+        path = name if "://" in name else str(Path(name).absolute())
+        return TableSpec(name=name, path=path, catalog_name=None, lock=lock, columns=None)
+    if lock and lock != table.lock:
+        raise InvalidRequest(
+            f"the file says that {table.name} has the lock {table.lock}, and --lock says {lock}; nothing was changed",
+            advice="Leave --lock out, or correct the file",
+        )
+    return table
+
+
+# -------------------------------------------------------------------------------------------------------- requests
+
+
+def stream_context(pipeline: Pipeline, stream: StreamSpec) -> StreamContext:
+    """What a stream works with, for a person who looks at what it keeps. Starts Spark."""
+    spark = session_of(pipeline)
+    return StreamContext(
+        session=spark.newSession(),
+        log=DeltaTableLog(spark),
+        storage=pipeline.storage,
+        target=locate(spark, pipeline.table_of(stream)),
+        neighbours=tuple(one for one in pipeline.streams if one.table == stream.table),
+        clock=MachineClock(),
+        events=Tee([]),
+    )
+
+
+def last_batch(site: Site, token_id: TokenId, tables: Sequence[TableLocation]) -> int:
+    """The highest batch of a token id in these tables; -1 where there is none."""
+    stored = [site.log.read_tokens(table).tokens.get(token_id) for table in tables]
+    return max((unpack(number).batch for number in stored if number is not None), default=-1)
+
+
+@contextlib.contextmanager
+def adhoc_turn(
+    site: Site, pipeline: Pipeline, stream: StreamSpec, token_id: TokenId, tables: Sequence[TableLocation]
+) -> Iterator[HeldTurn]:
+    """A turn of the job `adhoc` on a stream's lock.
+
+    Raises:
+        TurnNotGranted: Not in time; nothing was changed.
+    """
+    coordinator = site.coordinator(
+        lock=pipeline.lock_of(stream),
+        job=ADHOC,
+        order=Order(rule=NoRule(), absent_after_ms=None),
+        lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
+        on_lost=lambda reason: None,
+    )
+    try:
+        turn = coordinator.take(token_id=token_id, query_id=None, batch=None, tables=tuple(tables))
+        try:
+            yield turn
+        except InvalidRequest:
+            turn.complete()  # refused, and nothing is under way
+            raise
+        except BaseException as error:
+            turn.abandon(error)
+            raise
+        turn.complete()
+    finally:
+        coordinator.close()
+
+
+def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
+    """Has the streams of a table go on although requests that stood for it are gone; the table.
+
+    Args:
+        pipeline: The file.
+        name: The stream whose requests they are; it may not be in the file any more.
+        reason: Why; it stays in the note beside the table.
+
+    Raises:
+        InvalidRequest: No requests of that stream stand for a table of the file; nothing was changed.
+    """
+    spark = session_of(pipeline)
+    log = DeltaTableLog(spark)
+    for table in pipeline.tables.values():
+        location = locate(spark, table)
+        context = StreamContext(
+            session=spark.newSession(),
+            log=log,
+            storage=pipeline.storage,
+            target=location,
+            neighbours=tuple(one for one in pipeline.streams if one.table == table.name),
+            clock=MachineClock(),
+            events=Tee([]),
+        )
+        if log.head(location) >= 0 and RequestTables(context).accept_loss(name, reason=reason):
+            return location
+    raise InvalidRequest(
+        f"no requests of a stream {name!r} stand for a table of the file; nothing was changed",
+        advice="See what is missing with: lakegate check",
+    )
+
+
+class RequestDesk:
+    """Stored requests of one stream, for a person who looks at them, gives them another chance, or takes them out."""
+
+    def __init__(self, pipeline: Pipeline, name: str) -> None:
+        """See the class.
+
+        Raises:
+            InvalidRequest: There is no such stream, or it stores no requests.
+        """
+        self._stream = stream_named(pipeline, name)
+        if not isinstance(self._stream.kind, Mutate | Erase):
+            what = "appends records" if isinstance(self._stream.kind, Append) else "looks after files"
+            raise InvalidRequest(
+                f"{name} {what} and stores no requests; nothing was done",
+                advice="Name a stream of kind mutate or erase",
+            )
+        self._pipeline = pipeline
+        self._context = stream_context(pipeline, self._stream)
+
+    def rows(self, states: Sequence[str], *, rows_max: int) -> list[StoredRequest]:
+        """The newest requests in these states; all states if none is named. Never their values."""
+
+        unknown = [state for state in states if state not in STATES]
+        if unknown:
+            raise InvalidRequest(
+                f"there is no state {unknown[0]!r}; nothing was read", advice=f"The states are: {', '.join(STATES)}"
+            )
+        return admin.list_requests(self._context, self._stream, tuple(states) or STATES, rows_max=rows_max)
+
+    def replay(self, ids: Sequence[str]) -> int:
+        """Lets dead requests wait again, in a turn; how many.
+
+        Raises:
+            InvalidRequest: One of them is not dead, or another try would end the same; nothing was changed.
+            TurnNotGranted: Not in time; nothing was changed.
+        """
+        return self._in_turn(ids, lambda turn: admin.replay_requests(turn, self._context, self._stream, ids))
+
+    def drop(self, ids: Sequence[str], reason: str) -> int:
+        """Takes dead requests out, in a turn; how many.
+
+        Raises:
+            InvalidRequest, TurnNotGranted: As `replay`.
+        """
+        return self._in_turn(
+            ids,
+            lambda turn: admin.drop_requests(turn, self._context, self._stream, ids, reason=reason),
+            states=STUCK,
+        )
+
+    def _in_turn(self, ids: Sequence[str], work: Callable[[HeldTurn], int], states: Sequence[str] = ("dead",)) -> int:
+        """Runs `work` in a turn of the job `adhoc`."""
+        location = self._context.requests_of(self._stream)
+        self.refuse_unless_in(states, ids)
+        pipeline = self._pipeline
+        session, token_id = self._context.session, job_token(ADHOC)
+        with (
+            contextlib.closing(Site.open(session, url=pipeline.coordinator.url, storage=pipeline.storage)) as site,
+            adhoc_turn(site, pipeline, self._stream, token_id, (location,)) as turn,
+        ):
+            turn.next_batch(last_batch(site, token_id, (location,)) + 1, None, is_replay=False)
+            return work(turn)
+
+    def refuse_unless_in(self, states: Sequence[str], ids: Sequence[str]) -> None:
+        """Before a turn is taken, whose entry would be a version of the request table already.
+
+        Raises:
+            InvalidRequest: One of the requests is in another state, or none was named.
+        """
+        location = self._context.requests_of(self._stream)
+        rows = RequestTable(self._context.session, self._context.log, location).rows(states)
+        dead = set() if rows is None else {row["request_id"] for row in rows.select("request_id").collect()}
+        absent = [id_ for id_ in ids if id_ not in dead]
+        if absent or not ids:
+            raise InvalidRequest(
+                f"not {' or '.join(states)} requests of {self._stream.name}: {', '.join(absent[:5]) or 'none was named'}; "
+                "nothing was changed",
+                advice=f"See them with: lakegate requests list {self._stream.name} --state dead",
+            )
+
+
+# ---------------------------------------------------------------------------------------------------- dead letters
+
+
+class StreamDesk:
+    """The dead letters and the dead requests of one stream."""
+
+    def __init__(self, pipeline: Pipeline, stream: StreamSpec) -> None:
+        self._pipeline, self._stream = pipeline, stream
+        self._context = stream_context(pipeline, stream)
+        self._letters = StreamLetters(self._context, stream)
+
+    def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
+        """See `lakegate.ops.dead_letters.Desk`."""
+        return self._letters.rows(rows_max=rows_max, has_values=has_values)
+
+    def drop(self, ids: Sequence[str], reason: str | None) -> int:
+        """See `lakegate.ops.dead_letters.Desk`."""
+        records, requests = self._parted(ids)
+        count = 0
+        if records:
+            count += self._in_turn("drop", lambda turn: self._letters.drop(turn, records, reason))
+        if requests:
+            count += RequestDesk(self._pipeline, self._stream.name).drop(requests, reason or "")
+        return count
+
+    def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
+        """See `lakegate.ops.dead_letters.Desk`."""
+        records, requests = self._parted(ids)
+        sent = Sent()
+        if records:
+            sent += self._in_turn("retry", lambda turn: self._send(turn, records, corrections))
+        if requests:
+            RequestDesk(self._pipeline, self._stream.name).refuse_unless_in(STUCK, requests)
+            sent += self._in_turn("retry", lambda turn: self._send_requests(turn, requests, corrections))
+        if sent.refused:
+            raise InvalidRequest(
+                f"{sent.refused} of {sent.count} were refused again and are set aside; the others were sent",
+                advice=f"See why with: lakegate dead-letters list {self._stream.name}",
+            )
+        return sent.count
+
+    def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Records and requests; all of them are there."""
+        records = [id_ for id_ in ids if id_.startswith("d-")]
+        requests = [id_ for id_ in ids if not id_.startswith("d-")]
+        if records or not ids or not isinstance(self._stream.kind, Mutate | Erase):
+            self._letters.refuse_absent(records if records else ids)
+        return records, requests
+
+    def _kind(self) -> StreamKind:
+        # What is refused again is set aside again, whatever the policy: it does not stop the others.
+        spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
+        return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
+
+    def _send(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        letters, kind, number, sent = self._letters, self._kind(), turn.batch, Sent()
+        for batch in letters.pending():
+            turn.next_batch(batch, None, is_replay=True)
+            sent += letters.send(turn, batch, kind.run_batch)
+            number = max(number, batch + 1)
+        turn.next_batch(number, None, is_replay=False)
+        if letters.mark(turn, ids, corrections, number):
+            sent += letters.send(turn, number, kind.run_batch)
+        return sent
+
+    def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
+        """Stored anew, and applied by a batch without records: if the command is killed between, by the stream's next one."""
+        count = resend_requests(turn, self._context, self._stream, ids, corrections)
+        turn.next_batch(turn.batch + 1, None, is_replay=False)
+        nothing = self._letters.no_records()
+        self._kind().run_batch(SentAgain(turn, self._stream.name), nothing, turn.batch)
+        rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(self._stream)).rows(
+            STUCK
+        )
+        assert rows is not None, "they were looked up"
+        return Sent(count, rows.where(rows["request_id"].isin(list(ids))).count())
+
+    def _in_turn(self, what: str, work: Callable[[HeldTurn], R]) -> R:
+        pipeline, context = self._pipeline, self._context
+        token_id = job_token(f"{what}/{self._stream.name}")
+        opened = Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
+        site = replace(opened, log=context.log)  # what the turn has read, the stream need not read again
+        with (
+            contextlib.closing(site),
+            Gate(context.session).acting(self._stream.name, context.session),
+            adhoc_turn(site, pipeline, self._stream, token_id, (self._letters.location,)) as turn,
+        ):
+            turn.acts_as = self._stream.name  # as its helpers do
+            tables = (context.target, context.requests_of(self._stream), self._letters.location)
+            turn.next_batch(last_batch(site, token_id, tables) + 1, None, is_replay=False)
+            return work(turn)

@@ -1,0 +1,248 @@
+"""The streams of a pipeline, run in this driver: one after another by their turns."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from lakegate import settings
+from lakegate.config import KafkaSource, StreamSpec
+from lakegate.config import Pipeline as PipelineSpec
+from lakegate.config.build import PipelineBuilder
+from lakegate.config.coordinators import coordinator_place
+from lakegate.delta.storage_errors import refusal
+from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError, combined_exit_code
+from lakegate.ids import JobName
+from lakegate.runtime import Site, locate, make_private, session_for
+from lakegate.spark import jars
+from lakegate.streams.checkpoint_owner import checkpoint_check
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.pipeline_stream import StreamWork
+from lakegate.streams.requests.standing import recorded
+from lakegate.streams.supervisor import RunReport, Supervisor
+from lakegate.telemetry.events import EventSink, Noticed, TurnEnded
+from lakegate.telemetry.ledger import read_ledger, trim_ledger
+from lakegate.turns.host import MachineClock
+from lakegate.turns.protocol import transitions
+from lakegate.turns.protocol.protocol import Order
+from lakegate.turns.turn import summary
+
+Pace = Literal["once", "until_idle", "paced"]
+
+
+class PipelineRun:
+    """Streams of one pipeline in this driver: one after another by their turns, a thread for each."""
+
+    def __init__(
+        self,
+        pipeline: PipelineSpec,
+        names: Sequence[str] = (),
+        *,
+        among: Sequence[str] = (),
+        idle_run: str | None = None,
+        new_checkpoints: Collection[str] = (),
+        watchers: Sequence[EventSink] = (),
+        spark: SparkSession | None = None,
+        progress: jars.Progress | None = None,
+    ) -> None:
+        """Makes everything ready; nothing runs yet.
+
+        Args:
+            pipeline: What the file, or Python, says.
+            names: Streams to run here; all by default.
+            among: Streams that must be idle before a run until idle ends; those of `names` by default.
+            idle_run: Names the run until idle that these streams are in. Where `among` has streams that run elsewhere, theirs
+                is the same; by default it is one of its own.
+            new_checkpoints: Jobs whose checkpoint is meant to be a new one.
+            watchers: Told of every event, after the ledger.
+            spark: A session to use; one is made by default.
+            progress: Told about each jar that is fetched.
+
+        Raises:
+            InvalidRequest: there is no such stream; or the session cannot be used.
+            Unavailable: the coordinator or the storage cannot be used.
+        """
+        self.pipeline = pipeline
+        self._specs = [_stream(pipeline, name) for name in names] or list(pipeline.streams)
+        self._among = [_stream(pipeline, name) for name in among] or self._specs
+        for name in new_checkpoints:
+            _stream(pipeline, name)
+        if spark is None:
+            needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in self._specs)
+            spark = session_for(pipeline, kafka=needs_kafka, progress=progress)
+        make_private(pipeline.storage)
+        self.site = Site.open(spark, url=pipeline.coordinator.url, storage=pipeline.storage, watchers=watchers)
+        self._idle_run = idle_run or str(uuid.uuid4())
+        self._errors: dict[str, BaseException] = {}
+        try:
+            rows = read_ledger(pipeline.storage, on_damage=self.site.say)
+            trim_ledger(pipeline.storage, rows, before_ms=time.time_ns() // 1_000_000 - pipeline.keep_ledger_ms)
+            self._targets = {spec.name: locate(spark, pipeline.table_of(spec)) for spec in (*self._specs, *self._among)}
+            self._supervisors = {
+                spec.name: self._supervisor(spec, rows, is_new_allowed=spec.name in new_checkpoints)
+                for spec in self._specs
+            }
+        except BaseException:
+            self.site.close()
+            raise
+
+    def _supervisor(self, spec: StreamSpec, rows: list[TurnEnded], *, is_new_allowed: bool) -> Supervisor:
+        site, pipeline = self.site, self.pipeline
+        lock = pipeline.lock_of(spec)
+        coordinator = site.coordinator(
+            lock=lock,
+            job=spec.name,
+            order=Order(
+                rule=spec.order,
+                absent_after_ms=spec.absent_after_ms,
+                priority=spec.priority,
+                aging_ms=spec.aging_ms,
+            ),
+            lock_timeout_s=pipeline.coordinator.lock_timeout_ms / 1000,
+            on_lost=lambda reason: self._supervisors[spec.name].turn_lost(reason),
+            known_epoch=max((row.epoch or 0 for row in rows if row.lock == lock), default=0),
+        )
+        context = StreamContext(
+            session=site.spark.newSession(),
+            log=site.log,
+            storage=pipeline.storage,
+            target=self._targets[spec.name],
+            neighbours=tuple(one for one in pipeline.streams if one.table == spec.table),
+            clock=MachineClock(),
+            events=site.events,
+            recorded=recorded(rows),
+        )
+        work = StreamWork(
+            spec,
+            pipeline.table_of(spec),
+            context,
+            coordinator_id=site.store.coordinator_id(),
+            coordinator=coordinator_place(pipeline.coordinator.url),
+        )
+        return Supervisor(
+            site.spark,
+            coordinator,
+            work,
+            site.log,
+            check_query_id=checkpoint_check(
+                rows, job=spec.name, location=spec.checkpoint or "", is_new_allowed=is_new_allowed
+            ),
+            has_others=any(one.name != spec.name and pipeline.lock_of(one) == lock for one in self._among),
+        )
+
+    def run(self, pace: Pace) -> dict[str, RunReport]:
+        """Runs the streams, once, and returns when they have ended. One that fails stops the others after their turn.
+
+        Raises:
+            LakegateError: the first by `EXIT_CODE_PRECEDENCE` of what the streams ended with.
+        """
+        try:
+            return self._run(pace)
+        finally:
+            self.site.close()
+
+    def _run(self, pace: Pace) -> dict[str, RunReport]:
+        if len(self._specs) == 1:
+            self._run_one(self._specs[0], pace)
+        else:
+            threads = [
+                threading.Thread(target=self._run_one, args=(spec, pace), name=f"lakegate-{spec.name}")
+                for spec in self._specs
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if self._errors:
+            codes = [exit_code_of(error) for error in self._errors.values()]
+            worst = combined_exit_code(codes)
+            first = next(error for error in self._errors.values() if exit_code_of(error) == worst)
+            for name, error in self._errors.items():
+                if error is not first:
+                    self.site.events.emit(Noticed(job=name, text=summary(error)))
+            raise first
+        return {name: supervisor.report for name, supervisor in self._supervisors.items()}
+
+    def stop(self) -> None:
+        """Ends every stream after the turn that it has. Safe from a signal handler."""
+        for supervisor in self._supervisors.values():
+            supervisor.stop()
+
+    def _run_one(self, spec: StreamSpec, pace: Pace) -> None:
+        supervisor = self._supervisors[spec.name]
+        try:
+            match pace:
+                case "once":
+                    supervisor.run_once()
+                case "until_idle":
+                    supervisor.run_until(self._is_settled, on_waiting=self.site.say, idle_run=self._idle_run)
+                case "paced":
+                    supervisor.run_paced(spec.every_ms, on_waiting=self.site.say)
+        except BaseException as error:
+            self._errors[spec.name] = self.site.jvm_ended(error) or refusal(error) or error
+            self.stop()
+        finally:
+            supervisor.close()
+
+    def _is_settled(self) -> bool:
+        heads = {table: self.site.log.head(table) for table in set(self._targets.values())}
+        for lock in {self.pipeline.lock_of(spec) for spec in self._among}:
+            record = self.site.store.read(lock).record
+            jobs = {
+                JobName(spec.name): {self._targets[spec.name]: heads[self._targets[spec.name]]}
+                for spec in self._among
+                if self.pipeline.lock_of(spec) == lock
+            }
+            if record is None:
+                return False
+            live = self.site.store.live_sessions(lock)  # after the record: whom it names had come before
+            if not transitions.is_settled(record, jobs, live, run=self._idle_run):
+                return False
+        return True
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The command's exit status for an error."""
+    if isinstance(error, LakegateError):
+        return error.exit_code
+    return INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _stream(pipeline: PipelineSpec, name: str) -> StreamSpec:
+    try:
+        return pipeline.stream(name)
+    except KeyError:
+        known = ", ".join(spec.name for spec in pipeline.streams)
+        raise InvalidRequest(
+            f"there is no stream {name!r}; nothing was run", advice=f"The streams are: {known}"
+        ) from None
+
+
+class Pipeline(PipelineBuilder):
+    """A pipeline written in Python: the keys of `lakegate.yml`, and the same meaning."""
+
+    def run(
+        self,
+        *streams: str,
+        until_idle: bool = False,
+        once: bool = False,
+        new_checkpoints: Collection[str] = (),
+        spark: SparkSession | None = None,
+    ) -> dict[str, RunReport]:
+        """Runs the streams in this driver: at their pace, once, or until nothing is left to do.
+
+        Returns:
+            Stream → what it did.
+
+        Raises:
+            InvalidRequest: every fault of the pipeline.
+            LakegateError: see its class; what was not written comes again.
+        """
+        spec = self.build(base_dir=settings.working_directory())
+        run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, spark=spark)
+        return run.run("once" if once else "until_idle" if until_idle else "paced")

@@ -1,0 +1,259 @@
+"""A statement that lost the race for its version succeeds all the same.
+
+Stock Delta executes it and tries to commit. If another was first, the commit is rebased on what won and put at the next
+version; where that cannot be proved right, the statement is executed again, on the table as it is; and after it has lost
+twice in this way, with the table reserved for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from lakegate.delta.actions import Body, Captured, Changes, Committed, FileChange
+from lakegate.effects import Protocol, perform
+from lakegate.ids import Version
+from lakegate.rows.conflict.effects import (
+    Describe,
+    Execute,
+    ExecuteOn,
+    InDoubt,
+    Joined,
+    Put,
+    ReadChanges,
+    Reserve,
+    Waiting,
+)
+from lakegate.rows.conflict.read_set import Reads, Statement
+from lakegate.rows.conflict.rebase import Again, Partly, Rebased, Superseded, deleted_rows, rebase, superseded_by
+
+LOSSES_FREE = 2
+"""So often a statement is executed again, whole or in part, beside others; after that the table is reserved for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """How a statement got into the table."""
+
+    version: Version | None
+    """Of its commit; None where it had nothing to change."""
+    level: int
+    """0: the stock commit. 1: the same, later. 2: with vectors of both. 3: executed again on some files. 4: on the table.
+    5: with the table reserved."""
+    executions: int
+    """Whole ones, and those on some files."""
+    lost_puts: int
+    """Commits of ours that lost the race, too, or whose answer was lost."""
+    reasons: tuple[str, ...]
+    """Why it was executed again, each time."""
+    is_superseded: bool
+    """Its token is in the table with an equal or larger number: nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """How a captured commit ended."""
+
+    end: Version | Partly | Again | Superseded | None
+    level: int
+    lost_puts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What was staged, made to follow what was committed since, and not put."""
+
+    commit: Captured
+    level: int
+    reason: str | None
+    """Why it was executed again on some files, if it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What was staged, made to follow files that nobody has committed yet."""
+
+    files: Mapping[str, FileChange]
+    """What has become of the table's files when they have come."""
+    followed: Followed
+
+    def has_come(self, won: Changes) -> bool:
+        """Whether just that was committed since, and nothing else but tokens."""
+        is_more = won.is_definition_changed or won.is_file_said_anew or bool(won.domains)
+        return not is_more and _said(won.files) == _said(self.files)
+
+
+def _said(files: Mapping[str, FileChange]) -> dict[str, tuple[Body | None, Body | None]]:
+    """Changes by path, without what says nothing: who puts an `add` of another may write it as empty."""
+    return {path: (_without_nothing(change.before), _without_nothing(change.after)) for path, change in files.items()}
+
+
+def _without_nothing(file: Body | None) -> Body | None:
+    return None if file is None else {name: value for name, value in file.items() if value is not None and value != {}}
+
+
+def follow(staged: Captured, foreseen: Foreseen | None = None) -> Protocol[Followed | None]:
+    """What `publish` would put now, without the put: whoever waits with what was staged has less to do when it is put.
+
+    None where there is nothing to follow, or where only `publish` can tell what becomes of it.
+    """
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    if foreseen is not None and foreseen.has_come(won):
+        return _at(won.version, foreseen.followed)
+    if won.version == staged.version:
+        return None
+    return (yield from _followed(staged, won))
+
+
+def foresee(staged: Captured, coming: Mapping[str, Body], before: Foreseen | None) -> Protocol[Foreseen | None]:
+    """What `follow` would give if these files came next; what was foreseen before, if it still is.
+
+    Args:
+        staged: What was staged.
+        coming: Path → `add` of files that are written, and whose commits are not put.
+        before: What was foreseen for it before.
+    """
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    files = {**won.files, **{path: FileChange(path, None, add) for path, add in coming.items()}}
+    if before is not None and before.files == files:
+        return before
+    followed = yield from _followed(staged, replace(won, files=files))
+    return None if followed is None else Foreseen(files=files, followed=followed)
+
+
+def come(staged: Captured, foreseen: Foreseen) -> Protocol[Followed | None]:
+    """What was foreseen, if it has come; else None."""
+    won = yield from perform(ReadChanges(staged.version))
+    assert isinstance(won, Changes), "who does not wait is told nothing else"
+    return _at(won.version, foreseen.followed) if foreseen.has_come(won) else None
+
+
+def _at(version: Version, followed: Followed) -> Followed:
+    return replace(followed, commit=replace(followed.commit, version=version))
+
+
+def _followed(staged: Captured, won: Changes) -> Protocol[Followed | None]:
+    statement = yield from perform(Describe())
+    rebased = yield from rebase(statement, staged, won)
+    if isinstance(rebased, Partly):
+        return Followed(commit=(yield from _on_part(staged, rebased)), level=3, reason=rebased.reason)
+    if not isinstance(rebased, Rebased):
+        return None
+    info = info_of(statement, staged.info, rebased)
+    commit = replace(staged, version=won.version, actions=rebased.actions, info=info)
+    return Followed(commit=commit, level=rebased.level, reason=None)
+
+
+def publish(staged: Captured | None = None, since: Version | None = None) -> Protocol[Published]:
+    """Executes a statement and gets its commit into the table.
+
+    Args:
+        staged: How it ended when it was executed before, without a put.
+        since: The snapshot of that execution, if what was staged has followed others since.
+    """
+    statement: Statement | None = None
+    reasons: list[str] = []
+    level = lost_puts = 0
+    lost: Captured | Committed | None = staged
+    is_reserved = False
+    while True:
+        executed = lost
+        if executed is None:
+            executed = yield from perform(Execute())
+            statement = None  # winners may have changed the table's definition
+        if isinstance(executed, Committed):
+            followed = _Followed(executed.version, 0, 0)
+        else:
+            since = executed.version if since is None else since
+            statement = statement or (yield from perform(Describe()))
+            followed = yield from _follow(statement, executed, since)
+        lost_puts += followed.lost_puts
+        level, end = max(level, followed.level), followed.end
+        if not isinstance(end, Again | Partly):
+            return Published(
+                version=None if isinstance(end, Superseded) else end,
+                level=level,
+                executions=len(reasons) + 1,
+                lost_puts=lost_puts,
+                reasons=tuple(reasons),
+                is_superseded=isinstance(end, Superseded),
+            )
+        if len(reasons) >= LOSSES_FREE - 1:
+            yield from perform(Reserve())  # each time: it may have run out, or be another's now
+            was_reserved, is_reserved = is_reserved, True
+            if not was_reserved and isinstance(end, Partly):
+                # Others may have committed before the table was ours: what it has to be executed on is looked up again.
+                lost = executed if isinstance(executed, Captured) else None
+                continue
+        reasons.append(end.reason)
+        level = 5 if is_reserved else max(level, 3 if isinstance(end, Partly) else 4)
+        lost = (
+            (yield from _on_part(executed, end)) if isinstance(executed, Captured) and isinstance(end, Partly) else None
+        )
+
+
+def _on_part(before: Captured, part: Partly) -> Protocol[Captured]:
+    """The commit of a statement that was executed again on some files, with what stays of the one before."""
+    executed = yield from perform(ExecuteOn(part.files, part.version))
+    if isinstance(executed, Committed):
+        return replace(before, version=part.version, actions=part.kept)
+    said_before = {action.kind for action in part.kept}
+    new = tuple(a for a in executed.actions if a.kind in ("add", "remove", "cdc") or a.kind not in said_before)
+    info = dict(executed.info)
+    if part.kept:
+        metrics = [before.info.get("operationMetrics") or {}, executed.info.get("operationMetrics") or {}]
+        names = dict.fromkeys([*metrics[0], *metrics[1]])
+        info["operationMetrics"] = {name: str(sum(int(each.get(name, 0)) for each in metrics)) for name in names}
+    return Captured(version=part.version, actions=(*part.kept, *new), info=info)
+
+
+def info_of(statement: Statement, info: Body, rebased: Rebased) -> Body:
+    """The statement's history; a DELETE that followed winners may have deleted other rows than it had found."""
+    is_recounted = statement.reads is Reads.ROWS and statement.marks_rows and rebased.level == 2
+    rows = deleted_rows(rebased.actions) if is_recounted else None
+    if rows is None:
+        return info
+    return {**info, "operationMetrics": {**(info.get("operationMetrics") or {}), "numDeletedRows": str(rows)}}
+
+
+def _follow(statement: Statement, lost: Captured, since: Version) -> Protocol[_Followed]:
+    """Puts a captured commit behind those that won, as often as others are first again.
+
+    Args:
+        statement: What it reads.
+        lost: Its commit.
+        since: The snapshot of its first execution.
+    """
+    if since < lost.version and any(action.kind == "txn" for action in lost.actions):
+        # An execution does not look for the commit's token, and its snapshot may have a successor's.
+        passed = yield from perform(ReadChanges(since))
+        assert isinstance(passed, Changes), "who does not wait is told nothing else"
+        if (superseded := superseded_by(lost, passed)) is not None:
+            return _Followed(superseded, 0, 0)
+    tried: set[str] = set()
+    while True:
+        won = yield from perform(ReadChanges(lost.version, None if tried else Waiting(statement, lost)))
+        if isinstance(won, Joined):
+            return _Followed(won.version, won.level, 0)
+        if isinstance(won, InDoubt):
+            tried.add(won.transaction_id)
+            continue
+        # A put whose answer was lost may have arrived, or arrive yet. As long as its version is free, the same version is
+        # tried again, so that one of both counts at most; once it is another's, the late one cannot count any more.
+        # The stock commit's, too: not every store finds out that a put was its own.
+        ours = {*tried, lost.info.get("txnId")}
+        own = min((version for id_, version in won.transaction_ids.items() if id_ in ours), default=None)
+        if own is not None:
+            return _Followed(own, 1 if tried else 0, len(tried))
+        rebased = yield from rebase(statement, lost, won)
+        if isinstance(rebased, Again | Partly | Superseded):
+            return _Followed(rebased, 0, len(tried))
+        if rebased.is_empty or lost.is_nothing:
+            return _Followed(None, rebased.level, len(tried))
+        version = Version(won.version + 1)
+        reply = yield from perform(Put(version, rebased.actions, info_of(statement, lost.info, rebased)))
+        if reply.is_done:
+            return _Followed(version, rebased.level, len(tried))
+        tried.add(reply.transaction_id)

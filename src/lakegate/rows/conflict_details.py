@@ -1,0 +1,104 @@
+"""Who came first: said in the error of a statement that fails because of it.
+
+The error stays what Spark or Delta raised, so that code which catches it goes on; a note tells what it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from lakegate.delta.actions import Action, Body
+from lakegate.delta.commit_file import lakegate_metadata
+from lakegate.delta.idempotent_writes import conflict_name
+from lakegate.ids import Version
+
+CONFLICTING = re.compile(r"Conflicting commit: (\{.*)")
+"""How Delta quotes the `commitInfo` of the commit that a transaction lost to."""
+METADATA_LENGTH_MAX = 100
+"""So much is shown of user metadata that are not ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Winner:
+    """A commit that came first."""
+
+    version: int | None
+    operation: str
+    by: str | None
+    """The job that made it, else its user metadata."""
+    is_definition_changed: bool = False
+
+    def facts(self) -> dict[str, object]:
+        """For an error of ours."""
+        return {"winner_version": self.version, "winner_operation": self.operation, "winner_by": self.by}
+
+    def __str__(self) -> str:
+        what = self.operation if self.by is None else f"{self.operation}, {self.by}"
+        return f"another commit ({what})" if self.version is None else f"version {self.version} ({what})"
+
+
+def winner_of(info: Mapping[str, Any], version: int | None, *, is_definition_changed: bool = False) -> Winner:
+    """Of a commit with this `commitInfo`."""
+    metadata, ours = info.get("userMetadata"), lakegate_metadata(info)
+    by = None if metadata is None else f"user metadata {str(metadata)[:METADATA_LENGTH_MAX]}"
+    if ours is not None and ours.get("job") is not None:
+        by = f"job {ours['job']}"
+    operation = str(info.get("operation") or "of an operation that it does not name")
+    return Winner(version=version, operation=operation, by=by, is_definition_changed=is_definition_changed)
+
+
+def first_of(commits: Mapping[Version, tuple[Action, ...]]) -> Winner | None:
+    """The first that changed the table's definition, as most else can be followed on; else the first."""
+    found = None
+    for version, actions in sorted(commits.items()):
+        is_definition_changed = any(action.kind in ("metaData", "protocol") for action in actions)
+        if found is None or is_definition_changed:
+            info: Body = next((action.body for action in actions if action.kind == "commitInfo"), {})
+            found = winner_of(info, version, is_definition_changed=is_definition_changed)
+        if is_definition_changed:
+            break
+    return found
+
+
+def tell_of(error: BaseException, winner: Winner | None) -> None:
+    """Have the error of a statement that was not put say so, and behind which winner it failed, if there is one."""
+    if winner is None:
+        error.add_note("lakegate: nothing of this statement was written")
+        return
+    did = " and changed the table's definition" if winner.is_definition_changed else ""
+    error.add_note(
+        f"lakegate: {winner} came first{did}; this statement was made to follow it, and failed there; nothing of it was "
+        "written. Look at the table as it is now, correct the statement if it no longer fits, and run it again"
+    )
+
+
+@contextmanager
+def telling_conflicts() -> Iterator[None]:
+    """Has the errors of statements that are stock Delta's alone say to whom they lost."""
+    try:
+        yield
+    except Exception as error:
+        if conflict_name(error) is not None:
+            winner = _quoted(str(error))
+            error.add_note(
+                f"lakegate: {winner or 'another commit'} came first, and stock Delta does not have this statement follow it; "
+                "nothing of it was written. Run it again, or in a turn, which nobody else commits in"
+            )
+        raise
+
+
+def _quoted(text: str) -> Winner | None:
+    """The commit that an error of Delta's names."""
+    found = CONFLICTING.search(text)
+    if found is None:
+        return None
+    try:
+        info, _ = json.JSONDecoder().raw_decode(found[1])
+    except ValueError:
+        return None
+    return winner_of(info, info.get("version"))

@@ -1,0 +1,282 @@
+"""Runs a statement through the publisher of its driver, and tells how it ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakegate.delta.actions import Body
+from lakegate.delta.commit_file import commit_info
+from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF, second_write
+from lakegate.delta.jvm import Jvm, check_jvm, silence
+from lakegate.delta.storage_errors import in_plain_words
+from lakegate.errors import InvalidRequest
+from lakegate.ids import TableLocation, Version
+from lakegate.ports import WriteToken
+from lakegate.rows.committer import Publisher, Staged
+from lakegate.rows.conflict.commit_protocol import Published
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.pending_appends import Announced
+from lakegate.rows.result import Result, result_of
+from lakegate.rows.statement import Dml
+from lakegate.rows.transaction import Meets, Outcome, unknown
+from lakegate.telemetry.events import StatementPublished
+
+_guard = threading.Lock()
+_publishers: dict[str, Publisher] = {}
+_collectors = threading.local()
+_turn_writes = threading.local()
+_callbacks: list[Callable[[StatementPublished], None]] = []
+LOGGER = logging.getLogger("lakegate")
+
+
+def publisher(spark: SparkSession) -> Publisher:
+    """The one of a session's JVM.
+
+    Raises:
+        MissingExtra: The session was made without Delta, or without Lakegate's jar.
+        UnsupportedTable: It has another Delta than this release was made for.
+    """
+    application = str(spark.sparkContext.applicationId)
+    with _guard:
+        if application not in _publishers:
+            check_jvm(spark)
+            _leave_lost_merges_to_us(spark)
+            _publishers.clear()  # a driver has one application at a time
+            _publishers[application] = Publisher(spark)
+        return _publishers[application]
+
+
+def _leave_lost_merges_to_us(spark: SparkSession) -> None:
+    """Delta logs a MERGE whose commit was kept as a fatal error; true errors are raised, too."""
+    silence(spark, "org.apache.spark.sql.delta.commands.MergeIntoCommand")
+
+
+class Collector:
+    """Takes the one statement that a function makes, computed and not put."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self.staged: Staged | None = None
+
+    def take(self, dml: Dml) -> Result:
+        """Compute it.
+
+        Raises:
+            InvalidRequest: It is the second one; nothing was written.
+        """
+        if self.staged is not None:
+            raise InvalidRequest(
+                "with coverage `publish` a batch is one statement, as a second one would not see what the first one did; "
+                "nothing was written",
+                advice="Make it one MERGE, or leave the coverage `exclusive`",
+            )
+        self.staged = self._publisher.stage(dml)
+        unknown = Published(version=None, level=0, executions=1, lost_puts=0, reasons=(), is_superseded=False)
+        return result_of(
+            Outcome(published=unknown, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0),
+            lambda version: {},
+        )
+
+
+def stage(spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object]) -> Staged:
+    """Compute a statement, to be put by `finish`; `operation` is `INSERT`, or one that reads the table."""
+    return publisher(spark).stage(Dml(session=spark, table=table, operation=operation, execute=execute))
+
+
+def stage_append(
+    spark: SparkSession, rows: DataFrame, table: TableLocation, options: Mapping[str, str] | None = None
+) -> Staged:
+    """Write the files of an append, to be put by `finish`; `options` are those of Delta's writer."""
+    writer = rows.write.format("delta").mode("append").options(**(options or {}))
+    return stage(spark, table, Operation.INSERT, lambda: writer.save(table))
+
+
+@in_plain_words()
+def put(
+    spark: SparkSession, table: TableLocation, operation: Operation, execute: Callable[[], object], token: WriteToken
+) -> Result:
+    """Execute a statement that carries a token; its thread does not do what Delta does after a commit, as a checkpoint.
+
+    Args:
+        spark: The session that it is executed with.
+        table: Its table.
+        operation: `INSERT`, or one that reads the table.
+        execute: Runs it, with the token in its options or in the session's settings, by which Delta leaves out what is there.
+        token: The same.
+    """
+    dml = Dml(session=spark, table=table, operation=operation, execute=execute)
+    return _told(dml, publisher(spark).publish(dml, token))
+
+
+@contextmanager
+def collected(spark: SparkSession) -> Iterator[Collector]:
+    """The statement that this thread executes in the block is computed and not put; any other commit is refused."""
+    collector = Collector(publisher(spark))
+    _collectors.now = collector
+    try:
+        with publisher(spark).gate.closed():
+            yield collector
+    finally:
+        _collectors.now = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnWrite:
+    """The one write that code of the user may make in its turn, or in a step of it, before the next step."""
+
+    session: SparkSession
+    """Whose settings carry the token for what is stock."""
+    token: WriteToken
+    since: Mapping[str, Version]
+    """Table → version at which its tokens were read; the tables that the turn fences."""
+    applied: frozenset[str]
+    """Those of them that hold the write already."""
+
+    def is_meant(self, dml: Dml) -> bool:
+        """Whether a statement is this write and does not find the token in its own session."""
+        return plain(dml.table) in self.since and dml.session.conf.get(APP_ID_CONF, None) != self.token.token_id
+
+    def make(self, dml: Dml) -> Outcome:
+        """Makes it, with the token.
+
+        Raises:
+            InvalidRequest: The write was made before; this one is a second one.
+        """
+        # As Delta does with what is stock: whoever has used the number takes it out of the settings.
+        if self.session.conf.get(NUMBER_CONF, None) != str(self.token.number):
+            raise second_write()
+        if plain(dml.table) in self.applied:
+            outcome = _skipped()
+        else:
+            shared = publisher(dml.session)
+            staged = replace(shared.stage(dml), since=self.since[plain(dml.table)])
+            outcome = shared.finish(staged, self.token)
+        if outcome.published.version is not None or outcome.published.is_superseded:
+            self.session.conf.unset(NUMBER_CONF)
+        return outcome
+
+
+@contextmanager
+def in_turn(write: TurnWrite) -> Iterator[None]:
+    """Statements that this thread executes in the block carry the turn's token, whatever their session."""
+    before = getattr(_turn_writes, "now", None)
+    _turn_writes.now = write
+    try:
+        yield
+    finally:
+        _turn_writes.now = before
+
+
+@in_plain_words()
+def run(dml: Dml) -> Result:
+    """Execute a statement and get its commit into the table."""
+    collector: Collector | None = getattr(_collectors, "now", None)
+    if collector is not None:
+        return collector.take(dml)
+    write: TurnWrite | None = getattr(_turn_writes, "now", None)
+    if write is not None and write.is_meant(dml):
+        return _told(dml, write.make(dml))
+    return _told(dml, publisher(dml.session).publish(dml))
+
+
+def _skipped() -> Outcome:
+    """Of a statement that is in the table already."""
+    published = Published(version=None, level=0, executions=0, lost_puts=0, reasons=(), is_superseded=True)
+    return Outcome(published=published, returned=None, info=None, rows_read=0, waited_ms=0, publish_ms=0, held_ms=0)
+
+
+def plain(location: str) -> str:
+    """A table's location as a key: a path of local disk has one form, however it is written."""
+    return location.removeprefix("file:").replace("//", "/").rstrip("/")
+
+
+@in_plain_words()
+def finish(staged: Staged, stamp: WriteToken | None = None, meets: Meets = unknown) -> Result:
+    """Put a statement that was computed before."""
+    return _told(staged.dml, publisher(staged.dml.session).finish(staged, stamp, meets))
+
+
+def known(staged: Staged) -> Version:
+    """The version of its table that this driver knows of."""
+    return publisher(staged.dml.session).base(staged.dml).version
+
+
+def follow(staged: Staged, meets: Meets = unknown) -> Staged:
+    """Have what was computed follow what was committed meanwhile, without a commit: `finish` then has less to do."""
+    return publisher(staged.dml.session).follow(staged, meets)
+
+
+def foresee(staged: Staged, coming: Mapping[str, Body], meets: Meets) -> Staged:
+    """Have what was computed follow appends of this driver that are not put yet; see `coming`."""
+    return publisher(staged.dml.session).foresee(staged, coming, meets)
+
+
+def announce(staged: Staged, job: str, batch: int) -> None:
+    """Tell others of this driver of an append that the job is going to put for a batch."""
+    publisher(staged.dml.session).coming.announce(staged.dml.table, job, batch, staged.commit)
+
+
+def withdraw(spark: SparkSession, table: TableLocation, job: str) -> None:
+    """What the job has announced is put, or will not be."""
+    publisher(spark).coming.withdraw(table, job)
+
+
+def coming(spark: SparkSession, table: TableLocation, jobs: Collection[str] | None = None) -> dict[str, Body]:
+    """Path → `add` of the files that these jobs have announced, or any."""
+    return publisher(spark).coming.adds(table, jobs)
+
+
+def announced(spark: SparkSession, table: TableLocation, job: str) -> Announced | None:
+    """What one job has announced."""
+    return publisher(spark).coming.of(table, job)
+
+
+def on_statement(callback: Callable[[StatementPublished], None]) -> Callable[[], None]:
+    """Have a function told of every statement of this process that is published; what is returned ends that.
+
+    It is called in the statement's thread, after its commit; what it raises is logged and passed over.
+    """
+    _callbacks.append(callback)
+    return lambda: _callbacks.remove(callback)
+
+
+def _told(dml: Dml, outcome: Outcome) -> Result:
+    def read_info(version: int) -> Mapping[str, Any]:
+        jvm = Jvm(dml.session)
+        log = jvm.delta_log(dml.table)
+        return commit_info(jvm.read_text(log, jvm.path(log.logPath(), f"{version:020d}.json")) or "")
+
+    result = result_of(outcome, read_info)
+    event = StatementPublished(
+        table=dml.table,
+        operation=dml.operation.value,
+        version=result.version,
+        is_superseded=result.is_superseded,
+        level=result.level,
+        attempts=result.attempts,
+        lost_puts=result.lost_puts,
+        reasons=result.reasons,
+        rows_read=result.rows_read,
+        waited_ms=result.waited_ms,
+        publish_ms=result.publish_ms,
+        held_ms=result.held_ms,
+    )
+    LOGGER.debug("%s", event)
+    for callback in list(_callbacks):
+        try:
+            callback(event)
+        except Exception:
+            LOGGER.exception("a function that is told of statements failed")
+    return result
+
+
+def location_of(jdt: Any) -> TableLocation:
+    """Of the table of a stock `DeltaTable`'s JVM object."""
+    return TableLocation(str(jdt.deltaLog().dataPath().toString()))

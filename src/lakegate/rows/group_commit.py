@@ -1,0 +1,85 @@
+"""Statements of one driver that share a version: one of those that wait for it puts it for all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from lakegate.delta import commit
+from lakegate.delta.actions import Action
+from lakegate.delta.jvm import first_line
+from lakegate.errors import CommitInDoubt, LakegateError
+from lakegate.ids import Version
+from lakegate.rows.commit_queue import Entry
+from lakegate.rows.conflict.effects import InDoubt, Joined
+from lakegate.rows.conflict.group_commit import Group, Of, gather
+
+LOGGER = logging.getLogger("lakegate")
+
+
+def lead(entries: Sequence[Entry]) -> None:
+    """Put those that can go into the next version together, and tell them; nobody, if that is one alone.
+
+    Args:
+        entries: Who waits. The first one leads: the put is made by its run, in its thread.
+    """
+    leader = entries[0].run
+    # Who was executed before the table was made anew is told so by its own run.
+    entries = [entry for entry in entries if entry.run.base.table_id == leader.base.table_id]
+    if len(entries) == 1:
+        return
+    waiting = [entry.waiting for entry in entries]
+    commits = leader.commits(min(one.lost.version for one in waiting))
+    head = max(commits, default=max(one.lost.version for one in waiting))
+    group = _gathered(head, commits, entries)
+    if group is None or len(group.members) < 2:
+        return
+    told: list[Entry] = [entries[member] for member in group.members]
+    try:
+        version = Version(head + 1) if group.actions else None
+        tried = commit.Tried("done", "") if version is None else leader.commit(version, group.actions, group.info)
+        if tried.reply == "stale":
+            return
+        for entry, member in zip(told, group.members.values(), strict=True):
+            entry.run.info = member.info
+            if tried.reply == "unknown":
+                entry.run.in_doubt = version
+            entry.reply = Joined(version, member.level) if tried.reply == "done" else InDoubt(tried.transaction_id)
+    except BaseException as error:
+        for entry in told:
+            entry.reply = entry.reply or _for_a_member(error)
+        if not isinstance(error, Exception):
+            raise  # who is interrupted ends, whether it is one of them or not
+
+
+def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:
+    """Who can go together; None where a question of one of them cannot be answered: it is told so when it asks itself."""
+    protocol = gather(head, commits, [entry.waiting for entry in entries])
+    answer: Any = None
+    try:
+        while True:
+            asked = protocol.send(answer)
+            assert isinstance(asked, Of)
+            answer = entries[asked.member].run.answer(asked.effect)
+    except StopIteration as end:
+        group: Group = end.value
+        return group
+    except Exception as error:
+        LOGGER.info("statements that wait go one by one, as one of them cannot follow: %s", first_line(error))
+        return None
+
+
+def _for_a_member(error: BaseException) -> LakegateError:
+    """What each of a group is told of an error in its put: one of its own, as several threads raise it."""
+    own: LakegateError
+    if isinstance(error, LakegateError):
+        own = copy(error)
+    else:
+        own = CommitInDoubt(
+            "the commit that it shares with others was interrupted; it is not known whether it was made",
+            advice="Look for it in the table's history before it is run again",
+        )
+    own.__cause__ = error
+    return own

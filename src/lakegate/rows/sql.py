@@ -1,0 +1,366 @@
+"""SQL statements through the same door: text is parsed by Spark, and what changes a Delta table is published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import delta.tables as stock
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.sql_formatter import SQLStringFormatter
+
+from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line, scala_object
+from lakegate.delta.storage_errors import in_plain_words
+from lakegate.errors import InvalidRequest
+from lakegate.ids import TableLocation
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.conflict_details import telling_conflicts
+from lakegate.rows.delta_table import optimized
+from lakegate.rows.execution import location_of, run
+from lakegate.rows.explain import Explanation, explain
+from lakegate.rows.plan_analysis import EXPRESSIONS, PATTERNS, kind
+from lakegate.rows.result import told
+from lakegate.rows.statement import Dml, relocation
+
+DATASET = "org.apache.spark.sql.classic.Dataset"
+MODES = "org.apache.spark.sql.execution.CommandExecutionMode$"
+OPERATIONS = {
+    "DeleteFromTable": Operation.DELETE,
+    "UpdateTable": Operation.UPDATE,
+    "MergeIntoTable": Operation.MERGE,
+    "InsertIntoStatement": Operation.INSERT,
+    "OverwriteByExpression": Operation.OVERWRITE,
+    "OptimizeTableCommand": Operation.OPTIMIZE,
+    "DeltaReorgTable": Operation.OPTIMIZE,
+}
+"""Nodes of Spark's parsed plans."""
+ASSIGNING = ("UpdateAction", "InsertAction")
+"""Clauses of a MERGE that say what they assign."""
+IN_THE_TEXT = frozenset({"UnresolvedInlineTable", "LocalRelation", "OneRowRelation"})
+"""Leaves of a parsed plan that name no table."""
+VIEW_OF_FRAME = "_pyspark_"
+"""So begin the names that PySpark gives to data frames in SQL text."""
+PURGE = "PURGE"
+"""Of the ways to reorganize a table the one that only moves rows."""
+PADS = "its table has a CHAR column, whose values Spark pads where they are compared in SQL, and only there"
+CHAR = re.compile(r'__CHAR_VARCHAR_TYPE_STRING":"[^"]*\bchar\(')
+NO_ROW_OF_ITS_OWN = "its text holds parameters, or a WITH clause or a data frame that is no more by then"
+
+
+@in_plain_words()
+def sql(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> DataFrame:
+    """`spark.sql`, with the promise of `DeltaTable` for DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE).
+
+    Args:
+        spark: Any session of `lakegate.session`.
+        text: One statement; those that change no Delta table are Spark's alone.
+        args: As of `spark.sql`.
+        kwargs: As of `spark.sql`.
+
+    Returns:
+        The stock result. If a statement was published, how it got there is its attribute `lakegate`: see `Result`.
+    """
+    dml = statement(spark, text, args, **kwargs)
+    if dml is None:
+        with telling_conflicts():
+            return spark.sql(text, args, **kwargs)
+    if dml.operation is Operation.OPTIMIZE:
+        return optimized(spark, dml.table, dml.execute)
+    result = run(dml)
+    frame: DataFrame | None = result.returned
+    if frame is None:
+        counted = result.counted(spark)
+        match dml.operation:
+            case Operation.DELETE | Operation.UPDATE:
+                frame = counted.select("num_affected_rows")
+            case Operation.INSERT | Operation.OVERWRITE:
+                frame = spark.createDataFrame([], "")
+            case _:
+                frame = counted
+    return told(frame, result)
+
+
+def explain_sql(spark: SparkSession, text: str) -> Explanation:
+    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+
+    Raises:
+        InvalidRequest: It changes no Delta table, or cannot be parsed.
+    """
+    try:
+        dml = statement(spark, text)
+    except JVM_ERRORS as error:
+        raise InvalidRequest("the statement cannot be parsed; nothing was done", reason=first_line(error)) from error
+    if dml is None:
+        raise InvalidRequest(
+            "only DELETE, UPDATE, MERGE, INSERT, OPTIMIZE and REORG … APPLY (PURGE) of a Delta table are explained; nothing "
+            "was done",
+            advice="Name the table as in SQL, e.g. delta.`/data/t`",
+        )
+    return explain(dml)
+
+
+def statement(spark: SparkSession, text: str, args: Any = None, **kwargs: Any) -> Dml | None:
+    """What SQL text says, if it changes a Delta table in one of the ways that are published."""
+    jvm = Jvm(spark)
+    formatter = SQLStringFormatter(spark)
+    try:
+        with jvm.active():
+            plan = (
+                jvm.jsession.sessionState().sqlParser().parsePlan(formatter.format(text, **kwargs) if kwargs else text)
+            )
+        # Data frames in the text have names for as long as the formatter is not cleared.
+        return _said(jvm, spark, plan, lambda: spark.sql(text, args, **kwargs), is_whole=not args, kwargs=kwargs)
+    finally:
+        formatter.clear()
+
+
+def _said(
+    jvm: Jvm,
+    spark: SparkSession,
+    plan: Any,
+    execute: Callable[[], object],
+    *,
+    is_whole: bool,
+    kwargs: Mapping[str, Any],
+) -> Dml | None:
+    """What a parsed plan says.
+
+    Args:
+        jvm: Of the session.
+        spark: The session.
+        plan: As it was parsed.
+        execute: Runs the text.
+        is_whole: Whether the plan says all; a parameter's value is elsewhere.
+        kwargs: What was put into the text.
+    """
+    said = plan.child() if kind(plan) == "UnresolvedWith" else plan
+    operation = OPERATIONS.get(kind(said))
+    if operation is None or (kind(said) == "DeltaReorgTable" and str(said.reorgTableSpec().reorgTableMode()) != PURGE):
+        return None
+    target = _target(jvm, spark, said, operation)
+    if target is None:
+        return None
+    common: dict[str, Any] = {"session": spark, "table": target.location, "execute": execute, "alias": target.alias}
+    if operation is Operation.INSERT and not said.overwrite() and is_whole:
+        # Analysed at once, with all that its text names; it is never asked again.
+        source = None if _names_nothing(jvm, said.query()) else _Parts(jvm, spark, plan).inserted()
+        return Dml(operation=operation, source=source, **common)
+    # Others are asked of single rows later, when a WITH clause is not there, nor a data frame in a sub-query.
+    has_frames = _have_frames(kwargs)
+    if said is not plan or (
+        has_frames and not (operation is Operation.MERGE and _is_of_frames(jvm, plan.sourceTable()))
+    ):
+        is_whole = False
+    if not is_whole:
+        return Dml(operation=operation, obstacles=(NO_ROW_OF_ITS_OWN,), **common)
+    if operation is not Operation.OPTIMIZE and _has_char(jvm, target.location):
+        return Dml(operation=operation, obstacles=(PADS,), **common)
+    parts = _Parts(jvm, spark, plan)
+    match operation:
+        case Operation.DELETE:
+            condition = parts.column(plan.condition())
+            return Dml(
+                operation=operation,
+                condition=condition,
+                execute_on=lambda path: parts.run_on(target, path),
+                **common,
+            )
+        case Operation.UPDATE:
+            where = parts.optional(plan.condition())
+            assignments = jvm.from_seq(plan.assignments())
+            # What a DEFAULT is, the table says, and no row.
+            of_rows = [each for each in assignments if not _is_default(jvm, each.value())]
+            assigned = {parts.name(each.key()): parts.column(each.value()) for each in of_rows}
+            return Dml(
+                operation=operation,
+                condition=where,
+                assigned=assigned,
+                execute_on=None if len(of_rows) < len(assignments) else lambda path: parts.run_on(target, path),
+                **common,
+            )
+        case Operation.MERGE:
+            by_source = [parts.optional(each.condition()) for each in jvm.from_seq(plan.notMatchedBySourceActions())]
+            source, on = parts.frame(plan.sourceTable()), parts.column(plan.mergeCondition())
+            matched = jvm.from_seq(plan.matchedActions())
+            return Dml(
+                operation=operation,
+                execute_on=(lambda path: parts.run_on(target, path, source)) if parts.is_matched_only() else None,
+                condition=_any_of(by_source),
+                values=parts.assigned_by_merge(),
+                source=source,
+                # A data frame in the text is the same at each execution.
+                source_anew=None if has_frames else lambda: parts.frame(plan.sourceTable()),
+                on=on,
+                has_not_matched_by_source=bool(by_source),
+                writes_all_matched=any(not each.condition().isDefined() for each in matched),
+                conditions=[parts.column(each.condition().get()) for each in matched if each.condition().isDefined()],
+                **common,
+            )
+        case Operation.INSERT:
+            return Dml(operation=Operation.OVERWRITE, **common)
+        case Operation.OPTIMIZE:
+            return relocation(spark, target.location, execute)
+        case _:
+            return Dml(operation=operation, **common)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    location: TableLocation
+    alias: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Pieces of a parsed plan as what PySpark has for them."""
+
+    jvm: Jvm
+    spark: SparkSession
+    plan: Any
+
+    def column(self, expression: Any) -> Column:
+        return Column(getattr(self.jvm.root, EXPRESSIONS).column(expression))
+
+    def optional(self, expression: Any) -> Column | None:
+        return self.column(expression.get()) if expression.isDefined() else None
+
+    def assigned_by_merge(self) -> list[Column]:
+        """What the clauses of a MERGE assign; of those with a star, nothing that they say themselves."""
+        plan = self.plan
+        clauses = (plan.matchedActions(), plan.notMatchedActions(), plan.notMatchedBySourceActions())
+        actions = [action for each in clauses for action in self.jvm.from_seq(each)]
+        said = [
+            each for action in actions if kind(action) in ASSIGNING for each in self.jvm.from_seq(action.assignments())
+        ]
+        return [self.column(each.value()) for each in said]
+
+    def is_matched_only(self) -> bool:
+        """Whether a MERGE has clauses of the kind WHEN MATCHED alone, and adds no columns."""
+        plan = self.plan
+        return not (
+            plan.withSchemaEvolution()
+            or plan.notMatchedActions().nonEmpty()
+            or plan.notMatchedBySourceActions().nonEmpty()
+        )
+
+    def run_on(self, target: _Target, path: str, source: DataFrame | None = None) -> DataFrame:
+        """Executes the same SQL on the table at another path.
+
+        As SQL: `DeltaTable` cannot change a table that has a CHAR column, as it pads what it reads.
+
+        Args:
+            target: The table as the text names it.
+            path: Where the other one is.
+            source: Of a MERGE: what its text names may be another thing by now.
+        """
+        words = [f"DELETE FROM delta.{_quoted(path)}"] + (
+            [] if target.alias is None else [f"AS {_quoted(target.alias)}"]
+        )
+        with self.jvm.active():
+            table = self.jvm.jsession.sessionState().sqlParser().parsePlan(" ".join(words)).table()
+            others = [] if source is None else [cast("Any", source)._jdf.queryExecution().analyzed()]
+            plan = self.plan.withNewChildren(self.jvm.to_seq([table, *others]))
+        return self.frame(plan)
+
+    def inserted(self) -> DataFrame:
+        """Rows of an INSERT: a DEFAULT among them is known of its table only."""
+        state = self.jvm.jsession.sessionState()
+        with self.jvm.active():
+            executed = state.executePlan(self.plan, scala_object(self.jvm.root, MODES).SKIP())
+            return self.frame(executed.analyzed().query())
+
+    def name(self, key: Any) -> str:
+        return ".".join("`" + part.replace("`", "``") + "`" for part in self.jvm.from_seq(key.nameParts()))
+
+    def frame(self, plan: Any) -> DataFrame:
+        with self.jvm.active():
+            return self.jvm.frame(getattr(self.jvm.root, DATASET).ofRows(self.jvm.jsession, plan))
+
+
+def _has_char(jvm: Jvm, table: TableLocation) -> bool:
+    """Whether a table has a CHAR column, of its own or within another type."""
+    return CHAR.search(str(jvm.delta_log(table).unsafeVolatileSnapshot().schema().json())) is not None
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _Target | None:
+    """The table that a statement changes; None if it is none of Delta's."""
+    match operation:
+        case Operation.MERGE:
+            node = plan.targetTable()
+        case Operation.OPTIMIZE:
+            node = plan.child()
+        case _:
+            node = plan.table()
+    alias = None
+    if kind(node) == "SubqueryAlias":
+        alias, node = str(node.identifier().name()), node.child()
+    if kind(node) == "UnresolvedPathBasedDeltaTable":
+        parts: Sequence[str] = ("delta", node.path())
+    elif kind(node) in ("UnresolvedRelation", "UnresolvedTable"):
+        parts = jvm.from_seq(node.multipartIdentifier())
+    else:
+        return None
+    try:
+        if len(parts) == 2 and parts[0].lower() == "delta":
+            # Not by `forPath`, which analyses a query of the table.
+            log = jvm.delta_log(parts[1])
+            is_there = jvm.snapshot(log).version() >= 0
+            return _Target(TableLocation(str(log.dataPath())), alias) if is_there else None
+        named = _as_spark_finds_it(jvm, parts)
+        table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
+    except JVM_ERRORS:
+        return None
+    return _Target(location_of(table._jdt), alias or parts[-1])
+
+
+def _as_spark_finds_it(jvm: Jvm, parts: Sequence[str]) -> Sequence[str]:
+    """A name with the current catalog, unless it is the session's: that is where Delta looks for a name of one part."""
+    state = jvm.jsession.sessionState()
+    manager = state.catalogManager()
+    catalog = str(manager.currentCatalog().name())
+    if len(parts) > 1 or catalog == "spark_catalog" or state.catalog().getTempView(parts[0]).isDefined():
+        return parts
+    return [catalog, *manager.currentNamespace(), *parts]
+
+
+def _names_nothing(jvm: Jvm, query: Any) -> bool:
+    """Whether the rows of an INSERT stand in its text."""
+    patterns = scala_object(jvm.root, PATTERNS)
+    # A function of SQL may have a query in its body.
+    may_read = (patterns.PLAN_EXPRESSION(), patterns.UNRESOLVED_FUNCTION(), patterns.UNRESOLVED_IDENTIFIER())
+    leaves = {kind(leaf) for leaf in jvm.from_seq(query.collectLeaves())}
+    return leaves <= IN_THE_TEXT and not any(query.containsPattern(each) for each in may_read)
+
+
+def _is_default(jvm: Jvm, value: Any) -> bool:
+    """Whether an assigned value, as it was parsed, is the column's default."""
+    return kind(value) == "UnresolvedAttribute" and str(value.name()).upper() == "DEFAULT"
+
+
+def _is_of_frames(jvm: Jvm, source: Any) -> bool:
+    """Whether a MERGE's source, as it was parsed, reads data frames in the text and nothing that is looked up."""
+    return all(
+        kind(leaf) in IN_THE_TEXT
+        or (kind(leaf) == "UnresolvedRelation" and str(leaf.multipartIdentifier().head()).startswith(VIEW_OF_FRAME))
+        for leaf in jvm.from_seq(source.collectLeaves())
+    )
+
+
+def _have_frames(kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(each, DataFrame) for each in kwargs.values())
+
+
+def _any_of(conditions: Sequence[Column | None]) -> Column | None:
+    """One that holds where any of them does; None, which holds for all, where one of them is left out."""
+    found: Column | None = None
+    for condition in conditions:
+        if condition is None:
+            return None
+        found = condition if found is None else found | condition
+    return found

@@ -1,1 +1,0 @@
-"""Adapters of the port `TurnStore`; each is imported only when it is chosen."""

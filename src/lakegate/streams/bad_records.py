@@ -1,0 +1,178 @@
+"""Records on their way into a table: the good and the bad, the user's function, and what does not fit.
+
+A record that must not be skipped stops the batch inside Spark's own job, by an error that names it; so a good batch is not
+read twice to find out that it is good.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakegate.config import StreamSpec
+from lakegate.delta.idempotent_writes import append, create_table
+from lakegate.delta.jvm import scala_object
+from lakegate.errors import InvalidRequest
+from lakegate.rows.plan_analysis import PATTERNS
+from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
+from lakegate.streams.interfaces import DEAD_LETTERS, BatchTurn, StreamContext
+
+_MARK = "lakegate: bad record"
+_MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
+LETTER_COLUMNS = "raw STRING, reason STRING, position STRING, batch BIGINT, at_ms BIGINT"
+LETTER_PROPERTIES = {"delta.dataSkippingNumIndexedCols": "0"}
+"""Statistics of the texts are of no use to anybody, and would stay in the log for a month after the texts are gone."""
+
+
+def column(name: str) -> Column:
+    """A column by its exact name, whatever characters are in it."""
+    return F.col(quoted(name))
+
+
+def quoted(name: str) -> str:
+    """A name as an SQL identifier."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def payload(frame: DataFrame) -> list[str]:
+    """The record's own columns."""
+    return [name for name in frame.columns if name not in SOURCE_COLUMNS]
+
+
+JSON = {
+    # As exact as the values are: what is set aside may be sent again.
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def remembered(frame: DataFrame) -> DataFrame:
+    """A frame that carries each record as it came, in `_lg_record`, whatever becomes of its columns."""
+    names = payload(frame)
+    return frame.withColumn(
+        RECORD, F.struct(*map(column, names)) if names else F.lit(None).cast("struct<nothing: int>")
+    )
+
+
+def with_text(frame: DataFrame) -> DataFrame:
+    """A frame that knows of a bad record what it was, in `_lg_raw`: its text where it did not parse, else its columns as JSON."""
+    text = F.coalesce(RAW, F.to_json(RECORD, JSON))
+    return frame.withColumn(RAW, F.when(F.col(BAD).isNotNull(), text)).drop(RECORD)
+
+
+def transformed(
+    spec: StreamSpec, batch: DataFrame, computed: Callable[[DataFrame], DataFrame] = lambda good: good
+) -> DataFrame:
+    """Applies the user's function, then `computed`, to the records that parse; each record is evaluated once.
+
+    A record that parses keeps its place in the source as long as the function keeps the `_lg_` columns.
+    """
+    if spec.transform is None:
+        return over_good(batch, computed)
+    is_strict = spec.on_bad_record == "fail"
+    good = spec.transform(refuse_bad(batch) if is_strict else batch.where(F.col(BAD).isNull()))
+    if not isinstance(good, DataFrame):
+        raise InvalidRequest(
+            f"the function of {spec.name} gave back {type(good).__name__}; nothing was written",
+            advice="Return a DataFrame",
+        )
+    if ORDER not in good.columns:
+        # Rows that have lost their place are ordered as they come.
+        good = good.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
+        batch = batch.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
+    for name in (POSITION, BAD, RAW):
+        if name not in good.columns:
+            good = good.withColumn(name, F.lit(None).cast("string"))
+    good = computed(good)
+    return good if is_strict else _with_bad(good, batch)
+
+
+def over_good(batch: DataFrame, computed: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """What is computed of a batch, where bad records have no values.
+
+    Spark evaluates a Python UDF for every row that it reads, also within a CASE that does not choose it. So the bad records are
+    read apart where there is a UDF.
+    """
+    whole = computed(batch)
+    if not _has_python(whole):
+        return whole
+    return _with_bad(computed(batch.where(F.col(BAD).isNull())), batch)
+
+
+def _with_bad(good: DataFrame, batch: DataFrame) -> DataFrame:
+    bad = with_text(remembered(batch)).where(F.col(BAD).isNotNull()).select(ORDER, POSITION, BAD, RAW)
+    return good.unionByName(bad, allowMissingColumns=True)
+
+
+def _has_python(frame: DataFrame) -> bool:
+    jdf: Any = frame._jdf
+    pattern = scala_object(frame.sparkSession._jvm, PATTERNS).PYTHON_UDF()
+    return bool(jdf.queryExecution().analyzed().containsPattern(pattern))
+
+
+def refuse_bad(frame: DataFrame) -> DataFrame:
+    """The same rows; the first bad one stops the job (see `refusals`)."""
+    told = F.concat(F.lit(f"{_MARK} [["), F.coalesce(POSITION, F.lit("?")), F.lit("]] [["), F.col(BAD), F.lit("]]"))
+    return frame.where(F.assert_true(F.col(BAD).isNull(), told).isNull())
+
+
+@contextmanager
+def refusals(spec: StreamSpec) -> Iterator[None]:
+    """Tells a record that `refuse_bad` met as `InvalidRequest`: what, where, what to do."""
+    try:
+        yield
+    except Exception as error:
+        text = str(error) if isinstance(error, PySparkException) else f"{error}{getattr(error, 'java_exception', '')}"
+        found = _MESSAGE.search(text)
+        if found is None:
+            raise
+        raise InvalidRequest(
+            f"a record of {spec.name} {found[2]}; the batch was not written and the checkpoint stays",
+            advice="Correct the record, or set `on_bad_record: dead_letter`",
+            position=found[1],
+        ) from error
+
+
+def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
+    """Raises InvalidRequest for requests that the table refuses, if a bad record stops the stream.
+
+    Args:
+        spec: The stream.
+        refused: Request id → why.
+    """
+    if spec.on_bad_record != "fail":
+        return
+    id_, reason = next(iter(refused.items()))
+    raise InvalidRequest(
+        f"a request of {spec.name} {reason}; it is stored, and it was not applied, nor were those after it",
+        advice=f"Correct it or take it out: lakegate dead-letters list {spec.name}. Or set `on_bad_record: dead_letter`",
+        request=id_,
+    )
+
+
+def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame, batch_id: int) -> int:
+    """Keeps records that do not parse or fit; how many there are. Writes nothing where there are none."""
+    count = bad.count()
+    if count == 0:
+        return 0
+    location = context.dead_letters_of(spec)
+    letters = bad.select(
+        F.coalesce(RAW, F.to_json(F.struct(*map(column, payload(bad))), JSON)).alias("raw"),
+        F.col(BAD).alias("reason"),
+        F.col(POSITION).alias("position"),
+        F.lit(batch_id).cast("bigint").alias("batch"),
+        F.lit(context.clock.wall_ms()).cast("bigint").alias("at_ms"),
+    )
+    if context.log.head(location) < 0:
+        create_table(context.session, location, LETTER_COLUMNS, properties=LETTER_PROPERTIES)
+    turn.enter(location)
+    turn.write(
+        location, step=DEAD_LETTERS, name="dead_letters", statement=lambda token: append(letters, location, token)
+    )
+    return count

@@ -1,0 +1,1 @@
+"""Streams that keep a table small: OPTIMIZE, purge, VACUUM."""

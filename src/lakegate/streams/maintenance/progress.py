@@ -1,0 +1,102 @@
+"""What streams that look after files have in common: what is known of a table, and their steps, each under its token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from lakegate.delta.table_log import LogGone
+from lakegate.ids import TableLocation, Version
+from lakegate.ports import WriteToken
+from lakegate.rows.execution import finish, publisher
+from lakegate.rows.statement import Dml
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.maintenance import statements
+from lakegate.streams.maintenance.schedule import Deed, State, folded
+
+S = TypeVar("S", bound=State)
+
+PAGE, LOOK_BACK_MAX = 20, 20_000
+"""Commits that are read at a time, backwards, twice as many each time; and how many in all. Reading one takes about a
+millisecond, and it is done once in a run."""
+
+
+class Watched(Generic[S]):
+    """A table as one job's commits, and those after them, tell of it."""
+
+    def __init__(
+        self,
+        context: StreamContext,
+        job: str,
+        table: TableLocation,
+        *,
+        new: S,
+        told: Callable[[Deed], S | None],
+        unknown: Callable[[Version, int], S],
+    ) -> None:
+        """See the class.
+
+        Args:
+            context: The stream's.
+            job: Whose commits tell.
+            table: The table.
+            new: The state of a table without commits.
+            told: The state that a commit of the job carries.
+            unknown: The state at a version and its time where the log no longer tells what was before.
+        """
+        self._context, self._job, self._table = context, job, table
+        self._new, self._told, self._unknown = new, told, unknown
+        self._known: S | None = None
+
+    def state(self) -> S:
+        """As of the head. Reads what was committed since the last call."""
+        head = self._context.log.head(self._table)
+        if head < 0:
+            return self._new
+        known = None
+        if self._known is not None and self._known.at <= head:  # greater: the table was made anew
+            known = self._gone_on(self._known, head)
+        self._known = known or self._looked_up(head)
+        return self._known
+
+    def _gone_on(self, known: S, head: Version) -> S | None:
+        """The state at the head; None if it has to be looked up."""
+        try:
+            deeds = self._deeds(known.at, head)
+        except LogGone:
+            return None
+        return None if any(self._told(deed) is not None for deed in deeds) else folded(known, deeds)
+
+    def _looked_up(self, head: Version) -> S:
+        deeds: list[Deed] = []
+        upto, page = head, PAGE
+        state: S | None = None
+        while state is None and upto >= 0:
+            after = Version(max(-1, upto - page))
+            try:
+                found = self._deeds(after, upto)
+            except LogGone:
+                if page > 1:
+                    page = max(1, page // 4)
+                    continue
+                break
+            deeds[:0] = found
+            state = next((told for told in map(self._told, reversed(found)) if told is not None), None)
+            upto, page = after, page * 2
+            if head - upto > LOOK_BACK_MAX:
+                break
+        if state is not None and state.at < upto:
+            # It carries what was known before it: what came between is looked up, too.
+            deeds[:0] = self._deeds(state.at, upto)
+        elif state is None:
+            state = self._new if upto < 0 else self._unknown(upto, deeds[0].at_ms if deeds else 0)
+        return folded(state, deeds)
+
+    def _deeds(self, after: Version, upto: Version) -> list[Deed]:
+        return [statements.deed(commit, self._job) for commit in self._context.log.commits(self._table, after, upto)]
+
+
+def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
+    """Executes an OPTIMIZE or REORG, so that it follows whatever others commit meanwhile; the token is in the table then."""
+    finish(publisher(context.session).stage(dml), token)
+    statements.record(context.log, dml.table, token)  # where it had nothing to do

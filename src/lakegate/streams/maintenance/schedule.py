@@ -1,0 +1,190 @@
+"""When a table's files are due to be compacted, rewritten and deleted, from what its commits say.
+
+A stream's own commits carry, as facts, what was known when they were made; so only its last one is looked up, and the
+commits after it. Rules for editors: no clock, no files, no log; commits come in as data, and times as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeVar
+
+from lakegate.ids import Version
+
+OPTIMIZE, PURGE, VACUUM = "optimize", "purge", "vacuum"
+"""Names of steps."""
+ERASING = ("apply", "forget")
+"""Steps in which an erase stream removes rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """What one commit did, in the eyes of one stream."""
+
+    version: Version
+    at_ms: int
+    step: str | None
+    """The stream's own step; None for a commit of others."""
+    facts: Mapping[str, Any]
+    """What the stream's own commit says; empty for a commit of others."""
+    changes_data: bool
+    """Rows came, changed or went; False where files were only rewritten."""
+    removes_files: bool
+
+
+class State(Protocol):
+    """What is known of a table at a version."""
+
+    @property
+    def at(self) -> Version:
+        """Commits up to this version are in it."""
+
+    def after(self, deed: Deed) -> Self:
+        """The state after the next commit."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """It, as a commit carries it."""
+
+    @classmethod
+    def told(cls, facts: Mapping[str, Any]) -> Self | None:
+        """The state that a commit carries; None if it carries none."""
+
+
+S = TypeVar("S", bound=State)
+
+
+def folded(state: S, deeds: Iterable[Deed]) -> S:
+    """The state after commits, in order; those that are in it already are passed over."""
+    for deed in deeds:
+        if deed.version > state.at:
+            state = state.after(deed)
+    return state
+
+
+# ------------------------------------------------------------------------------------------------------- maintenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintained:
+    """How far a stream has looked after a table's files."""
+
+    at: Version = Version(-1)
+    changed: Version = Version(-1)
+    """The last commit that changed data."""
+    removed_ms: int | None = None
+    """The last commit that took files out of the table."""
+    optimized: Version = Version(-1)
+    """What was in the table at this version is compacted."""
+    vacuumed: Version = Version(-1)
+    vacuumed_ms: int | None = None
+
+    def after(self, deed: Deed) -> Maintained:
+        """See `State`."""
+        return replace(
+            self,
+            at=deed.version,
+            changed=deed.version if deed.changes_data else self.changed,
+            removed_ms=deed.at_ms if deed.removes_files else self.removed_ms,
+        )
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `State`."""
+        names = ("at", "changed", "removed_ms", "optimized", "vacuumed", "vacuumed_ms")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def told(cls, facts: Mapping[str, Any]) -> Maintained | None:
+        """See `State`."""
+        if "optimized" not in facts:
+            return None
+        return cls(
+            at=Version(facts["at"]),
+            changed=Version(facts["changed"]),
+            removed_ms=facts["removed_ms"],
+            optimized=Version(facts["optimized"]),
+            vacuumed=Version(facts["vacuumed"]),
+            vacuumed_ms=facts["vacuumed_ms"],
+        )
+
+    def is_optimize_due(self) -> bool:
+        """Whether data have changed since the last time."""
+        return self.changed > self.optimized
+
+    def is_vacuum_due(self, *, retention_ms: int, now_ms: int) -> bool:
+        """Whether data have changed since the last time, or files that were too young then are old enough now."""
+        if self.changed > self.vacuumed:
+            return True
+        if self.removed_ms is None or self.vacuumed_ms is None:
+            return False
+        return self.vacuumed_ms < self.removed_ms + retention_ms < now_ms
+
+
+# ----------------------------------------------------------------------------------------------------------- erasure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """Files without the erased rows have taken the place of those that had them, which lie there still."""
+
+    at_ms: int
+    since_ms: int
+    """When the oldest erasure was made whose bytes are in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """Where bytes of rows that a stream has erased from a table still are."""
+
+    at: Version = Version(-1)
+    hidden_ms: int | None = None
+    """The oldest erasure since the last purge: its rows may be in files of the table."""
+    purged: tuple[Purged, ...] = ()
+    """Purges that no VACUUM has followed, the oldest first."""
+
+    def after(self, deed: Deed) -> Erased:
+        """See `State`."""
+        hidden_ms, purged = self.hidden_ms, self.purged
+        if deed.step == PURGE and (since_ms := deed.facts.get("covers_ms")) is not None:
+            purged = (*purged, Purged(at_ms=deed.at_ms, since_ms=since_ms))
+        elif deed.step in ERASING and deed.removes_files and hidden_ms is None:
+            hidden_ms = deed.at_ms
+        return Erased(at=deed.version, hidden_ms=hidden_ms, purged=purged)
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `State`."""
+        purged = [[one.at_ms, one.since_ms] for one in self.purged]
+        return {"at": self.at, "hidden_ms": self.hidden_ms, "purged": purged}
+
+    @classmethod
+    def told(cls, facts: Mapping[str, Any]) -> Erased | None:
+        """See `State`."""
+        if "hidden_ms" not in facts:
+            return None
+        purged = tuple(Purged(at_ms=at_ms, since_ms=since_ms) for at_ms, since_ms in facts["purged"])
+        return cls(at=Version(facts["at"]), hidden_ms=facts["hidden_ms"], purged=purged)
+
+    @property
+    def since_ms(self) -> int | None:
+        """When the oldest erasure was made whose bytes may be there; None: no bytes are."""
+        known = [*(one.since_ms for one in self.purged), *([] if self.hidden_ms is None else [self.hidden_ms])]
+        return min(known, default=None)
+
+    def is_purge_due(self, *, within_ms: int, retention_ms: int, pace_ms: int, now_ms: int) -> bool:
+        """Whether files have to be rewritten now, so that the old ones may be deleted in time.
+
+        Args:
+            within_ms: So long after an erasure its bytes are to be gone.
+            retention_ms: How long files are kept that the table has no more.
+            pace_ms: How much later than it is due a stream may come to its turn; for the purge, and for the VACUUM.
+            now_ms: The wall clock.
+        """
+        return self.hidden_ms is not None and now_ms >= self.hidden_ms + max(0, within_ms - retention_ms - 2 * pace_ms)
+
+    def is_vacuum_due(self, *, retention_ms: int, now_ms: int) -> bool:
+        """Whether files that were purged are old enough to be deleted."""
+        return any(one.at_ms + retention_ms < now_ms for one in self.purged)
+
+    def vacuumed(self, *, retention_ms: int, now_ms: int) -> Erased:
+        """The state after a VACUUM that began at `now_ms`."""
+        return replace(self, purged=tuple(one for one in self.purged if one.at_ms + retention_ms >= now_ms))

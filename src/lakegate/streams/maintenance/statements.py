@@ -1,0 +1,106 @@
+"""What keeps a table's files few and clean: OPTIMIZE, REORG and VACUUM as statements, and what commits tell of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from lakegate.delta.commit_file import Commit
+from lakegate.delta.idempotent_writes import confs
+from lakegate.delta.jvm import Jvm
+from lakegate.delta.table_log import DeltaTableLog
+from lakegate.errors import Unavailable
+from lakegate.ids import TableLocation
+from lakegate.ports import WriteToken
+from lakegate.rows.statement import Dml, relocation
+from lakegate.streams.maintenance.schedule import Deed
+from lakegate.turns.protocol.fencing import NotApplied, read_token, unpack
+
+CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
+LISTING_CONF = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+TASKS_PER_CORE = 4
+"""VACUUM lists a table with as many tasks as this setting says, 10,000 unless somebody has said otherwise: a minute and a half
+for ten files on two cores."""
+RECORD_ATTEMPTS_MAX = 100
+HOUR_MS = 3_600_000
+"""VACUUM … RETAIN rounds what it is told to hours, down to none."""
+
+
+def retention_ms(session: SparkSession, properties: Mapping[str, str]) -> int:
+    """How long a table with these properties keeps files that it has no more; Delta's default is 7 days."""
+    return Jvm(session).retention_ms(properties)
+
+
+def is_retention_checked(session: SparkSession) -> bool:
+    """Whether Delta refuses a VACUUM that deletes files younger than that; the user may have switched it off."""
+    return str(session.conf.get(CHECK_CONF, "true")).lower() != "false"
+
+
+def whole_hours_ms(duration_ms: int) -> int:
+    """A time rounded up to what VACUUM can be told."""
+    return math.ceil(duration_ms / HOUR_MS) * HOUR_MS
+
+
+def optimize(session: SparkSession, table: TableLocation, zorder_by: Sequence[str] = ()) -> Dml:
+    """OPTIMIZE, ordered by columns if they are named; a table with clustering is clustered."""
+    columns = ", ".join(_quoted(column) for column in zorder_by)
+    text = f"OPTIMIZE delta.{_quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
+    return relocation(session, table, lambda: session.sql(text))
+
+
+def purge(session: SparkSession, table: TableLocation) -> Dml:
+    """REORG … APPLY (PURGE): files with hidden rows are written anew, without them."""
+    return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{_quoted(table)} APPLY (PURGE)"))
+
+
+def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | None, is_checked: bool = True) -> None:
+    """Delete the files that the table has not had for a time.
+
+    Args:
+        session: A session that nothing else writes with.
+        table: The table.
+        older_than_ms: The time, rounded up to whole hours; None: as the table says.
+        is_checked: Whether Delta refuses a time that is shorter than the table says.
+    """
+    said = {} if is_checked else {CHECK_CONF: "false"}
+    if session.conf.get(LISTING_CONF, None) is None:
+        said[LISTING_CONF] = str(TASKS_PER_CORE * session.sparkContext.defaultParallelism)
+    hours = "" if older_than_ms is None else f" RETAIN {whole_hours_ms(older_than_ms) // HOUR_MS} HOURS"
+    with confs(session, said):
+        session.sql(f"VACUUM delta.{_quoted(table)}{hours}")
+
+
+def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:
+    """Have the token in the table, in a commit of its own, unless it is there or a later turn has begun.
+
+    Raises:
+        Unavailable: Others committed first, time and again; or the table cannot be written.
+    """
+    for _ in range(RECORD_ATTEMPTS_MAX):
+        reading = log.read_tokens(table)
+        if not isinstance(read_token(reading.tokens.get(token.token_id), unpack(token.number)), NotApplied):
+            return
+        log.commit_entry(table, reading.version, ((token.token_id, token.number),), token.user_metadata)
+    raise Unavailable("others commit to the table faster than it can be read; what was done stands", table=table)
+
+
+def deed(commit: Commit, job: str) -> Deed:
+    """What a commit did, in the eyes of a job."""
+    said = commit.user_metadata or {}
+    is_own = said.get("job") == job
+    facts = said.get("user")
+    return Deed(
+        version=commit.version,
+        at_ms=commit.timestamp_ms,
+        step=str(said.get("step")) if is_own else None,
+        facts=facts if is_own and isinstance(facts, dict) else {},
+        changes_data=any(file.is_data_change for file in commit.added)
+        or any(file.is_data_change for file in commit.removed),
+        removes_files=bool(commit.removed),
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

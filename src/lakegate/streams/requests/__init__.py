@@ -1,0 +1,1 @@
+"""Requests of mutate and erase streams: stored, applied, and their outcomes recorded."""

@@ -1,0 +1,292 @@
+"""The target table under a stream's requests: which rows they meet, and the one MERGE that changes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import delta.tables as stock
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from lakegate.config import Erase, Mutate
+from lakegate.delta.actions import Body
+from lakegate.delta.idempotent_writes import conflicts, tokened
+from lakegate.delta.table_log import NOTHING_COMES, TableMetadata
+from lakegate.ids import TableLocation, Version
+from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.delta_table import DeltaTable
+from lakegate.rows.execution import collected
+from lakegate.spark.fitting import comparable
+from lakegate.spark.sources import BAD
+from lakegate.streams.bad_records import column, quoted
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.requests.erased_keys import Erasures
+from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_of, told_by
+
+
+def noted(token: WriteToken, **facts: object) -> WriteToken:
+    """The token, with facts of a stream under `user` in its commit's `userMetadata`."""
+    said: dict[str, Any] = json.loads(token.user_metadata)
+    said["user"] = {**said.get("user", {}), **facts}
+    return replace(token, user_metadata=json.dumps(said))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Met:
+    """Which rows the rules met."""
+
+    version: Version
+    rows: pa.Table
+    """`key_hash`, the erasures' other columns, and `count`."""
+
+    def counts(self) -> dict[str, int]:
+        """Key → rows."""
+        counts: dict[str, int] = {}
+        for key, count in zip(self.rows["key_hash"].to_pylist(), self.rows["count"].to_pylist(), strict=True):
+            counts[key] = counts.get(key, 0) + count
+        return counts
+
+
+class TargetRows:
+    """The rows of the target that requests of one stream may change.
+
+    Rules come as Arrow tables of `key_hash`, `key`, `op`, `set`, one a key, which become local relations: Spark knows
+    their size, and sends the small side of every join.
+    """
+
+    def __init__(self, context: StreamContext, kind: Mutate | Erase, erasures: Erasures | None) -> None:
+        self._context, self._kind, self._erasures = context, kind, erasures
+        self._match = list(kind.match)
+        self._set = list(kind.set) if isinstance(kind, Mutate) else []
+        self._others = list(erasures.other_columns) if erasures else []
+
+    @property
+    def session(self) -> SparkSession:
+        """The stream's."""
+        return self._context.session
+
+    def at(
+        self, version: Version, paths: Collection[str] | None = None, coming: Mapping[str, Body] = NOTHING_COMES
+    ) -> DataFrame:
+        """The table's rows, or those in these files only, and in those that come."""
+        return self._context.log.read_at(self._context.session, self._context.target, version, paths, coming)
+
+    def meet(
+        self,
+        rules: pa.Table,
+        version: Version,
+        paths: Collection[str] | None = None,
+        coming: Mapping[str, Body] = NOTHING_COMES,
+    ) -> Met:
+        """The rows that have a rule's key at `version`, or in these files of it and those that come."""
+        # Renamed, as the table may have a column `key`.
+        keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_lg_key")
+        rows = self.at(version, paths, coming)
+        rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
+        joined = rows.join(F.broadcast(keys), self._same("_lg_key"))
+        counted = joined.groupBy("key_hash", *[column(name) for name in self._others]).count()
+        return Met(version=version, rows=counted.toArrow())
+
+    def change(self, rules: pa.Table, steps: pa.Table, met: Met, token: WriteToken) -> None:
+        """Apply each rule to the rows of its key, in one commit; rows that hold the values already are left alone.
+
+        Args:
+            rules: What happens to the rows of each key.
+            steps: `key_hash`, `key`, `set` of every update on the way there, for erased persons on the way.
+            met: What `meet` found for these rules; keys without rows are left out.
+            token: Goes into the commit, with the version that was tested.
+        """
+        source = self._frame(_of_keys(rules, met.rows["key_hash"]))
+        condition = self._sql_same("s.key")
+        if not self.is_decided_by_key:
+            found = self._frame(met.rows.drop_columns(["count"]))
+            ways = self._frame(_of_keys(steps, met.rows["key_hash"])).join(found, "key_hash")
+            assert self._erasures is not None
+            ids = ["key_hash", *self._others]
+            doomed = self._erasures.doomed_rows(ways).select(*[column(name) for name in ids]).distinct()
+            doomed = doomed.toDF(*[f"_lg_d{i}" for i in range(len(ids))])
+            source = source.join(found, "key_hash")
+            same = [column(name).eqNullSafe(F.col(f"_lg_d{i}")) for i, name in enumerate(ids)]
+            op = F.when(F.col("_lg_d0").isNotNull(), F.lit("delete")).otherwise(F.col("op"))
+            source = source.join(doomed, same, "left").withColumn("op", op)
+            condition += "".join(f" AND t.{quoted(name)} <=> s.{quoted(name)}" for name in self._others)
+        self._commit(source, condition, noted(token, tested=met.version))
+
+    @property
+    def is_decided_by_key(self) -> bool:
+        """Whether what becomes of a row hangs on its key alone."""
+        return not self._others
+
+    def stage(self, rules: pa.Table) -> Staged:
+        """`change` without its commit, for rows that are decided by their key.
+
+        With all rules, also those that meet no row yet: rows may come for them before it is put.
+        """
+        source = self._frame(rules)
+        with collected(self._context.session) as collector:
+            self._merge(DeltaTable, source, self._sql_same("s.key"))
+        assert collector.staged is not None, "it takes what is executed"
+        return collector.staged
+
+    def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:
+        """Apply each rule to the rows of its key in these files only, where other rows of the key are not meant.
+
+        MERGE cannot be told files, so a row is known by all its values.
+        """
+        rows = self.at(version, paths)
+        kinds = {field.name: field.dataType for field in rows.schema.fields}
+        values = [F.expr(comparable(quoted(name), kind)).alias(name) for name, kind in kinds.items()]
+        source = rows.select(*values).distinct()
+        rule = self._frame(rules).select(F.struct("key", "op", "set").alias("_lg_rule"))
+        source = source.join(F.broadcast(rule), self._same("_lg_rule.key"))
+        source = source.select(
+            F.struct(*[column(name) for name in kinds]).alias("_lg_row"), "_lg_rule.op", "_lg_rule.set"
+        )
+        condition = " AND ".join(
+            f"{comparable(f't.{quoted(name)}', kind)} <=> s._lg_row.{quoted(name)}" for name, kind in kinds.items()
+        )
+        self._commit(source, condition, noted(token, tested=version))
+
+    def out_of_line(self, standing: DataFrame, version: Version, paths: Collection[str] | None) -> pa.Table:
+        """The standing rules that rows in these files do not follow yet.
+
+        Args:
+            standing: `key_hash`, `key`, `op`, `set`, one a key.
+            version: The target's.
+            paths: Files; None for all.
+        """
+        rows = self.at(version, paths)
+        rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._set, *self._others])])
+        differs = F.lit(True)
+        if self._set:
+            held = _holds(standing.schema["set"].dataType, self._set, "", "_lg_rule.set.")
+            differs = (F.col("_lg_rule.op") != "update") | ~F.expr(held)
+        rules = standing.select(F.struct("key_hash", "key", "op", "set").alias("_lg_rule"))
+        met = rows.join(rules, self._same("_lg_rule.key")).where((F.col("_lg_rule.op") != "lift") & differs)
+        hashes = met.select(F.col("_lg_rule.key_hash").alias("key_hash")).distinct()
+        return standing.select("key_hash", "key", "op", "set").join(hashes, "key_hash", "left_semi").toArrow()
+
+    @cached_property
+    def _tests(self) -> tuple[list[Rule], list[Rule]]:
+        """The table's rules that hang on what requests set: on their values alone, and on other columns, too."""
+        log, target = self._context.log, self._context.target
+        metadata = log.metadata(target, log.seen(target))
+        found = rules_of(metadata, [name for name in metadata.schema.names if not self._is_generated(metadata, name)])
+        # A generated value follows the columns that it is made of, so its own rules hang on those.
+        changed = [*self._set, *self._generated(metadata)]
+        found = [rule for rule in found if rule.may_hang_on(changed)]
+        if not found:
+            return [], []
+        row = self.session.createDataFrame([], metadata.schema)
+        assigned = {name.lower() for name in changed}
+        without = row.drop(*[name for name in row.columns if name.lower() in assigned])
+        own = {name.lower() for name in [*self._set, *self._match]}
+        alone = row.select(*[column(name) for name in row.columns if name.lower() in own])
+        hanging = [rule for rule in found if not told_by(without, [rule])]
+        by_values = told_by(alone, hanging)
+        return by_values, [rule for rule in hanging if all(rule is not one for one in by_values)]
+
+    def _generated(self, metadata: TableMetadata) -> list[str]:
+        """Columns that Delta computes anew where a request sets what they are made of; none where nothing is set."""
+        return [name for name in metadata.schema.names if self._set and self._is_generated(metadata, name)]
+
+    def _is_generated(self, metadata: TableMetadata, name: str) -> bool:
+        is_set = name.lower() in {one.lower() for one in self._set}
+        return GENERATED in metadata.schema[name].metadata and not is_set
+
+    @property
+    def may_break_rules(self) -> bool:
+        """Whether the table may refuse what a request sets because of other columns of a row."""
+        return bool(self._tests[1])
+
+    def broken(
+        self, rules: pa.Table, version: Version, paths: Collection[str] | None = None, *, has_older: bool
+    ) -> dict[str, str]:
+        """Key → which rule of the table its rows would break; keys that none would are left out.
+
+        Args:
+            rules: What happens to the rows of each key.
+            version: The target's.
+            paths: The rows' files; None for all.
+            has_older: Whether there are rules of earlier batches, since when the table may have got rules of its own.
+        """
+        alone, others = self._tests
+        if rules.num_rows == 0 or not (others or (alone and has_older)):
+            return {}
+        log, target = self._context.log, self._context.target
+        metadata = log.metadata(target, log.seen(target))
+        rule = self._frame(rules).where("op = 'update'").select(F.struct("key_hash", "key", "set").alias("_lg_rule"))
+        rows = self.at(version, paths).join(F.broadcast(rule), self._same("_lg_rule.key"))
+        assigned = {name.lower(): F.col(f"_lg_rule.set.{quoted(name)}") for name in self._set}
+        after = rows.select(
+            *[
+                assigned.get(field.name.lower(), column(field.name)).alias(field.name)
+                for field in metadata.schema.fields
+                if not self._is_generated(metadata, field.name)
+            ],
+            F.col("_lg_rule.key_hash").alias("_lg_key_hash"),
+            F.lit(None).cast("string").alias(BAD),
+        )
+        found = marked(after, metadata).where(F.col(BAD).isNotNull()).groupBy("_lg_key_hash").agg(F.min(BAD).alias(BAD))
+        return {row["_lg_key_hash"]: row[BAD] for row in found.collect()}
+
+    def _commit(self, source: DataFrame, condition: str, token: WriteToken) -> None:
+        with tokened(self._context.session, token), conflicts():
+            self._merge(stock.DeltaTable, source, condition)
+
+    def _merge(self, kind: type[stock.DeltaTable], source: DataFrame, condition: str) -> None:
+        table = kind.forPath(self._context.session, self._context.target)
+        merge: Any = table.alias("t").merge(source.alias("s"), condition)
+        merge = merge.whenMatchedDelete("s.op IN ('delete', 'erase')")
+        if self._set:
+            holds = _holds(source.schema["set"].dataType, self._set, "t.", "s.set.")
+            values = {quoted(name): f"s.set.{quoted(name)}" for name in self._set}
+            merge = merge.whenMatchedUpdate(condition=f"s.op = 'update' AND NOT ({holds})", set=cast("Any", values))
+        merge.execute()
+
+    def _same(self, key: str) -> list[Any]:
+        return [column(name) == F.col(f"{key}.{quoted(name)}") for name in self._match]
+
+    def _sql_same(self, key: str) -> str:
+        return " AND ".join(f"t.{quoted(name)} = {key}.{quoted(name)}" for name in self._match)
+
+    def _frame(self, rows: pa.Table) -> DataFrame:
+        return self._context.session.createDataFrame(rows)
+
+
+def _holds(assigned: DataType, names: Sequence[str], row: str, request: str) -> str:
+    """SQL of whether a row has the values already that a request sets."""
+    assert isinstance(assigned, StructType)
+    return " AND ".join(
+        f"{comparable(f'{row}{quoted(name)}', kind)} <=> {comparable(f'{request}{quoted(name)}', kind)}"
+        for name, kind in ((name, assigned[place].dataType) for place, name in enumerate(names))
+    )
+
+
+def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
+    return rows.filter(pc.is_in(rows["key_hash"], value_set=keys.combine_chunks()))
+
+
+def target_schema(context: StreamContext) -> StructType | None:
+    """The target's columns; None where there is no table yet."""
+    head = context.log.head(context.target)
+    return None if head < 0 else context.log.metadata(context.target, head).schema
+
+
+def lacking(schema: StructType, names: Sequence[str]) -> list[str]:
+    """The names that are no columns of the table."""
+    there = {name.lower() for name in schema.names}
+    return [name for name in names if name.lower() not in there]
+
+
+def locations(*tables: TableLocation) -> tuple[TableLocation, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(tables))

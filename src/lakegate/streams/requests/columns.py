@@ -1,0 +1,222 @@
+"""Requests on their way in: from records of a source to rows of the request table, with every expression evaluated once.
+
+What is stored is what is applied, in this run and after a crash; so a value that is drawn or read from the clock is frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
+
+from lakegate.config import Erase, Mutate, StreamSpec
+from lakegate.spark.fitting import fitted
+from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
+from lakegate.streams.bad_records import JSON, over_good, quoted, remembered, with_text
+from lakegate.streams.requests.table import NOTHING
+from lakegate.streams.table_rules import Rule, attempted, told_by
+
+_JSON = {**JSON, "timeZone": "UTC"}
+"""As exact as the values are: two keys with one digest would be taken for one."""
+
+
+def digest(values: Mapping[str, Column]) -> Column:
+    """SHA-256 of the values of a key, hex; null where one of them is null.
+
+    Values that are equal in the table have one digest, whatever they look like: see `fields_of`.
+    """
+    is_whole = F.lit(True)
+    for value in values.values():
+        is_whole &= value.isNotNull()
+    named = [value.alias(f"_{i}") for i, value in enumerate(values.values())]
+    return F.when(is_whole, F.sha2(F.to_json(F.struct(*named), _JSON), 256))
+
+
+def fields_of(struct: DataType, prefix: str) -> dict[str, Column]:
+    """The fields of a struct column, by name; zero without a sign, which `=` does not see."""
+    assert isinstance(struct, StructType)
+    return {one.name: _unsigned(F.col(f"{prefix}.{quoted(one.name)}"), one.dataType) for one in struct.fields}
+
+
+def _unsigned(value: Column, kind: DataType) -> Column:
+    match kind:
+        case FloatType() | DoubleType():
+            return F.when(value == 0, F.lit(0.0).cast(kind)).otherwise(value)
+        case ArrayType(elementType=inner) if _has_sign(inner):
+            return F.transform(value, lambda item: _unsigned(item, inner))
+        case StructType() if _has_sign(kind):
+            parts = [_unsigned(value.getField(one.name), one.dataType).alias(one.name) for one in kind.fields]
+            return F.when(value.isNotNull(), F.struct(*parts))
+    return value
+
+
+def _has_sign(kind: DataType) -> bool:
+    match kind:
+        case ArrayType(elementType=inner):
+            return _has_sign(inner)
+        case StructType(fields=fields):
+            return any(_has_sign(field.dataType) for field in fields)
+    return isinstance(kind, FloatType | DoubleType)
+
+
+def moved_key(key: Mapping[str, Column], set_: Mapping[str, Column]) -> Column:
+    """Digest of the key that a row has after an update."""
+    assigned = {name.lower(): value for name, value in set_.items()}
+    return digest({name: assigned.get(name.lower(), value) for name, value in key.items()})
+
+
+class Intake:
+    """How records of one stream become requests."""
+
+    def __init__(self, spec: StreamSpec, target: StructType | None, rules: Sequence[Rule] = ()) -> None:
+        """See the class.
+
+        Args:
+            spec: A `mutate` or `erase` stream.
+            target: The columns of its table; None where there is no table yet, and the requests' own types are taken.
+            rules: What the table asks of each row: a request is tested by those that hang on its own values alone.
+        """
+        kind = spec.kind
+        assert isinstance(kind, Mutate | Erase)
+        self._spec = spec
+        self._kind: Mutate | Erase = kind
+        self._rules = rules
+        self._types = {} if target is None else {field.name.lower(): field for field in target.fields}
+
+    def prepared(self, batch: DataFrame) -> DataFrame:
+        """`key`, `set`, `op`, `seq` and the source columns; in `_lg_bad` what does not fit the table's types.
+
+        A record that did not parse has no values, so nothing is evaluated over it.
+        """
+        return over_good(batch, self._prepared)
+
+    def _prepared(self, batch: DataFrame) -> DataFrame:
+        kind = self._kind
+        assigned = kind.set if isinstance(kind, Mutate) else {}
+        sequence = kind.sequence_by if isinstance(kind, Mutate) else None
+        tried = {
+            **{f"_lg_key{i}": (name, _over_good(sql)) for i, (name, sql) in enumerate(kind.match.items())},
+            **{f"_lg_set{i}": (name, _over_good(sql)) for i, (name, sql) in enumerate(assigned.items())},
+            "_lg_op": ("its kind", self._op()),
+            "_lg_seq": (
+                "sequence_by",
+                (F.lit(None).cast("bigint"), F.lit(False)) if sequence is None else _over_good(sequence),
+            ),
+        }
+        raised = [F.when(is_raised, F.lit(f"cannot be computed: {what}")) for what, (_, is_raised) in tried.values()]
+        batch = remembered(batch).select(
+            "*",
+            *[value.alias(name) for name, (_, (value, _)) in tried.items()],
+            F.coalesce(*raised).alias("_lg_raised"),
+        )
+        keys = [self._fitted(batch, name, f"_lg_key{i}") for i, name in enumerate(kind.match)]
+        values = [self._fitted(batch, name, f"_lg_set{i}") for i, name in enumerate(assigned)]
+        nothing = F.lit(None).cast(NOTHING)
+        bad = F.coalesce(BAD, F.col("_lg_raised"), *[misfit for _, misfit in [*keys, *values]])
+        requests = batch.select(
+            F.struct(*[value for value, _ in keys]).alias("key"),
+            (F.struct(*[value for value, _ in values]) if values else nothing).alias("set"),
+            F.col("_lg_op").alias("op"),
+            F.col("_lg_seq").alias("seq"),
+            ORDER,
+            POSITION,
+            bad.alias(BAD),
+            RAW,
+            RECORD,
+        )
+        return with_text(self._tested(requests))
+
+    def _tested(self, requests: DataFrame) -> DataFrame:
+        """Requests whose `_lg_bad` also says which rule of the table no row can meet that has the values they set."""
+        kind = self._kind
+        if not isinstance(kind, Mutate):
+            return requests
+        rules = [rule for rule in self._rules if rule.may_hang_on(kind.set)]
+        if not rules:
+            return requests
+        set_ = fields_of(requests.schema["set"].dataType, "_lg_request.set")
+        assigned = {name.lower() for name in set_}
+        key = fields_of(requests.schema["key"].dataType, "_lg_request.key")
+        stays = [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
+        nested = requests.select(F.struct("*").alias("_lg_request"))
+        rows = nested.select("_lg_request", *[value.alias(name) for name, value in set_.items()], *stays)
+        # What hangs on the key alone is for the rows that have it. A request without a key meets none.
+        of_key = told_by(nested.select(*stays), rules)
+        tests = [rule for rule in told_by(rows, rules) if all(rule is not one for one in of_key)]
+        is_update = F.col("_lg_request.op") == "update"
+        for value in key.values():
+            is_update &= value.isNotNull()
+        checks = [F.when(is_update & rule.is_broken, F.lit(rule.reason)) for rule in tests]
+        if not checks:
+            return requests
+        marked = rows.withColumn("_lg_now_bad", F.coalesce(f"_lg_request.{BAD}", *checks))
+        return marked.select(
+            *[
+                F.col("_lg_now_bad" if name == BAD else f"_lg_request.{quoted(name)}").alias(name)
+                for name in requests.columns
+            ]
+        )
+
+    def stored(
+        self, good: DataFrame, layout: StructType, *, stamp: str, batch_id: int, now_ms: int, head: int
+    ) -> DataFrame:
+        """The rows of the request table, in the state `stored`.
+
+        Args:
+            good: What `prepared` gave, without the bad ones.
+            layout: The request table's columns.
+            stamp: With the batch and the place in it, it makes an id that is never used twice.
+            batch_id: The micro-batch.
+            now_ms: The wall clock.
+            head: The target's version.
+        """
+        kind = self._kind
+        standing = kind.applies_to if isinstance(kind, Mutate) else "arrived_and_later"
+        ordinal = F.row_number().over(Window.orderBy(ORDER))
+        key = fields_of(good.schema["key"].dataType, "key")
+        rows = good.select("key", "set", "op", "seq", POSITION, ordinal.alias("ordinal"), digest(key).alias("key_hash"))
+        values = {
+            "source_position": F.col(POSITION),
+            "batch": F.lit(batch_id),
+            "request_id": F.concat(F.lit(f"{stamp}.{batch_id}."), F.col("ordinal").cast("string")),
+            "applies_to": F.lit(standing),
+            "state": F.lit("stored"),
+            "first_seen_ms": F.lit(now_ms),
+            "tested_version": F.lit(head),
+            "matched_rows": F.lit(0),
+        }
+        columns = []
+        for field in layout.fields:
+            own = F.col(field.name) if field.name in rows.columns else F.lit(None)
+            columns.append(values.get(field.name, own).cast(field.dataType).alias(field.name))
+        return rows.select(*columns)
+
+    def _op(self) -> tuple[Column, Column]:
+        """What a request is, and whether that cannot be told."""
+        kind = self._kind
+        if isinstance(kind, Erase):
+            return _chosen(kind.lift_when, "lift", "erase")
+        if kind.delete_when is None and not kind.set:
+            return F.lit("delete"), F.lit(False)
+        return _chosen(kind.delete_when, "delete", "update")
+
+    def _fitted(self, batch: DataFrame, name: str, given: str) -> tuple[Column, Column]:
+        """The value as the table's type, and why it does not fit."""
+        wanted = self._types.get(name.lower()) or StructField(name, batch.schema[given].dataType)
+        return fitted(F.col(given), batch.schema[given].dataType, wanted)
+
+
+def _over_good(sql: str) -> tuple[Column, Column]:
+    """SQL over a record that parsed, NULL where its evaluation raises; and whether it does."""
+    value, is_raised = attempted(F.expr(sql))
+    is_good = F.col(BAD).isNull()
+    return F.when(is_good, value), is_good & is_raised
+
+
+def _chosen(condition: str | None, if_true: str, otherwise: str) -> tuple[Column, Column]:
+    if condition is None:
+        return F.lit(otherwise), F.lit(False)
+    holds, is_raised = _over_good(condition)
+    return F.when(holds, F.lit(if_true)).otherwise(F.lit(otherwise)), is_raised

@@ -1,0 +1,166 @@
+"""The first step of a batch of requests: taken in from records, and stored, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructType
+
+from lakegate.config import Erase, Mutate, StreamSpec
+from lakegate.delta.idempotent_writes import append, create_table
+from lakegate.errors import Fault, InvalidRequest
+from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.execution import announce, finish, put, stage_append, withdraw
+from lakegate.spark.sources import BAD
+from lakegate.streams.bad_records import refusals, refuse_bad, write_dead_letters
+from lakegate.streams.interfaces import STORE, BatchTurn, StreamContext
+from lakegate.streams.requests.apply import lacking
+from lakegate.streams.requests.columns import Intake
+from lakegate.streams.requests.rules import Meaning
+from lakegate.streams.requests.standing import columns_property
+from lakegate.streams.requests.table import COLUMNS, PROPERTIES, RequestTable, ddl, layout
+from lakegate.streams.table_rules import rules_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A micro-batch as requests."""
+
+    rows: DataFrame
+    """Of the request table."""
+    bad: DataFrame | None
+    """Records that do not fit, where they are kept."""
+    cached: DataFrame | None
+
+    def forget(self) -> None:
+        """Frees what is cached."""
+        if self.cached is not None:
+            self.cached.unpersist()
+
+
+class Storing:
+    """How records of one stream come into its request table."""
+
+    def __init__(self, context: StreamContext, spec: StreamSpec, requests: RequestTable, meaning: Meaning) -> None:
+        kind = spec.kind
+        assert isinstance(kind, Mutate | Erase)
+        self._context, self._spec, self._requests, self._meaning = context, spec, requests, meaning
+        self._match: Sequence[str] = list(kind.match)
+        self._set: Sequence[str] = list(kind.set) if isinstance(kind, Mutate) else []
+
+    def check_columns(self, schema: StructType | None) -> None:
+        """Raises InvalidRequest if the table lacks a column that the stream names; None: there is no table yet."""
+        if schema is None:
+            return
+        kind = "mutate" if isinstance(self._spec.kind, Mutate) else "erase"
+        faults = [
+            Fault(where=f"streams.{self._spec.name}.{kind}.{key}.{name}", what="the table has no such column")
+            for key, names in (("match", self._match), ("set", self._set))
+            for name in lacking(schema, names)
+        ]
+        if faults:
+            raise InvalidRequest(faults=faults, advice="Name a column of the table")
+
+    def make_table(self, records: DataFrame, schema: StructType | None) -> bool:
+        """Makes the table of requests where there is none, else compares it; whether it is new."""
+        if self._requests.head() >= 0:
+            self.refuse_other_columns(records, schema)
+            return False
+        columns, properties = ddl(self._layout_of(records, schema)), PROPERTIES
+        if schema is not None:
+            by_name = {field.name.lower(): field for field in schema.fields}
+            parts = {"key": self._match, "set": self._set}
+            fields = {part: [by_name[name.lower()] for name in names] for part, names in parts.items()}
+            properties = {**PROPERTIES, COLUMNS: columns_property(fields)}
+        create_table(self._context.session, self._requests.location, columns, ["state"], properties=properties)
+        return True
+
+    def refuse_other_columns(self, records: DataFrame, schema: StructType | None) -> None:
+        """Requests are stored and read by the places of their columns, so other ones would be taken for these."""
+        location, wanted = self._requests.location, self._layout_of(records, schema)
+        there = self._context.log.metadata(location).schema
+        changed = [
+            name for name in ("key", "set", "seq") if not _same_type(there[name].dataType, wanted[name].dataType)
+        ]
+        if changed:
+            raise InvalidRequest(
+                f"the requests of {self._spec.name} were stored for other columns or types than they have now "
+                f"({', '.join(changed)}); nothing was written",
+                advice="Take the old `match`, `set` and `sequence_by` back, and give what is new a stream of its own beside it",
+                table=location,
+            )
+
+    def _layout_of(self, records: DataFrame, schema: StructType | None) -> StructType:
+        prepared = Intake(self._spec, schema).prepared(records).schema
+        values = prepared["set"].dataType if self._set else None
+        sequence = prepared["seq"].dataType if self._meaning.has_sequence else None
+        match = prepared["key"].dataType
+        assert isinstance(match, StructType)
+        assert values is None or isinstance(values, StructType)
+        return layout(match, values, sequence)
+
+    def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> Taken:
+        """The rows of the request table that a batch comes to, and its records that do not fit."""
+        location, log = self._requests.location, self._context.log
+        target = self._context.target
+        rules = [] if schema is None else rules_of(log.metadata(target, log.seen(target)))
+        intake = Intake(self._spec, schema, rules)
+        prepared, bad = intake.prepared(records), None
+        if self._spec.on_bad_record == "fail":
+            good = refuse_bad(prepared)
+        else:
+            prepared = prepared.persist()
+            bad, good = prepared.where(F.col(BAD).isNotNull()), prepared.where(F.col(BAD).isNull())
+        rows = intake.stored(
+            good,
+            log.metadata(location).schema,
+            stamp=stamp,
+            batch_id=batch_id,
+            now_ms=self._context.clock.wall_ms(),
+            head=log.head(self._context.target),
+        )
+        return Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
+
+    def written(self, rows: DataFrame, batch_id: int) -> Staged:
+        """The requests of a batch in files; others may decide with them from now on."""
+        store = stage_append(self._context.session, rows, self._requests.location)
+        announce(store, self._spec.name, batch_id)
+        return store
+
+    def withdraw(self) -> None:
+        """Others may not decide with them any more: they are stored, or were given up."""
+        withdraw(self._context.session, self._requests.location, self._spec.name)
+
+    def store(self, turn: BatchTurn, taken: Taken, batch_id: int, staged: Staged | None) -> tuple[int, bool]:
+        """Writes the batch's requests down; how many records became dead letters, and whether it was done now."""
+        letters, location = 0, self._requests.location
+
+        def statement(token: WriteToken) -> None:
+            if staged is None:
+                session = self._context.session
+                put(session, location, Operation.INSERT, lambda: append(taken.rows, location, token), token)
+            else:
+                finish(staged, token)
+
+        try:
+            if taken.bad is not None:
+                letters = write_dead_letters(turn, self._context, self._spec, taken.bad, batch_id)
+            with refusals(self._spec):
+                is_new = turn.write(location, step=STORE, name="store", statement=statement)
+        finally:
+            taken.forget()
+        self.withdraw()
+        return letters, is_new
+
+
+def _same_type(one: DataType, other: DataType) -> bool:
+    if isinstance(one, StructType) and isinstance(other, StructType):
+        return [(f.name.lower(), f.dataType.simpleString()) for f in one.fields] == [
+            (f.name.lower(), f.dataType.simpleString()) for f in other.fields
+        ]
+    return one.simpleString() == other.simpleString()

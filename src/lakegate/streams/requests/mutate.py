@@ -1,0 +1,16 @@
+"""A stream that changes rows: those that are there, and, where its requests stand, those that come later."""
+
+from __future__ import annotations
+
+from lakegate.config import Mutate, StreamSpec
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.requests.stream import RequestStream
+
+
+class MutateStream(RequestStream):
+    """Updates and deletes by request (rules M1 to M8 of docs/explanation/requests.md)."""
+
+    def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
+        if not isinstance(spec.kind, Mutate):
+            raise TypeError(f"{spec.name} is not a mutate stream")
+        super().__init__(spec, context)

@@ -1,0 +1,172 @@
+"""Writes down what became of requests: one commit, which also says how far the stream has been tested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakegate.delta.idempotent_writes import append, conflicts, confs, tokened
+from lakegate.ids import Version
+from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.conflict.read_set import Operation
+from lakegate.rows.execution import finish, put, stage
+from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext
+from lakegate.streams.requests.apply import noted
+from lakegate.streams.requests.resolver import Held
+from lakegate.streams.requests.rules import Path, Settled
+from lakegate.streams.requests.table import RequestTable
+from lakegate.streams.requests.watermark import Tested
+
+ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
+"""Off: what is written in place of some rows need not be where they were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of requests."""
+
+    settled: Mapping[str, Settled]
+    replaced: Mapping[str, Settled] = field(default_factory=dict)
+    """Standing ones, by those that follow them."""
+    effects: Mapping[str, Path] = field(default_factory=dict)
+    tested: Tested
+    version: Version
+    """Of the target that they were tested on."""
+
+    @property
+    def ids(self) -> list[str]:
+        """Of all requests in which anything changes."""
+        return list(dict.fromkeys([*self.settled, *self.replaced, *self.effects]))
+
+
+class Settling:
+    """The step `settle` of one stream."""
+
+    def __init__(self, context: StreamContext, requests: RequestTable) -> None:
+        self._context, self._requests = context, requests
+
+    def stage(self, held: Held, outcome: Outcome, stored: DataFrame) -> Staged | None:
+        """Writes the requests to where they belong if this is what becomes of them, to be put by `write`.
+
+        Args:
+            held: The requests.
+            outcome: What is expected.
+            stored: All that are stored.
+        """
+        if not outcome.ids or self._states(held, outcome) != ["stored"]:
+            return None
+        execute = self._rewriting(stored, self._source(held, outcome), _values(outcome))
+        return stage(self._context.session, self._requests.location, Operation.OVERWRITE, execute)
+
+    def write(self, turn: BatchTurn, held: Held, outcome: Outcome, staged: Staged | None = None) -> None:
+        """Writes down what became of the requests, in one commit that also says how far the stream has been tested.
+
+        Args:
+            turn: The turn.
+            held: The requests.
+            outcome: What became of them.
+            staged: The same, computed.
+        """
+        session, location = self._context.session, self._requests.location
+        states = self._states(held, outcome)
+
+        def statement(token: WriteToken) -> None:
+            token = noted(token, **outcome.tested.facts())
+            if staged is not None:
+                finish(staged, token)
+                return
+            if not outcome.ids:
+                append(self._stored().limit(0), location, token)
+                return
+            source, values = self._source(held, outcome), _values(outcome)
+            with tokened(session, token), conflicts():
+                if states == ["stored"]:
+                    execute = self._rewriting(self._stored(), source, values)
+                    put(session, location, Operation.OVERWRITE, execute, token)
+                    return
+                listed = ", ".join(f"'{state}'" for state in states)
+                table = DeltaTable.forPath(session, location).alias("t")
+                condition = f"t.request_id = s.request_id AND t.state IN ({listed})"
+                merge: Any = table.merge(source.alias("s"), condition).whenMatchedUpdate(set=cast("Any", values))
+                merge.execute()
+
+        turn.write(location, step=SETTLE, name="settle", statement=statement)
+
+    def _stored(self) -> DataFrame:
+        return self._requests.raw().where(F.col("state") == "stored")
+
+    def _states(self, held: Held, outcome: Outcome) -> list[str]:
+        """That these requests can be in now: the rest of the table is not looked at."""
+        of_held = held.rows["state"].to_pylist() if held.requests else []
+        return sorted({*of_held, *(["applied"] if outcome.replaced or outcome.effects else [])})
+
+    def _source(self, held: Held, outcome: Outcome) -> DataFrame:
+        """What changes of each request."""
+        ids, settled = outcome.ids, outcome.settled
+        outcomes = {**settled, **outcome.replaced}
+        changes = pa.table(
+            {
+                "request_id": pa.array(ids, pa.string()),
+                "state": pa.array([outcomes[i].state if i in outcomes else None for i in ids], pa.string()),
+                "reason": pa.array([outcomes[i].reason if i in outcomes else None for i in ids], pa.string()),
+                "matched_rows": pa.array([settled[i].matched_rows if i in settled else None for i in ids], pa.int64()),
+            }
+        )
+        source = self._context.session.createDataFrame(changes)
+        if not outcome.effects:
+            return source
+        return source.join(self._effect_rows(held, outcome.effects), "request_id", "left")
+
+    def _rewriting(self, stored: DataFrame, source: DataFrame, values: Mapping[str, str]) -> Callable[[], object]:
+        """Writes all stored requests to where they belong now: one job, where MERGE looks for the rows of the batch first.
+
+        They are a partition of their own, which only this stream's batches write: small, and gone when they are settled.
+        """
+        joined = stored.alias("t").join(
+            F.broadcast(source.alias("s")), F.col("t.request_id") == F.col("s.request_id"), "left"
+        )
+        is_settled = F.col("s.request_id").isNotNull()
+        rows = joined.select(
+            *[
+                F.when(is_settled, F.expr(values[name])).otherwise(F.col(f"t.{name}")).alias(name)
+                if name in values
+                else F.col(f"t.{name}")
+                for name in stored.columns
+            ]
+        )
+        writer = rows.write.format("delta").mode("overwrite").option("replaceWhere", "state = 'stored'")
+
+        def execute() -> None:
+            with confs(self._context.session, {ANY_ROWS_CONF: "false"}):
+                writer.save(self._requests.location)
+
+        return execute
+
+    def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
+        """`request_id` and `effect`."""
+        lasts = [path.last for path in effects.values()]
+        ends = [None if last.op == "delete" else last.moves_to for last in lasts]
+        rows = held.taken([last.id for last in lasts]).select(["op", "set"])
+        rows = rows.append_column("request_id", pa.array(list(effects), pa.string()))
+        rows = rows.append_column("ends_at", pa.array(ends, pa.string()))
+        frame = self._context.session.createDataFrame(rows)
+        stored = self._requests.raw().schema["effect"].dataType
+        return frame.select("request_id", F.struct("op", "set", "ends_at").cast(stored).alias("effect"))
+
+
+def _values(outcome: Outcome) -> dict[str, str]:
+    """Column → what is written, where `s` is a request's change and `t` its row."""
+    values = {
+        "state": "coalesce(s.state, t.state)",
+        "reason": "CASE WHEN s.state IS NULL THEN t.reason ELSE s.reason END",
+        "matched_rows": "coalesce(s.matched_rows, t.matched_rows)",
+        "tested_version": f"{outcome.version}",
+    }
+    return {**values, "effect": "coalesce(s.effect, t.effect)"} if outcome.effects else values

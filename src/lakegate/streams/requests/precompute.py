@@ -1,0 +1,157 @@
+"""What was computed before its turn: whether it still holds when the turn has come, and how it gets into the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from lakegate.delta.actions import Body
+from lakegate.delta.table_log import NOTHING_COMES, DeltaTableLog, LogGone
+from lakegate.ids import TableLocation, Version
+from lakegate.ports import WriteToken
+from lakegate.rows.committer import Staged
+from lakegate.rows.execution import finish, follow, foresee
+from lakegate.rows.transaction import Meets
+from lakegate.spark.threads import beside
+from lakegate.streams.requests.apply import Met, TargetRows
+from lakegate.streams.requests.resolver import Decided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Foreseen:
+    """What the rules meet in files that have come since, or will."""
+
+    paths: frozenset[str]
+    rows: pa.Table
+    """As in `Met`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What the rules meet at a later version."""
+
+    met: Met
+    more: _Foreseen | None
+    """In the files that came since; None where all were looked at."""
+
+    def meets(self, paths: frozenset[str]) -> bool | None:
+        """Whether rows of these files have a rule's key, if it was just those that came."""
+        return None if self.more is None or self.more.paths != paths else self.more.rows.num_rows > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a batch of requests does to the target, computed on one version of it."""
+
+    rules: pa.Table
+    met: Met
+    staged: Staged
+    foreseen: _Foreseen | None = None
+
+    @staticmethod
+    def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
+        """Meets the rows and changes them, without a commit."""
+        with beside(rows.session) as begin:
+            met = begin(lambda: rows.meet(decided.rules, version))
+            staged = rows.stage(decided.rules)
+            return Change(rules=decided.rules, met=met.result(), staged=staged)
+
+    def kept_up(
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
+    ) -> Change:
+        """The same on the table as it is now: what is left for the turn is what comes after.
+
+        Args:
+            log: Of the table.
+            target: The table.
+            rows: Its rows.
+            coming: Path → `add` of files that will be there when the turn comes.
+        """
+        if self._came(log, target, log.head(target)) is not None:
+            return self._foreseen(log, target, rows, coming)
+        return self._followed(log, target, rows)._foreseen(log, target, rows, coming)
+
+    def _foreseen(
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
+    ) -> Change:
+        """On top of what comes, too; where nothing does, it follows what has come."""
+        announced, head = coming(), log.head(target)  # in this order: what is put in between is in the log
+        came = self._came(log, target, head)
+        if came is None:
+            return self  # others are fast: the next look is soon
+        more = {path: add for path, add in announced.items() if path not in came}
+        if not more:
+            return self if head == self.met.version else self._followed(log, target, rows)
+        if self.foreseen is not None and self.foreseen.paths == came | more.keys():
+            return self
+        foreseen = self._met_in(rows, head, came, more)
+        meets = Looked(met=self.met, more=foreseen).meets
+        return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
+
+    def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
+        """On top of what was committed."""
+        came = self._came(log, target, log.head(target))
+        with beside(rows.session) as begin:
+            looking = begin(lambda: self.look(log, target, rows))
+            staged = follow(self.staged, self._meets(came, looking))
+            met = looking.result().met
+        return replace(self, met=met, staged=staged, foreseen=None)
+
+    def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
+        """What the rules meet in the table as it is now. Of files that only came, those alone are looked at."""
+        return self._look_at(log, target, rows, log.head(target))
+
+    def put(
+        self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken, looking: Future[Looked]
+    ) -> Met:
+        """Puts it on top of what was committed meanwhile; what was met in the end.
+
+        Args:
+            log: Of the table.
+            target: The table.
+            rows: Its rows.
+            token: Goes into the commit.
+            looking: `look`, in the turn.
+        """
+        came = self._came(log, target, log.seen(target))
+        version = finish(self.staged, token, self._meets(came, looking)).version
+        before = log.head(target) if version is None else Version(version - 1)
+        met = looking.result().met
+        return met if before == met.version else self._look_at(log, target, rows, before).met
+
+    @staticmethod
+    def _meets(came: frozenset[str] | None, looking: Future[Looked]) -> Meets:
+        """What is found out of the files that came; of others nothing is waited for."""
+        return lambda paths: looking.result().meets(paths) if paths == came else None
+
+    def _look_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Looked:
+        came = self._came(log, target, version)
+        if came is None:
+            return Looked(met=rows.meet(self.rules, version), more=None)
+        more = self._met_in(rows, version, came, NOTHING_COMES)
+        both = pa.concat_tables([self.met.rows, more.rows.cast(self.met.rows.schema)])
+        return Looked(met=Met(version=version, rows=both), more=more)
+
+    def _met_in(
+        self, rows: TargetRows, version: Version, came: frozenset[str], coming: Mapping[str, Body]
+    ) -> _Foreseen:
+        paths = came | coming.keys()
+        if self.foreseen is not None and self.foreseen.paths == paths:
+            return self.foreseen
+        none = self.met.rows.slice(0, 0)
+        return _Foreseen(paths=paths, rows=rows.meet(self.rules, version, came, coming).rows if paths else none)
+
+    def _came(self, log: DeltaTableLog, target: TableLocation, version: Version) -> frozenset[str] | None:
+        """The files with new rows since the rules were met; None where others went, too, or the log does not tell."""
+        try:
+            commits = log.commits(target, self.met.version, version)
+        except LogGone:
+            return None
+        came = frozenset(file.path for commit in commits for file in commit.added if file.is_data_change)
+        is_gone = any(file.is_data_change for commit in commits for file in commit.removed)
+        # Files that came may have been made into others already.
+        is_moved = bool(came) and any(commit.removed for commit in commits)
+        return None if is_gone or is_moved else came

@@ -1,0 +1,291 @@
+"""The requests that a batch has to do with: those it brings, and those that wait or stand for its keys; and what they come to.
+
+They are on the driver, as Arrow tables and as what decisions see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DateType, DoubleType, FloatType, TimestampNTZType, TimestampType
+
+from lakegate.config import Erase, Mutate
+from lakegate.spark.threads import beside
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.requests.columns import fields_of, moved_key
+from lakegate.streams.requests.erased_keys import Erasures
+from lakegate.streams.requests.rules import Admitted, Meaning, Orderable, Path, Request, admit, compose
+from lakegate.streams.requests.table import RequestTable, with_column_names
+
+NOWHERE = ""
+"""The key of rows of which a match column was set to NULL: no request matches them any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Requests on the driver: as decisions see them, and as rows."""
+
+    requests: tuple[Request, ...]
+    rows: pa.Table
+    index: Mapping[str, int]
+    """Request id → row."""
+
+    @property
+    def keys(self) -> list[str]:
+        """Each once."""
+        return sorted({request.key for request in self.requests if request.key is not None})
+
+    def taken(self, ids: Sequence[str]) -> pa.Table:
+        """Rows in the order of `ids`."""
+        return self.rows.take(pa.array([self.index[id_] for id_ in ids], pa.int64()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What stands for the keys of a batch, before it."""
+
+    by_key: Mapping[str, str]
+    """Key → id of the request that stands for it."""
+    ends: Mapping[str, str]
+    """Where keys move: id of the request that begins a standing path → the key at which the path ends."""
+
+
+NOBODY = Held(requests=(), rows=pa.table({}), index={})
+NOTHING_STANDS = Standing(by_key={}, ends={})
+NOTHING_REFUSED: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What earlier batches have left for the keys of a batch."""
+
+    highest: Mapping[str, Orderable]
+    """Key → highest sequence."""
+    waiting: Held
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What the requests of a batch come to, together with those that were kept for its keys."""
+
+    own: Held
+    kept: Kept
+    everything: Held
+    """Those that wait, and its own."""
+    admitted: Admitted
+    paths: Mapping[str, Path]
+    """Key → what happens to its rows."""
+    rules: pa.Table
+    """`key_hash`, `key`, `op`, `set` of what happens in the end to the rows of each key, where anything does."""
+    steps: pa.Table
+    """`key_hash`, `key`, `set` of every update on the way of each key."""
+
+
+def meaning_of(kind: Mutate | Erase) -> Meaning:
+    """How the requests of a stream are read."""
+    if isinstance(kind, Erase):
+        return Meaning(is_standing=True, moves_rows=False, has_sequence=False)
+    return Meaning(
+        is_standing=kind.applies_to == "arrived_and_later",
+        moves_rows=kind.moves_rows,
+        has_sequence=kind.sequence_by is not None,
+    )
+
+
+class RequestReader:
+    """Reads the requests of one stream, and decides on them.
+
+    Args:
+        context: The stream's.
+        requests: Its request table.
+        meaning: Of its requests.
+        assigned: Columns that they set.
+    """
+
+    def __init__(
+        self, context: StreamContext, requests: RequestTable, meaning: Meaning, assigned: Sequence[str]
+    ) -> None:
+        self._context, self._requests, self._meaning, self._set = context, requests, meaning, assigned
+
+    def kept(self, keys: Sequence[str], erasures: Erasures | None, *, has_kept: bool) -> Kept:
+        """What is kept for these keys.
+
+        Args:
+            keys: Of a batch.
+            erasures: Persons that rows must not be moved into.
+            has_kept: Whether anything may wait or stand.
+        """
+        with beside(self._context.session) as begin:
+            highest = begin(lambda: self._highest(keys))
+            waiting = self._waiting(keys, erasures) if has_kept else NOBODY
+            standing = self._standing(keys, erasures) if has_kept else NOTHING_STANDS
+        return Kept(highest=highest.result(), waiting=waiting, standing=standing)
+
+    @property
+    def is_kept_despite_erasures(self) -> bool:
+        """Whether erasures change nothing of what is kept."""
+        return self._meaning.is_standing and not self._meaning.moves_rows
+
+    def decide(self, own: Held, kept: Kept, refused: Mapping[str, str] = NOTHING_REFUSED) -> Decided:
+        """What a batch comes to, with what is kept for its keys.
+
+        Args:
+            own: Its requests.
+            kept: What is kept for their keys.
+            refused: Request id → why the table refuses what it sets; such requests take no part.
+        """
+        admitted = admit(own.requests, kept.highest, has_sequence=self._meaning.has_sequence)
+        if refused:
+            in_order = tuple(one for one in admitted.in_order if one.id not in refused)
+            admitted = replace(admitted, in_order=in_order, dead={**admitted.dead, **refused})
+            waiting = tuple(one for one in kept.waiting.requests if one.id not in refused)
+            # The rows stay: what becomes of the refused ones is written down, too.
+            kept = replace(kept, waiting=replace(kept.waiting, requests=waiting))
+        everything = _together(kept.waiting, own)
+        paths = compose([*kept.waiting.requests, *admitted.in_order])
+        return Decided(
+            own=own,
+            kept=kept,
+            everything=everything,
+            admitted=admitted,
+            paths=paths,
+            rules=self.rules(everything, paths),
+            steps=steps_of(everything, paths),
+        )
+
+    def rules(self, held: Held, paths: Mapping[str, Path]) -> pa.Table:
+        """See `Decided.rules`."""
+        keys = [key for key, path in paths.items() if path.last.deletes or (path.last.op == "update" and self._set)]
+        ops = ["delete" if paths[key].last.deletes else "update" for key in keys]
+        return pa.table(
+            {
+                "key_hash": pa.array(keys, pa.string()),
+                "key": held.taken([paths[key].first.id for key in keys])["key"],
+                "op": pa.array(ops, pa.string()),
+                "set": held.taken([paths[key].last.id for key in keys])["set"],
+            }
+        )
+
+    def read(self, rows: DataFrame | None, erasures: Erasures | None) -> Held:
+        """Requests in order, on the driver."""
+        if rows is None:
+            return NOBODY
+        rows = with_column_names(rows)
+        if erasures is not None:
+            rows = erasures.with_doom(rows)
+        else:
+            rows = rows.withColumn("is_doomed", F.lit(False))
+        moves_to: Column = F.lit(None).cast("string")
+        if self._meaning.moves_rows:
+            schema = rows.schema
+            moves_to = moved_key(fields_of(schema["key"].dataType, "key"), fields_of(schema["set"].dataType, "set"))
+        names = ["request_id", "key_hash", "key", "set", "op", "is_doomed", "first_seen_ms", "tested_version", "state"]
+        order = ["first_seen_ms", "batch", "ordinal"]
+        sequence = _orderable(rows.schema["seq"].dataType).alias("seq")
+        found = rows.select(*names, "batch", "ordinal", sequence, moves_to.alias("moves_to")).toArrow()
+        found = found.sort_by([(name, "ascending") for name in order])
+        ids = found["request_id"].to_pylist()
+        requests = tuple(
+            Request(id=id_, key=key, op=op, sequence=seq, moves_to=self._end(op, to), is_doomed=doomed)
+            for id_, key, op, seq, to, doomed in zip(
+                ids,
+                *(found[name].to_pylist() for name in ("key_hash", "op", "seq", "moves_to", "is_doomed")),
+                strict=True,
+            )
+        )
+        return Held(requests=requests, rows=found, index={id_: i for i, id_ in enumerate(ids)})
+
+    def _end(self, op: str, moves_to: str | None) -> str | None:
+        if not self._meaning.moves_rows or op != "update":
+            return None
+        return NOWHERE if moves_to is None else moves_to
+
+    def _of_keys(self, rows: DataFrame, keys: Sequence[str], name: str = "key_hash") -> DataFrame:
+        wanted = self._context.session.createDataFrame(pa.table({name: pa.array(keys, pa.string())}))
+        column = rows[name] if "." not in name else F.col(name)
+        return rows.join(F.broadcast(wanted.toDF("_lg_key")), column == F.col("_lg_key"), "left_semi")
+
+    def _highest(self, keys: Sequence[str]) -> dict[str, Orderable]:
+        """Key → highest sequence of earlier batches. Those that were superseded came after a higher one."""
+        rows = self._requests.rows(["applied", "waiting", "dead"])
+        if rows is None or not self._meaning.has_sequence:
+            return {}
+        sequence = _orderable(rows.schema["seq"].dataType)
+        rows = self._of_keys(rows, keys).groupBy("key_hash").agg(F.max(sequence).alias("seq"))
+        return {row["key_hash"]: row["seq"] for row in rows.collect() if row["seq"] is not None}
+
+    def _waiting(self, keys: Sequence[str], erasures: Erasures | None) -> Held:
+        """The requests of these keys that wait: they take part again, before the batch."""
+        rows = self._requests.rows(["waiting"])
+        # Where keys move, a row that the stream moved itself is not new to what waits: retries belong to sweeps.
+        if rows is None or self._meaning.is_standing or self._meaning.moves_rows:
+            return NOBODY
+        return self.read(self._of_keys(rows, keys), erasures)
+
+    def _standing(self, keys: Sequence[str], erasures: Erasures | None) -> Standing:
+        rows = self._requests.rows(["applied"])
+        if rows is None or not self._meaning.is_standing:
+            return NOTHING_STANDS
+        if not self._meaning.moves_rows:
+            of_keys = self._of_keys(rows, keys).select("key_hash", "request_id").toArrow()
+            return Standing(by_key=_pairs(of_keys, "key_hash", "request_id"), ends={})
+        paths = rows.where(F.col("effect").isNotNull())
+        begun = self._of_keys(paths, keys).select("key_hash", "request_id").toArrow()
+        ends = paths.select(
+            "request_id",
+            F.col("effect.op").alias("op"),
+            F.col("effect.set").alias("set"),
+            F.col("effect.ends_at").alias("end"),
+        )
+        ends = self._of_keys(ends.where(F.col("op") == "update"), keys, "end")
+        if erasures is not None:
+            ends = erasures.with_doom(ends).where(~F.col("is_doomed"))
+        return Standing(
+            by_key=_pairs(begun, "key_hash", "request_id"),
+            ends=_pairs(ends.select("request_id", "end").toArrow(), "request_id", "end"),
+        )
+
+
+def steps_of(held: Held, paths: Mapping[str, Path]) -> pa.Table:
+    """See `Decided.steps`."""
+    pairs = [
+        (key, path.first.id, request.id)
+        for key, path in paths.items()
+        for request in path.requests()
+        if request.op == "update"
+    ]
+    return pa.table(
+        {
+            "key_hash": pa.array([key for key, _, _ in pairs], pa.string()),
+            "key": held.taken([first for _, first, _ in pairs])["key"],
+            "set": held.taken([id_ for _, _, id_ in pairs])["set"],
+        }
+    )
+
+
+def _together(first: Held, second: Held) -> Held:
+    if not first.index:
+        return second
+    rows = pa.concat_tables([first.rows, second.rows.cast(first.rows.schema)])
+    ids = rows["request_id"].to_pylist()
+    return Held(requests=(*first.requests, *second.requests), rows=rows, index={id_: i for i, id_ in enumerate(ids)})
+
+
+def _pairs(rows: pa.Table, key: str, value: str) -> dict[str, str]:
+    return dict(zip(rows[key].to_pylist(), rows[value].to_pylist(), strict=True))
+
+
+def _orderable(kind: DataType) -> Column:
+    """`seq` as a value that Python orders as Spark does."""
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        return F.unix_micros(F.col("seq").cast("timestamp"))
+    if isinstance(kind, DateType):
+        return F.unix_date("seq")
+    if isinstance(kind, DoubleType | FloatType):
+        return F.when(~F.isnan("seq"), F.col("seq"))
+    return F.col("seq")

@@ -1,0 +1,240 @@
+"""The request table of a `mutate` or `erase` stream: how it is laid out, and the views of it that others need.
+
+Each request is one row, partitioned by its state. `key` and `set` carry the request's values under the *table's* column
+names, as the target's types. Columns after `matched_rows` are additions to the layout of docs/explanation/requests.md:
+`ordinal` (place within the batch), and `effect` (where keys move: what a late row of this key becomes; null on requests
+that do not begin a path).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from lakegate.delta.actions import Body
+from lakegate.delta.table_log import NOTHING_COMES, DeltaTableLog, LogGone
+from lakegate.ids import TableLocation, Version
+from lakegate.streams.requests.column_names import column_name, stored_name
+
+STATES = ("stored", "applied", "superseded", "waiting", "dead")
+NOTHING = StructType([StructField("nothing", BooleanType())])
+"""In place of `set` where requests set nothing: Parquet has no empty structs."""
+PROPERTIES = {
+    # Delta looks through the whole state of a table that may have vectors each time that it is read, for files that have one; and
+    # these tables are read several times a batch, and are small.
+    "delta.enableDeletionVectors": "false",
+    # A settled batch touches its own small files; statistics of the values are of no use to anybody.
+    "delta.dataSkippingNumIndexedCols": "1",
+}
+
+
+COLUMNS = "lakegate.columns"
+"""Property: the physical names of the target's columns that `key` and `set` hold values of, as JSON, in their order."""
+TAKEN_FROM = "lakegate.taken_from"
+"""Property: the id of the request table whose rows this one was made with, as its stream has a new name."""
+
+
+def layout(match: StructType, set_: StructType | None, sequence: DataType | None) -> StructType:
+    """The columns of a request table.
+
+    Args:
+        match: The match columns as the target has them.
+        set_: The columns that requests set; None where they only delete or erase.
+        sequence: Type of `sequence_by`; None without it.
+    """
+    match, values = _stored(match), NOTHING if set_ is None else _stored(set_)
+    return StructType(
+        [
+            StructField("key_hash", StringType()),
+            StructField("key", match),
+            StructField("set", values),
+            StructField("op", StringType()),
+            StructField("seq", LongType() if sequence is None else sequence),
+            StructField("source_position", StringType()),
+            StructField("batch", LongType()),
+            StructField("request_id", StringType()),
+            StructField("applies_to", StringType()),
+            StructField("state", StringType()),
+            StructField("reason", StringType()),
+            StructField("first_seen_ms", LongType()),
+            StructField("tested_version", LongType()),
+            StructField("matched_rows", LongType()),
+            StructField("ordinal", IntegerType()),
+            StructField(
+                "effect",
+                StructType(
+                    [
+                        StructField("op", StringType()),
+                        StructField("set", values),
+                        StructField("ends_at", StringType()),
+                    ]
+                ),
+            ),
+        ]
+    )
+
+
+def _stored(columns: StructType) -> StructType:
+    return StructType([StructField(stored_name(field.name), field.dataType) for field in columns.fields])
+
+
+def with_column_names(rows: DataFrame) -> DataFrame:
+    """Rows of a request table whose `key`, `set` and `effect` have the names of columns, where those had to be stored as others."""
+    wanted = {name: _shown(rows.schema[name].dataType) for name in ("key", "set", "effect") if name in rows.columns}
+    other = {name: kind for name, kind in wanted.items() if kind != rows.schema[name].dataType}
+    if not other:
+        return rows
+    return rows.select(*[F.col(name).cast(other[name]).alias(name) if name in other else name for name in rows.columns])
+
+
+def _shown(kind: DataType) -> DataType:
+    assert isinstance(kind, StructType)
+    if "ends_at" in kind.names:  # an effect
+        return StructType(
+            [StructField("op", StringType()), StructField("set", _shown(kind["set"].dataType)), kind["ends_at"]]
+        )
+    return StructType([StructField(column_name(field.name), field.dataType) for field in kind.fields])
+
+
+def ddl(layout: StructType) -> str:
+    """The columns as SQL, for CREATE TABLE."""
+    return ", ".join(f"{_name(field.name)} {_type(field.dataType)}" for field in layout.fields)
+
+
+def _type(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{_name(field.name)}: {_type(field.dataType)}' for field in kind.fields)}>"
+    return kind.simpleString()
+
+
+def _name(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+class RequestTable:
+    """One request table, read pinned to its head, or to the version that is given."""
+
+    def __init__(
+        self, session: SparkSession, log: DeltaTableLog, location: TableLocation, at: Version | None = None
+    ) -> None:
+        self._session, self._log, self.location, self._at = session, log, location, at
+
+    def head(self) -> Version:
+        """The version that it is read at: its newest, where none is given; -1 where it does not exist yet."""
+        return self._log.head(self.location) if self._at is None else self._at
+
+    def rows(self, states: Sequence[str], coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
+        """The requests in these states; None where the table does not exist yet.
+
+        Args:
+            states: Some of `STATES`.
+            coming: Path → `add` of files to read beside the table's, which no commit has named yet.
+        """
+        version = self.head()
+        if version < 0:
+            return None
+        frame = self.raw()
+        if coming:
+            frame = frame.union(self._log.read_at(self._session, self.location, version, (), coming))
+        return with_column_names(frame.where(F.col("state").isin(list(states))))
+
+    def raw(self) -> DataFrame:
+        """All rows as they are stored; there is such a table."""
+        return self._log.read_at(self._session, self.location, self.head())
+
+    def may_gain(self, states: Sequence[str], since: Version, head: Version) -> bool:
+        """Whether requests may have come into these states after `since` and up to `head`, as the log tells; no Spark job."""
+        try:
+            commits = self._log.commits(self.location, since, head)
+        except LogGone:
+            return True
+        return any(file.partition.get("state") in states for commit in commits for file in commit.added)
+
+    def steps(self, since: Version, until: Version, job: str, batch: int) -> list[tuple[str, frozenset[str]]] | None:
+        """What was done for one batch between two versions, as the log tells: each step, and the paths that it added; no Spark job.
+
+        None where anything else was changed, or the log does not tell.
+        """
+        try:
+            commits = self._log.commits(self.location, since, until)
+        except LogGone:
+            return None
+        changes = [commit for commit in commits if commit.added or commit.removed or commit.is_metadata_change]
+        said = [commit.user_metadata or {} for commit in changes]
+        if any((one.get("job"), one.get("batch")) != (job, batch) for one in said):
+            return None
+        return [
+            (str(one.get("step")), frozenset(file.path for file in commit.added))
+            for one, commit in zip(said, changes, strict=True)
+        ]
+
+    def prepare(self) -> None:
+        """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
+        rows = self.rows(["stored"])
+        assert rows is not None
+        rows.inputFiles()
+
+    def keys_since(self, version: Version, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
+        """The keys of all requests that batches and sweeps have written or changed after this version, as columns.
+
+        There may be others among them. None where others have written, or the log does not tell. `coming`: as for `rows`.
+        """
+        head = self.head()
+        paths: set[str] = set()
+        try:
+            for commit in self._log.commits(self.location, version, head):
+                is_ours = (commit.user_metadata or {}).get("step") in ("store", "settle")
+                if commit.is_metadata_change or ((commit.added or commit.removed) and not is_ours):
+                    return None
+                paths -= {file.path for file in commit.removed}
+                paths |= {file.path for file in commit.added}
+        except LogGone:
+            return None
+        rows = with_column_names(self._log.read_at(self._session, self.location, head, paths, coming))
+        return rows.where(F.col("key_hash").isNotNull()).select("key.*").distinct()
+
+    def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
+        """What later rows meet: `key_hash`, `key`, `op`, `set`; one row a key. None where there is no table.
+
+        Args:
+            moves_rows: Requests move rows to other keys, so that a row meets a path of them.
+            stand_for_ms: How long a request stands.
+            now_ms: The wall clock.
+        """
+        rows = self.rows(["applied"])
+        if rows is None:
+            return None
+        rows = rows.where(F.col("applies_to") == "arrived_and_later")
+        if stand_for_ms is not None:
+            rows = rows.where(F.col("first_seen_ms") + F.lit(stand_for_ms) > F.lit(now_ms))
+        if moves_rows:
+            rows = rows.where(F.col("effect").isNotNull())
+            return rows.select("key_hash", "key", F.col("effect.op").alias("op"), F.col("effect.set").alias("set"))
+        return rows.select("key_hash", "key", "op", "set")
+
+    def erased(self, *, is_unsettled: bool, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
+        """The keys whose erasure stands, as columns; None where there is no table.
+
+        Args:
+            is_unsettled: What is stored has been applied, so it stands, too.
+            coming: As for `rows`.
+        """
+        rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"], coming)
+        if rows is None:
+            return None
+        if is_unsettled:
+            place = F.struct(F.col("state") == "stored", "first_seen_ms", "batch", "ordinal")
+            last = F.max_by(F.struct("key", "op"), place).alias("last")
+            rows = rows.where(F.col("key_hash").isNotNull()).groupBy("key_hash").agg(last).select("last.*")
+        return rows.where(F.col("op") == "erase").select("key.*")

@@ -1,0 +1,151 @@
+"""Other streams' requests that decide on a stream's rows: what of them stands, and what is taken to stand before a turn.
+
+A batch of requests is stored, applied and settled, and stands for others from its second step on. One that is stored and not
+applied belongs to who has the turn now, whose end is what a stream waits for: so it is taken to stand, and what was computed
+with it holds if the log shows that just this batch was settled. Or its run has ended in between, which only a turn can tell.
+So is one that a job of this driver has written and not put, if its turn comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lakegate.config import StreamSpec
+from lakegate.delta.actions import Body
+from lakegate.ids import TokenId, Version
+from lakegate.rows.execution import announced
+from lakegate.spark.threads import beside
+from lakegate.streams.interfaces import APPLY, STORE, StreamContext
+from lakegate.streams.requests.table import RequestTable
+from lakegate.turns.protocol.fencing import unpack
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch of requests between its first step and its last."""
+
+    number: int
+    stands: bool
+    """The rows that were there are changed. If not, it is in its turn still, or its run has ended."""
+    coming: Mapping[str, Body] = field(default_factory=dict)
+    """Path → `add` of its rows, where its first step is still to come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The requests of streams as they are at one moment; both by the stream's name."""
+
+    seen: Mapping[str, Version]
+    """Of each table of requests; -1 where there is none."""
+    stored: Mapping[str, StoredBatch]
+    """Where the last batch is stored, and not settled."""
+
+    @property
+    def unsettled(self) -> frozenset[str]:
+        """Streams whose last batch stands, or is taken to, though it was not settled."""
+        return frozenset(name for name, batch in self.stored.items() if batch.stands)
+
+    @property
+    def coming(self) -> dict[str, Mapping[str, Body]]:
+        """Stream → path → `add` of the requests that are taken to stand, and not stored yet."""
+        return {name: batch.coming for name, batch in self.stored.items()}
+
+
+class Deciding:
+    """The `mutate` and `erase` streams that decide on the rows of another one."""
+
+    def __init__(self, context: StreamContext, streams: Sequence[StreamSpec]) -> None:
+        self._context, self.streams = context, tuple(streams)
+        self.names = frozenset(stream.name for stream in streams)
+        self._left: Mapping[str, StoredBatch] = {}
+        """Batches that were stored and not applied when nobody else had the turn: their runs have ended."""
+
+    def requests(self, stream: StreamSpec, look: Look | None = None) -> RequestTable:
+        """Of one of them, as they are, or as they were at a look."""
+        at = None if look is None else look.seen[stream.name]
+        return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream), at)
+
+    def now(self) -> Look:
+        """What stands."""
+        if not self.streams:
+            return Look(seen={}, stored={})
+        log = self._context.log
+        with beside(self._context.session) as begin:
+            reads = [begin(partial(log.read_tokens, self._context.requests_of(stream))) for stream in self.streams]
+            applied = log.read_tokens(self._context.target).tokens
+            tables = {stream.name: read.result() for stream, read in zip(self.streams, reads, strict=True)}
+        found = {name: _stored(table.tokens, applied) for name, table in tables.items()}
+        return Look(
+            seen={name: table.version for name, table in tables.items()},
+            stored={name: batch for name, batch in found.items() if batch is not None},
+        )
+
+    def in_turn(self) -> Look:
+        """What stands, when nobody else has the turn."""
+        look = self.now()
+        self._left = {name: batch for name, batch in look.stored.items() if not batch.stands}
+        return look
+
+    def ahead(self, before: Collection[str]) -> Look:
+        """What will stand when a turn comes: all that is stored, but for what ended runs have left; and what others will put.
+
+        Args:
+            before: The jobs whose turns may come before.
+        """
+        session = self._context.session
+        # Read first: what is put in between is in the log.
+        told = {one.name: announced(session, self.requests(one).location, one.name) for one in self.streams}
+        look = self.now()
+        coming = {
+            name: StoredBatch(one.batch, stands=True, coming=one.adds)
+            for name, one in told.items()
+            if one is not None and one.adds and name in before and look.seen[name] >= 0
+        }
+        stored = {name: replace(one, stands=self._left.get(name) != one) for name, one in look.stored.items()}
+        return replace(look, stored=coming | stored)
+
+    def is_read(self, look: Look) -> bool:
+        """Whether what was read since a look was as it was then."""
+        return all(
+            self._context.log.is_unchanged(self.requests(one).location, look.seen[one.name]) for one in self.streams
+        )
+
+    def changed(self, then: Look, now: Look) -> list[StreamSpec]:
+        """The streams of which something else stands than what was taken to stand then, or may."""
+        return [stream for stream in self.streams if not self._is_same(stream, then, now)]
+
+    def settled(self, then: Look, now: Look) -> frozenset[str]:
+        """Streams that have written down what became of their last batch between two looks."""
+        return frozenset(
+            one.name
+            for one in self.streams
+            if one.name not in now.stored
+            and not self._context.log.is_unchanged(self.requests(one).location, then.seen[one.name], now.seen[one.name])
+        )
+
+    def _is_same(self, stream: StreamSpec, then: Look, now: Look) -> bool:
+        name, table = stream.name, self.requests(stream)
+        since, until, before = then.seen[name], now.seen[name], then.stored.get(name)
+        if self._context.log.is_unchanged(table.location, since, until):
+            return before == now.stored.get(name)
+        if before is None or not before.stands or (steps := table.steps(since, until, name, before.number)) is None:
+            return False
+        if before.coming:
+            if not steps or steps.pop(0) != ("store", frozenset(before.coming)):
+                return False
+            if not steps:
+                return now.stored.get(name) == replace(before, coming={})
+        return [step for step, _ in steps] == ["settle"]
+
+
+def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> StoredBatch | None:
+    """The batch that a table of requests holds, and that was not settled, by its tokens and the target's."""
+    found = []
+    for token_id, number in stored.items():
+        first, last = unpack(number), unpack(applied.get(token_id, 0))
+        if first.batch >= 0 and first.step in (STORE, STORE + 1):  # one more: then its columns were brought up to date
+            found.append(StoredBatch(first.batch, (last.step, last.batch) == (APPLY, first.batch)))
+    # Of several, as after a checkpoint was lost, one that stands is what matters.
+    return max(found, key=lambda batch: (batch.stands, batch.number), default=None)

@@ -1,0 +1,150 @@
+"""Up to which version of the target a stream's kept requests have been tested, and what has come since; from logs alone.
+
+The last `settle` of a stream says it in its commit's `userMetadata`: `{"user": {"tested", "kept", "oldest_ms", "swept"}}`; a
+person who lets dead requests wait again says it in the stream's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakegate.config import Append, Erase, Mutate, StreamSpec
+from lakegate.delta.commit_file import Commit
+from lakegate.delta.table_log import LogGone
+from lakegate.ids import Version
+from lakegate.streams.interfaces import StreamContext
+from lakegate.streams.requests.unseen import FileCommit, unseen_files
+from lakegate.turns.protocol.ordering import ADHOC
+
+PAGE = 20
+"""Commits read at a time, backwards; the wanted one is nearly always among the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tested:
+    """What the last `settle` of a stream said."""
+
+    tested: Version
+    """Every kept request has been tested against every row that the target had at this version."""
+    kept: int
+    """Requests that wait or stand; an upper bound after others were forgotten."""
+    oldest_ms: int | None
+    """When the oldest request that waits was first seen, or earlier."""
+    swept: int = -1
+    """Batch of the last sweep that was settled."""
+
+    def facts(self) -> Mapping[str, object]:
+        """For `userMetadata`."""
+        return {"tested": self.tested, "kept": self.kept, "oldest_ms": self.oldest_ms, "swept": self.swept}
+
+
+NEVER = Tested(tested=Version(-1), kept=0, oldest_ms=None)
+
+
+class Progress:
+    """How far one stream has been tested."""
+
+    def __init__(self, context: StreamContext, spec: StreamSpec) -> None:
+        self._context, self._spec = context, spec
+        self._requests = context.requests_of(spec)
+        self._said: tuple[Version, Tested] | None = None
+        self._walked: tuple[Version, Version, frozenset[str]] | None = None
+
+    def last(self, head: Version | None = None) -> Tested | None:
+        """What the last `settle` said, up to now or to a version; `NEVER` if there was none, None if the log does not tell."""
+        log = self._context.log
+        head = log.head(self._requests) if head is None else head
+        known = -1 if self._said is None or self._said[0] > head else self._said[0]
+        upto = head
+        while upto > known:
+            after = Version(max(known, upto - PAGE))
+            try:
+                commits = log.commits(self._requests, after, Version(upto))
+            except LogGone:
+                return None
+            for commit in reversed(commits):
+                found = _told(commit, self._spec.name)
+                if found is not None:
+                    self._said = (head, found)
+                    return found
+            upto = after
+        if known >= 0 and self._said is not None:
+            self._said = (head, self._said[1])
+            return self._said[1]
+        return NEVER
+
+    def unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
+        """The version that a sweep was computed on which was applied and, after a crash, never settled; None if none was."""
+        try:
+            commits = self._context.log.commits(self._context.target, last.tested, head)
+        except LogGone:
+            return None
+        for commit in reversed(commits):
+            said: Mapping[str, Any] = commit.user_metadata or {}
+            facts = said.get("user")
+            if said.get("job") == self._spec.name and isinstance(facts, dict) and facts.get("sweep"):
+                return Version(facts["tested"]) if said["batch"] > last.swept else None
+        return None
+
+    def unseen(self, tested: Version, head: Version) -> frozenset[str] | None:
+        """The target's live files at `head` with rows that came after `tested`; None if the log no longer tells."""
+        start, unseen = tested, frozenset[str]()
+        if self._walked is not None and self._walked[0] == tested and self._walked[1] <= head:
+            _, start, unseen = self._walked
+        try:
+            commits = self._context.log.commits(self._context.target, start, head)
+        except LogGone:
+            return None
+        unseen = unseen_files([self._seen_as(commit) for commit in commits], unseen)
+        self._walked = (tested, head, unseen)
+        return unseen
+
+    def _seen_as(self, commit: Commit) -> FileCommit:
+        return FileCommit(
+            version=commit.version,
+            added=tuple((file.path, file.is_data_change) for file in commit.added),
+            removed=tuple(file.path for file in commit.removed),
+            brings_rows=self._brings_rows(commit),
+        )
+
+    def _brings_rows(self, commit: Commit) -> bool:
+        """Whether rows can have come by this commit that the stream's kept requests have not met."""
+        job = job_of(commit.user_metadata or {})
+        if job == self._spec.name:
+            return False
+        writer = next((stream for stream in self._context.neighbours if stream.name == job), None)
+        mine = self._spec.kind
+        match writer.kind if writer else None:
+            case Append():
+                # It met all that stands, in its own turn; what waits it does not know.
+                return isinstance(mine, Mutate) and mine.applies_to == "arrived"
+            case Erase():
+                return False
+            case Mutate(set=assigned):
+                # It puts rows under another key only by setting a match column; it never moves one to an erased person.
+                if isinstance(mine, Erase):
+                    return False
+                assert isinstance(mine, Mutate)
+                return not {name.lower() for name in assigned}.isdisjoint(name.lower() for name in mine.match)
+            case _:
+                return True
+
+
+def job_of(said: Mapping[str, Any]) -> str | None:
+    """The stream that a commit is of, by its `userMetadata`: also where a person had it send letters again."""
+    facts = said.get("user")
+    stream = facts.get("stream") if isinstance(facts, dict) and said.get("job") == ADHOC else None
+    job = said.get("job") if stream is None else stream
+    return None if job is None else str(job)
+
+
+def _told(commit: Commit, job: str) -> Tested | None:
+    said: Mapping[str, Any] = commit.user_metadata or {}
+    facts = said.get("user")
+    if not isinstance(facts, dict) or "kept" not in facts or job not in (said.get("job"), facts.get("stream")):
+        return None
+    return Tested(
+        tested=Version(facts["tested"]), kept=facts["kept"], oldest_ms=facts["oldest_ms"], swept=facts["swept"]
+    )

@@ -1,0 +1,1 @@
+"""Carries changes to online databases, in parallel, without a unique-key conflict."""

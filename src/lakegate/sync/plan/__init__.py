@@ -1,0 +1,1 @@
+"""Plans a batch of changes: net changes, conflict graph, apply protocol. Pure."""

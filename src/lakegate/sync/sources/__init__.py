@@ -1,0 +1,1 @@
+"""Sources of changes: files, Debezium, Kafka topics, Delta tables."""

@@ -1,0 +1,1 @@
+"""Target databases: PostgreSQL, MariaDB and MySQL, SQLite."""

@@ -1,1 +1,0 @@
-"""Stock statements that succeed though another commit came first: `DeltaTable` and SQL, with one changed import."""

@@ -1,1 +1,0 @@
-"""Target databases: where changes are applied. One way to do it, three dialects."""

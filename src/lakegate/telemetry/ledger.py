@@ -1,0 +1,259 @@
+"""The ledger: one JSON line per turn, `storage/ledger/<lock>/<run>.jsonl`; the source of history, timeline and report.
+
+The lines are a file format: readers refuse a newer `format` and ignore keys that they do not know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from lakegate.errors import Corrupt, InvalidRequest, Unavailable
+from lakegate.private_files import make_folder, open_file
+from lakegate.stored_json import Damaged, checked, format_of, listed, parsed
+from lakegate.telemetry.events import Event, LeftOut, PersonActed, TurnEnded
+
+FORMAT = 1
+LINE_BYTES_MAX = 1_000_000
+"""A turn on a hundred tables takes some thousand bytes."""
+ACTIONS = "actions"
+"""Folder, beside the turns of a lock, for what persons did: a file for each action."""
+
+LEFT_OUT = "left_out"
+"""Folder, beside the turns of a lock, for what streams did not read of their sources: a file for each job."""
+
+Row = TypeVar("Row")
+
+
+def to_line(row: TurnEnded) -> str:
+    """The row as one line of JSON, keys in a fixed order."""
+    data = {
+        "format": FORMAT,
+        "lock": row.lock,
+        "job": row.job,
+        "epoch": row.epoch,
+        "query_id": row.query_id,
+        "run": row.run,
+        "batches": row.batches and list(row.batches),
+        "predecessor": row.predecessor,
+        "asked_at_ms": row.asked_at_ms,
+        "granted_at_ms": row.granted_at_ms,
+        "first_write_at_ms": row.first_write_at_ms,
+        "commit_log_at_ms": row.commit_log_at_ms,
+        "released_at_ms": row.released_at_ms,
+        "versions": {table: list(versions) for table, versions in row.versions.items()},
+        "outcome": row.outcome,
+        "reason": row.reason,
+        "boot_id": row.boot_id,
+        "granted_up_ms": row.granted_up_ms,
+        "released_up_ms": row.released_up_ms,
+    }
+    return json.dumps(data, separators=(",", ":"))
+
+
+def from_line(line: str | bytes) -> TurnEnded:
+    """The row of one line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not a row of the ledger.
+    """
+    known = _fields(TurnEnded, line)
+    versions = known.get("versions", {})
+    if not isinstance(versions, dict):
+        raise Damaged("the value of versions cannot be one")
+    known["versions"] = {table: listed(numbers) for table, numbers in versions.items()}
+    return _made(TurnEnded, {**known, "batches": known.get("batches") and listed(known["batches"])})
+
+
+def action_line(act: PersonActed) -> str:
+    """What a person did, as one line of JSON."""
+    return json.dumps({"format": FORMAT, **dataclasses.asdict(act)}, separators=(",", ":"))
+
+
+def action_from(line: str | bytes) -> PersonActed:
+    """What a person did, from its line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not such a line.
+    """
+    known = _fields(PersonActed, line)
+    return _made(PersonActed, {**known, "token_ids": listed(known.get("token_ids"))})
+
+
+def _fields(kind: type, line: str | bytes) -> dict[str, Any]:
+    """What a line says of the fields of `kind`; keys of later versions are left out."""
+    data = parsed(line)
+    if format_of(data) > FORMAT:
+        raise InvalidRequest(
+            f"the ledger is of format {format_of(data)}, this version reads up to {FORMAT}",
+            advice="Install a newer lakegate",
+        )
+    return {one.name: data[one.name] for one in dataclasses.fields(kind) if one.name in data}
+
+
+def _made(kind: type[Row], known: dict[str, Any]) -> Row:
+    try:
+        return checked(kind(**known))
+    except TypeError as error:  # one is missing
+        raise Damaged(f"not a row of the ledger: {error}") from error
+
+
+class LedgerSink:
+    """Appends a line per ended turn, and per action of a person. A line is whole, and on disk, when `emit` returns."""
+
+    def __init__(self, storage: str | os.PathLike[str]) -> None:
+        self._folder = Path(storage) / "ledger"
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case TurnEnded():
+                self._append(self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl", to_line(event))
+            case PersonActed():
+                # In a folder of their own: a version that does not know actions would take one for a damaged turn.
+                folder = self._folder / quote(event.lock, safe="") / ACTIONS
+                self._append(folder / f"{event.action_id}.jsonl", action_line(event))
+
+            case LeftOut():
+                folder = self._folder / quote(event.lock, safe="") / LEFT_OUT
+                line = json.dumps({"format": FORMAT, **dataclasses.asdict(event)}, separators=(",", ":"))
+                self._append(folder / f"{quote(event.job, safe='')}.jsonl", line)
+
+    def _append(self, path: Path, line: str) -> None:
+        try:
+            make_folder(path.parent)
+            fd = open_file(path, os.O_WRONLY | os.O_APPEND)
+            try:
+                _write_whole(fd, line.encode() + b"\n")
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise Unavailable(f"the ledger cannot be written: {error.strerror}", path=path) from error
+
+
+def _write_whole(fd: int, data: bytes) -> None:
+    """Appends all of it, or nothing: the next line would be written behind what a full disk has let in of this one.
+
+    Whoever appends meanwhile would be cut off, too; a file has one writer: a run, or a person's action.
+    """
+    end_bytes = os.fstat(fd).st_size
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+        os.fsync(fd)
+    except BaseException:
+        os.ftruncate(fd, end_bytes)
+        raise
+
+
+def read_ledger(
+    storage: str | os.PathLike[str], lock: str | None = None, *, on_damage: Callable[[Corrupt], None] | None = None
+) -> list[TurnEnded]:
+    """Every row of one lock, or of all locks, by the time at which the turn ended.
+
+    Args:
+        storage: The pipeline's storage.
+        lock: One lock; all by default.
+        on_damage: Called for each line that is not a row, which is left out then: for work that can do without.
+
+    Raises:
+        Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is left out.
+        InvalidRequest: of a newer format.
+    """
+    rows = [row for path in _files(storage, lock) for row in _rows(path, from_line, on_damage)]
+    return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
+
+
+def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, before_ms: int) -> int:
+    """Delete the files of runs and actions that were last written before an instant, but for each job's last run.
+
+    The last run says which checkpoint is the job's.
+
+    Args:
+        storage: The pipeline's storage.
+        rows: All of the ledger, by time.
+        before_ms: Milliseconds since 1970.
+
+    Returns:
+        How many files were deleted. One that cannot be deleted stays.
+    """
+    last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
+    kept = {f"{run}.jsonl" for run in last.values()}
+    deleted = 0
+    for path in [*_files(storage), *_files(storage, below=ACTIONS), *_files(storage, below=LEFT_OUT)]:
+        with contextlib.suppress(OSError):
+            if path.name not in kept and path.stat().st_mtime * 1000 < before_ms:
+                path.unlink()
+                deleted += 1
+    return deleted
+
+
+def _files(storage: str | os.PathLike[str], lock: str | None = None, *, below: str = "") -> list[Path]:
+    folder = quote(lock, safe="") if lock is not None else "*"
+    return sorted((Path(storage) / "ledger").glob(f"{folder}/{below}/*.jsonl" if below else f"{folder}/*.jsonl"))
+
+
+def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> list[PersonActed]:
+    """What persons did on one lock, or on all, each with what came of it, by time.
+
+    Raises:
+        Corrupt, InvalidRequest: As `read_ledger`.
+    """
+    acts = [list(_rows(path, action_from)) for path in _files(storage, lock, below=ACTIONS)]
+    return sorted((lines[-1] for lines in acts if lines), key=lambda act: (act.at_ms, act.action_id))
+
+
+def read_left_out(storage: str | os.PathLike[str], job: str) -> list[LeftOut]:
+    """What a job did not read of its source and is not there to look at, each text once, as of its last time; by time.
+
+    Raises:
+        Corrupt, InvalidRequest: As `read_ledger`.
+    """
+    files = [path for path in _files(storage, below=LEFT_OUT) if path.stem == quote(job, safe="")]
+    last = {row.text: row for path in files for row in _rows(path, left_out_from)}
+    return sorted(last.values(), key=lambda row: (row.at_ms, row.text))
+
+
+def left_out_from(line: str | bytes) -> LeftOut:
+    """What was left out, from its line.
+
+    Raises:
+        InvalidRequest: of a newer format.
+        ValueError: not such a line.
+    """
+    return _made(LeftOut, _fields(LeftOut, line))
+
+
+def _rows(
+    path: Path, parse: Callable[[bytes], Row], on_damage: Callable[[Corrupt], None] | None = None
+) -> Iterator[Row]:
+    number = offset = 0
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(LINE_BYTES_MAX):
+                number += 1
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
+                    return  # cut off by a crash while it was written
+                try:
+                    yield parse(line)
+                except ValueError as error:
+                    damage = Corrupt(
+                        f"a line of the ledger cannot be read: {error}",
+                        advice="Move the file away to go on without its turns; a run goes on as it is",
+                        path=path,
+                        line=number,
+                        offset=offset,
+                    )
+                    if on_damage is None:
+                        raise damage from error
+                    on_damage(damage)
+                offset += len(line)
+    except OSError as error:
+        raise Unavailable(f"the ledger cannot be read: {error.strerror}", path=path) from error

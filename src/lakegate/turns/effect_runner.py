@@ -1,0 +1,274 @@
+"""Answers the effects of the pure protocol with the real store, log and clock; the only place where the two meet."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeVar, assert_never
+
+from lakegate.effects import Protocol
+from lakegate.errors import LostTurn, StoreUnavailable, Unavailable
+from lakegate.ids import JobName, TableLocation
+from lakegate.ports import Clock, Randomness
+from lakegate.telemetry.events import EventSink, TurnWaits
+from lakegate.turns.ports import TableLog, TurnStore, WriteGate
+from lakegate.turns.protocol.effects import (
+    CasReply,
+    CommitEntry,
+    CompareAndSet,
+    Execute,
+    FindMark,
+    LiveSessions,
+    NoteTurn,
+    ReadRecord,
+    ReadTokens,
+    Stored,
+    TableTokens,
+    WaitForChange,
+    WallClock,
+)
+from lakegate.turns.protocol.fencing import unpack
+from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark
+from lakegate.turns.protocol.transitions import Sessions
+
+R = TypeVar("R")
+PATIENCE_S, CANCELLED_S = 10.0, 1.0
+"""How long one piece of the protocol asks a store that refuses changes, or does not tell of them; the second once it is to end."""
+PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
+"""Before it asks again; twice as long each time."""
+NOTED_S = 1.0
+"""A holder asks again after so long whether a later turn has begun; each time where the answer is on this machine."""
+WAKE_UP_S = 1.0
+"""A waiter looks again this often even if nothing changed: rules open with time, and sessions die without a word."""
+
+AnyEffect = (
+    ReadRecord
+    | CompareAndSet
+    | LiveSessions
+    | NoteTurn
+    | WaitForChange
+    | WallClock
+    | ReadTokens
+    | CommitEntry
+    | FindMark
+    | Execute
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Which processes act for a run, as the record shows them."""
+
+    host: str
+    boot_id: str
+    pid: int
+    pid_start: int
+    jvm_pid: int | None = None
+    jvm_start: int | None = None
+    is_running: Callable[[int, int], bool] = field(default=lambda pid, start: False, compare=False)
+    """Whether (pid, start) still runs on this machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What a coordinator is driven with."""
+
+    store: TurnStore
+    log: TableLog
+    clock: Clock
+    randomness: Randomness
+    events: EventSink
+    gate: WriteGate | None = None
+    """What refuses commits of this process outside of a turn; None where nothing does."""
+
+
+class Driver:
+    """Drives pieces of the protocol for one run of one job on one lock."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        lock: str,
+        job: JobName,
+        process: Process,
+        check: Callable[[], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.ports, self.lock, self.job, self.process = ports, lock, job, process
+        self.check = check
+        """Raises `LostTurn` before a write, if this run may have lost its lease."""
+        self.seen: dict[TableLocation, TableTokens] = {}
+        """Table → its tokens as read last."""
+        self.looked_up_ms = 0
+        """When the protocol looked at the wall clock last, on the clock that only runs."""
+        self.sleep = sleep
+        """Waits so many seconds, before the store is asked again."""
+        self._deadline_s = 0.0
+        self._noted_s = float("-inf")
+        """When the store said last that no later turn has begun."""
+        self._is_cancelled = False
+        self._shown_reason: str | None = None
+
+    def check_noted(self, mark: Mark) -> None:
+        """Raises `LostTurn` if a later turn began than this one: somebody put an older copy of the lock's record in its place."""
+        now_s, store = self.ports.clock.monotonic_s(), self.ports.store
+        if store.lease_s is not None and now_s - self._noted_s < NOTED_S:
+            return
+        with contextlib.suppress(Unavailable):  # whether the run is alive, its heartbeats tell
+            if store.note_turn(self.lock, mark) != mark:
+                raise LostTurn(
+                    "a later turn began, as an older copy of the lock's record was restored; nothing more was written",
+                    epoch=mark.epoch,
+                )
+            self._noted_s = now_s
+
+    def limit(self, timeout_s: float) -> None:
+        """Fixes the one deadline of the waits that follow."""
+        self._deadline_s, self._is_cancelled = self.ports.clock.monotonic_s() + timeout_s, False
+        self._shown_reason = None
+
+    def cancel(self) -> None:
+        """Makes the wait that is on end as if its time were over. Safe from any thread."""
+        self._is_cancelled = True
+
+    def patience_s(self) -> float:
+        """How long a store may refuse changes, or not tell of them; less once this run is to end."""
+        return CANCELLED_S if self._is_cancelled else PATIENCE_S
+
+    def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
+        """Answers the effects of one piece of the protocol until it returns. Pieces of different tables may run at once."""
+        answer: Any = None
+        piece = _Piece(self, execute)
+        try:
+            while True:
+                effect: Any = steps.send(answer)
+                answer = piece.answer(effect)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+    def wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
+        """Until the record may have changed, or the deadline has come; tells a reason that is new."""
+        if reason != self._shown_reason:
+            self._shown_reason = reason
+            self.ports.events.emit(TurnWaits(lock=self.lock, job=self.job, reason=reason))
+        left_s = self._deadline_s - self.ports.clock.monotonic_s()
+        if left_s <= 0 or self._is_cancelled:
+            return "timeout"
+        self.ports.store.wait_for_change(self.lock, version, min(left_s, WAKE_UP_S), self.job)
+        return "changed"
+
+    def with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:
+        """The kernel frees a dead process's lock before its JVM is dead: until then the holder counts as alive."""
+        if holder is None or holder.session in live.ids or holder.jvm_pid is None or holder.jvm_start is None:
+            return live
+        is_here = (holder.host, holder.boot_id) == (self.process.host, self.process.boot_id)
+        is_own = (holder.jvm_pid, holder.jvm_start) == (self.process.jvm_pid, self.process.jvm_start)
+        if is_here and not is_own and self.process.is_running(holder.jvm_pid, holder.jvm_start):
+            return replace(live, ids=live.ids | {holder.session})
+        return live
+
+
+class _Piece:
+    """One piece of the protocol, as it is driven."""
+
+    def __init__(self, driver: Driver, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> None:
+        self._driver, self._execute = driver, execute
+        self._just_put: Stored | None = None
+        """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
+        self._unknown_s: float | None = None
+        """Since when no change was told what became of it."""
+        self._pause_s = PAUSE_S
+        self._live: Sessions | None = None
+        """Who was alive when the record was still the one that this was put in place of."""
+
+    def answer(self, effect: AnyEffect) -> object:
+        driver, ports = self._driver, self._driver.ports
+        just_put, self._just_put = self._just_put, None
+        match effect:
+            case ReadRecord():
+                if just_put is not None:
+                    return just_put
+                self._live = None
+                return ports.store.read(driver.lock)
+            case CompareAndSet(record=record, version=version):
+                reply = self._put(record, version)
+                self._just_put = Stored(record, version + 1) if reply == "done" else None
+                return reply
+            case LiveSessions(holder=holder):
+                # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
+                self._live = self._live or ports.store.live_sessions(driver.lock)
+                return driver.with_surviving_jvm(self._live, holder)
+            case NoteTurn(mark=mark):
+                return ports.store.note_turn(driver.lock, mark)
+            case WaitForChange(version=version, reason=reason):
+                return driver.wait(version, reason)
+            case WallClock():
+                driver.looked_up_ms = int(ports.clock.monotonic_s() * 1000)
+                return ports.clock.wall_ms()
+            case ReadTokens(table=table):
+                driver.seen[table] = read = ports.log.read_tokens(table)
+                return read
+            case CommitEntry(table=table, after=after, raised=raised):
+                driver.check()
+                epoch = unpack(raised[0][1]).epoch
+                said = user_metadata(driver.lock, driver.job, epoch, batch=None, step="entry", offsets=None)
+                committed = ports.log.commit_entry(table, after, raised, said)
+                self._pace(committed, f"an entry commit on {table}")
+                return committed
+            case FindMark(table=table, token_id=token_id, token=token):
+                return ports.log.find_mark(table, token_id, token)
+            case Execute():
+                assert self._execute is not None, "a step was written where no statement was given"
+                return self._execute(effect)
+            case _:
+                assert_never(effect)
+
+    def _put(self, record: LockRecord, version: int) -> CasReply:
+        """Puts a record; again, for a bounded time, where the store refuses it as on a full disk.
+
+        Raises:
+            StoreUnavailable: It still refuses, or does not tell what became of the change; the run ends, so that others go on.
+        """
+        driver, clock = self._driver, self._driver.ports.clock
+        refused_s: float | None = None
+        while True:
+            try:
+                reply = driver.ports.store.compare_and_set(driver.lock, record, version)
+            except StoreUnavailable:
+                now_s = clock.monotonic_s()
+                refused_s = now_s if refused_s is None else refused_s
+                if now_s - refused_s >= driver.patience_s():
+                    raise
+                driver.sleep(PAUSE_MAX_S)
+                continue
+            self._pace(reply, f"a change of the record of {driver.lock}")
+            return reply
+
+    def _pace(self, reply: CasReply, what: str) -> None:
+        """Pauses before the protocol looks what became of a change without an answer, longer each time.
+
+        Raises:
+            StoreUnavailable: It has not been told for too long.
+        """
+        driver, now_s = self._driver, self._driver.ports.clock.monotonic_s()
+        if reply != "unknown":
+            self._unknown_s, self._pause_s = None, PAUSE_S
+            return
+        self._unknown_s = now_s if self._unknown_s is None else self._unknown_s
+        if now_s - self._unknown_s >= driver.patience_s():
+            raise StoreUnavailable(f"what became of {what} could not be found out for {driver.patience_s():g} s")
+        driver.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+
+def user_metadata(
+    lock: str, job: str, epoch: int | None, batch: int | None, step: str, offsets: str | None, user: object = None
+) -> str:
+    """The `userMetadata` of a commit, as JSON; keys in a fixed order."""
+    data = {"lakegate": 1, "lock": lock, "job": job, "epoch": epoch, "batch": batch, "step": step, "offsets": offsets}
+    return json.dumps(data if user is None else {**data, "user": user}, separators=(",", ":"))

@@ -1,0 +1,167 @@
+"""The fencing token that every commit carries: packing it, reading it, and what an entry commit must raise.
+
+Rules for editors: a stored number is never compared as one integer. The epoch alone decides *fenced*, at any epoch the
+low bits alone decide *applied*. Source: docs/explanation/turns.md, "Fencing", rules 1 to 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakegate.ids import Epoch, TokenId
+
+PREFIX = "lakegate/"
+EPOCH_BITS, BATCH_BITS, STEP_BITS = 28, 28, 7
+EPOCH_MAX = (1 << EPOCH_BITS) - 1
+BATCH_MAX = (1 << BATCH_BITS) - 2  # stored as batch + 1; 0 means that no batch is in the table
+STEP_MAX = (1 << STEP_BITS) - 1
+
+JUMP = 1024
+"""A record made from nothing starts this far above its tables: holders that left no trace lie below."""
+UNTRACED_MAX = JUMP // 2
+"""A holder this far above the table's highest epoch leaves a trace, so that the untraced gap stays below `JUMP`."""
+
+
+def query_token(query_id: str) -> TokenId:
+    """Token id of the micro-batches of one streaming checkpoint; `query_id` is the id in its `metadata` file."""
+    return TokenId(f"{PREFIX}{query_id}")
+
+
+def sweep_token(query_id: str) -> TokenId:
+    """Token id of turns without source data, for a job that has a streaming checkpoint."""
+    return TokenId(f"{PREFIX}{query_id}/sweep")
+
+
+def job_token(job: str) -> TokenId:
+    """Token id of a job that has no streaming query."""
+    return TokenId(f"{PREFIX}job/{job}")
+
+
+def lock_token(lock: str) -> TokenId:
+    """Token id that carries the lock's epoch only."""
+    return TokenId(f"{PREFIX}lock/{lock}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Token:
+    """`txn.version`, unpacked. `batch` is -1 where no batch of this id is in the table."""
+
+    epoch: Epoch
+    batch: int
+    step: int = 0
+
+    def pack(self) -> int:
+        """The 63-bit number that Delta stores.
+
+        Raises:
+            ValueError: a field does not fit its bits.
+        """
+        if not 0 <= self.epoch <= EPOCH_MAX:
+            raise ValueError(f"epoch {self.epoch} does not fit {EPOCH_BITS} bits")
+        if not -1 <= self.batch <= BATCH_MAX:
+            raise ValueError(f"batch {self.batch} does not fit {BATCH_BITS} bits")
+        if not 0 <= self.step <= STEP_MAX:
+            raise ValueError(f"more than {STEP_MAX + 1} writes to one table in a batch: step {self.step}")
+        return (self.epoch << (BATCH_BITS + STEP_BITS)) | ((self.batch + 1) << STEP_BITS) | self.step
+
+
+def unpack(number: int) -> Token:
+    """The fields of a stored `txn.version`."""
+    low = number & ((1 << (BATCH_BITS + STEP_BITS)) - 1)
+    return Token(epoch=Epoch(number >> (BATCH_BITS + STEP_BITS)), batch=(low >> STEP_BITS) - 1, step=low & STEP_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """The table does not hold the effect of this token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The table holds the effect already; writing again would double it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FencedBy:
+    """A turn with a higher epoch has begun on the table: whoever holds this token must not write."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The table holds a later batch: the checkpoint went back, or another run of the job finished this batch."""
+
+    stored_batch: int
+
+
+TokenReading = NotApplied | Applied | FencedBy | Behind
+
+
+def read_token(stored: int | None, mine: Token) -> TokenReading:
+    """What the table's number for my id says about my write.
+
+    One function for every use: before a write, after it, at a rebase. A zombie (epoch 41, batch 501) against a fence
+    (42, 500) must not read *applied*, and a replay (epoch 43) of a batch applied in epoch 41 must.
+    """
+    if stored is None:
+        return NotApplied()
+    theirs = unpack(stored)
+    if theirs.epoch > mine.epoch:
+        return FencedBy(theirs.epoch)
+    if theirs.batch > mine.batch:
+        return Behind(theirs.batch)
+    if (theirs.batch, theirs.step) >= (mine.batch, mine.step):
+        return Applied()
+    return NotApplied()
+
+
+def highest_epoch(tokens: Mapping[TokenId, int]) -> Epoch:
+    """The highest epoch that a table has seen, 0 if none."""
+    return max((unpack(number).epoch for number in tokens.values()), default=Epoch(0))
+
+
+def plan_entry(
+    tokens: Mapping[TokenId, int],
+    *,
+    lock: str,
+    epoch: Epoch,
+    mine: TokenId,
+    in_doubt: frozenset[TokenId],
+    is_known: bool,
+    is_replay: bool,
+    is_written: bool,
+) -> dict[TokenId, int] | FencedBy:
+    """What the entry commit of a turn on one table must write: id → number, empty if nothing is to be raised.
+
+    Args:
+        tokens: The table's `lakegate/` ids with their stored numbers, at the version that the entry commit follows.
+        lock: The lock's name.
+        epoch: My turn's epoch.
+        mine: The token id that this turn writes with.
+        in_doubt: Ids that a dead or unclean turn may still write with on this table.
+        is_known: The lock record lists the table; if not, every id there is in doubt.
+        is_replay: The batch was planned by an earlier run, which may still be writing it.
+        is_written: This turn has committed to this table already, so my own epoch in it is mine.
+
+    Returns:
+        The numbers, each with the low bits as stored (clearing them would have an applied batch written twice), or
+        `FencedBy` where a later turn, or another holder of the same number, has been here.
+    """
+    for number in tokens.values():
+        theirs = unpack(number).epoch
+        if theirs > epoch or (theirs == epoch and not is_written):
+            return FencedBy(theirs)
+    raised = set(in_doubt)
+    if not is_known:
+        raised |= {*tokens, lock_token(lock)}
+    is_far_above = epoch - highest_epoch(tokens) >= UNTRACED_MAX
+    if is_replay or mine not in tokens or (is_far_above and not is_written):
+        raised.add(mine)
+    return {token_id: _with_epoch(tokens.get(token_id), epoch) for token_id in sorted(raised)}
+
+
+def _with_epoch(stored: int | None, epoch: Epoch) -> int:
+    low = Token(epoch=Epoch(0), batch=-1) if stored is None else unpack(stored)
+    return Token(epoch=epoch, batch=low.batch, step=low.step).pack()

@@ -1,0 +1,1 @@
+"""Stores of lock records: SQLite, ZooKeeper, DynamoDB, memory."""
