@@ -57,7 +57,7 @@ FAST_CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
     # Tests play writers outside of Lakegate in the JVM of its streams. What users have, `refuse`, is what the commands and the
-    # demo run with in processes of their own, and tests/spark/test_stock_turns.py.
+    # demo run with in processes of their own, and tests/streams/test_implicit_turns.py.
     "spark.lakegate.outside": "pass",
 }
 # Delta keeps what it knows of every table for an hour, 2 to 3 MB each, and a run of the tests makes hundreds. In a small heap a

@@ -17,9 +17,9 @@ from lakegate.ids import Epoch, JobName, TableLocation, TokenId
 from lakegate.telemetry.ledger import read_actions
 from lakegate.turns.protocol.lock_record import JobState, LockRecord
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import lakegate, state_of
 from tests.cli.test_looking import FILE, record
+from tests.ops.lake import LOCK, Lake, healthy
 
 
 @pytest.fixture

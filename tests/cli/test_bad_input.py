@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from lakegate.ids import JobName
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import Ran, lakegate, state_of
+from tests.ops.lake import LOCK, Lake, healthy
 
 FILE = """\
 name: p

@@ -15,8 +15,8 @@ from lakegate.telemetry.ledger import LedgerSink
 from lakegate.turns.protocol.lock_record import Holder, InDoubt, JobState, LockRecord, Ticket
 from lakegate.turns.protocol.ordering import After, rule_to_json
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.checks.lake import LOCK, Lake, healthy
 from tests.cli.command import lakegate
+from tests.ops.lake import LOCK, Lake, healthy
 from tests.report.sample import COMPARISON
 
 FILE = """\

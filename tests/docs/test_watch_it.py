@@ -12,10 +12,10 @@ import pytest
 
 from lakegate.telemetry.log_format import JsonFormatter
 from lakegate.turns.stores.sqlite import SqliteTurnStore
-from tests.checks.lake import LOCK, healthy
 from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE, record
 from tests.docs.markdown import DOCS, fences
+from tests.ops.lake import LOCK, healthy
 
 PAGE = DOCS / "how-to" / "watch-it-and-act.md"
 CODES = {"status --fail-if-late": 3}

@@ -22,9 +22,9 @@ from lakegate.ops.stored_requests import Kept
 from lakegate.report.metrics import METRICS, Facts, families
 from lakegate.report.statements import STATEMENT_METRICS, StatementMetrics
 from lakegate.telemetry.events import PersonActed, StatementPublished, TurnEnded
-from tests.checks.lake import healthy
 from tests.cli.command import lakegate
 from tests.cli.test_looking import FILE
+from tests.ops.lake import healthy
 
 JOB = JobStatus(
     job="In",

@@ -33,7 +33,7 @@ def make(spark: SparkSession, table: str) -> None:
 
 
 def statements(spark: SparkSession, table: str) -> dict[str, Callable[[], object]]:
-    """A few of what stock Delta commits; all of it is in tests/spark/test_gate.py."""
+    """A few of what stock Delta commits; all of it is in tests/delta/test_gate.py."""
 
     def vacuum() -> None:
         with confs(spark, {CHECK_CONF: "false"}):

@@ -19,8 +19,8 @@ from lakegate.sync.sources.debezium_kafka import EnvelopeTopics
 from lakegate.testing.changes import scenarios
 from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import lakegate
-from tests.keys.rooms import begin, expected, state
-from tests.keys.test_debezium import envelopes
+from tests.sync.rooms import begin, expected, state
+from tests.sync.test_debezium import envelopes
 
 PARTITIONS = 3
 

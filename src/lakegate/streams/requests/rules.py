@@ -1,7 +1,7 @@
 """From the requests of a micro-batch to what happens with the rows that are there, and with those that come later.
 
 Rules for editors: pure functions over requests *in order*; keys are digests, so no value of a row ever gets here. The
-oracle in tests/core/test_requests_fold.py interprets requests one by one; whatever is changed here must still equal it.
+oracle in tests/streams/test_request_rules.py interprets requests one by one; whatever is changed here must still equal it.
 Source: docs/explanation/requests.md, M1 to M3, E1 and E2; docs/decisions/0003-request-semantics.md.
 """
 

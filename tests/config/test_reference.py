@@ -1,0 +1,101 @@
+"""The published JSON Schema and the reference page say what the reader does.
+
+After a change of the keys: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/config/test_reference.py` writes both anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakegate.config.keys import FILE_SECTION
+from lakegate.config.parse import parse
+from lakegate.config.schema import anchor_of, json_schema, sections, table_of
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+WRITES = os.environ.get("LAKEGATE_WRITE_REFERENCE") == "1"
+
+
+def test_published_schema_is_what_the_keys_give() -> None:
+    """docs/reference/lakegate.schema.json is generated, and never edited."""
+    if WRITES:
+        (REFERENCE / "lakegate.schema.json").write_text(json_schema(), encoding="utf-8")
+    assert (REFERENCE / "lakegate.schema.json").read_text(encoding="utf-8") == json_schema()
+
+
+def test_reference_has_every_key_of_every_section() -> None:
+    """Each section's table in docs/reference/lakegate-yml.md is the one that the keys give, and none is missing."""
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
+    tables = {section.title: table_of(section) for section in sections()}
+    places = re.findall(r"<!-- keys: (.*?) -->", page)
+    assert sorted(places) == sorted(tables)
+    expected = re.sub(
+        r"<!-- keys: (.*?) -->\n.*?<!-- end -->",
+        lambda found: f"<!-- keys: {found[1]} -->\n{tables[found[1]]}<!-- end -->",
+        page,
+        flags=re.DOTALL,
+    )
+    if WRITES:
+        (REFERENCE / "lakegate-yml.md").write_text(expected, encoding="utf-8")
+        page = expected
+    assert page == expected
+
+
+def test_links_between_sections_of_the_reference_lead_to_headings() -> None:
+    """The anchors that the tables link to are headings of the page."""
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
+    headings = {
+        re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)$", page, re.M)
+    }
+    assert {anchor_of(section) for section in sections()} <= headings
+
+
+def test_example_of_the_reference_is_a_pipeline_without_a_fault() -> None:
+    """What a reader copies from the page works."""
+    page = (REFERENCE / "lakegate-yml.md").read_text(encoding="utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    pipeline = parse(example, origin="lakegate.yml", base_dir="/base", environ={})
+    assert [stream.name for stream in pipeline.streams] == ["Ingestion", "Mutation", "TTL", "Upkeep"]
+
+
+DESIGN_KEYS = """
+name storage coordinator.url coordinator.lock_timeout spark log_store tables.path tables.name tables.lock
+tables.columns tables.partition_by tables.cluster_by tables.properties streams.table streams.every streams.after
+streams.strict streams.priority streams.aging streams.absent_after streams.source.files streams.source.format
+streams.source.kafka streams.source.servers streams.source.value streams.source.schema streams.source.options
+streams.max_rows_per_batch streams.turn_limit.batches streams.append.columns streams.append.key
+streams.append.on_duplicate streams.mutate.match streams.mutate.set streams.mutate.delete_when
+streams.mutate.sequence_by streams.mutate.applies_to streams.mutate.stand_for streams.mutate.unmatched.retry_for
+streams.mutate.unmatched.then streams.erase.match streams.erase.lift_when streams.erase.physical_within
+streams.maintain.optimize streams.maintain.zorder_by streams.maintain.vacuum_older_than streams.on_bad_record
+streams.on_new_column streams.checkpoint streams.coverage sync.from sync.start sync.to sync.table sync.tables
+sync.key sync.plan sync.mode sync.parallelism sync.on_violation sync.on_schema_change
+"""
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    for one in [schema, *schema.get("anyOf", [])]:
+        if "properties" in one:
+            return dict(one["properties"])
+        if "patternProperties" in one:
+            return _properties(*one["patternProperties"].values())
+    raise AssertionError(f"no properties in {schema}")
+
+
+@pytest.mark.parametrize("path", DESIGN_KEYS.split())
+def test_schema_holds_every_key_of_the_design(path: str) -> None:
+    """No key of the file format is missing, whether or not this version has it."""
+    node = json.loads(json_schema())
+    for name in path.split("."):
+        node = _properties(node)[name]
+    assert node["description"]
+
+
+def test_schema_and_reader_know_the_same_keys() -> None:
+    """A key that is not in the schema is unknown to the reader, too: both come from one table."""
+    assert list(_properties(json.loads(json_schema()))) == [key.name for key in FILE_SECTION.keys]

@@ -1,0 +1,204 @@
+"""What Delta has cached of a snapshot stays for the statements that run on it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+from pyspark.sql import SparkSession
+
+import lakegate
+from lakegate.delta import commit as exact
+from lakegate.delta.actions import Action
+from lakegate.delta.jvm import Jvm
+from lakegate.delta.post_commit import Work
+from lakegate.ids import Version
+from lakegate.rows.execution import publisher
+from lakegate.rows.sql import statement
+from tests.delta.delta_tables import foreign_commit, make_table, txn
+from tests.delta.test_idempotent_writes import wait_until, waits_for
+
+
+def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Until it ends, and no longer; each of several on the same snapshot, until the last of them ends."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT /*+ COALESCE(1) */ id, 0 FROM range(20)")
+    jvm = Jvm(session)
+    log = jvm.delta_log(str(table))
+    started, released = tmp_path / "started", tmp_path / "released"
+    slow = waits_for(session.createDataFrame([(11,)], "id BIGINT").coalesce(1), started, released)
+    merge = lakegate.DeltaTable.forPath(session, str(table)).alias("t").merge(slow.alias("s"), "t.id = s.id")
+
+    def update(id_: int) -> None:
+        # Staged, so that it is committed as one that has lost is.
+        dml = statement(session, f"UPDATE delta.`{table}` SET v = 1 WHERE id = {id_}")
+        assert dml is not None
+        publisher(session).finish(publisher(session).stage(dml))
+
+    update(0)
+    first = log.unsafeVolatileSnapshot()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            with jvm.holding(log):
+                running = pool.submit(merge.whenMatchedUpdate(set={"v": "t.v + 1"}).execute)
+                wait_until(lambda: started.exists() or running.done())
+                update(1)
+            second = log.unsafeVolatileSnapshot()
+            update(2)
+            assert log.unsafeVolatileSnapshot().version() == second.version() + 1 == first.version() + 2
+            assert (first.isCached(), second.isCached()) == (True, False)
+        finally:
+            released.touch()
+        running.result()
+    assert not first.isCached()
+    assert {row.id: row.v for row in session.table(f"delta.`{table}`").where("v > 0").collect()} == dict.fromkeys(
+        (0, 1, 2, 11), 1
+    )
+
+
+def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkSession, tmp_path: Path) -> None:
+    """Delta lists them in the checksum of each commit. A list that is not whole is not taken."""
+    table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", enableDeletionVectors="true")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(20)")
+    lakegate.DeltaTable.forPath(session, str(table)).delete("id < 2")
+    jvm = Jvm(session)
+    tracker = session.sparkContext.statusTracker()
+
+    def found() -> tuple[set[str], bool]:
+        """The files of the newest version, and whether Spark had jobs for it."""
+        group = uuid.uuid4().hex
+        session.sparkContext.setJobGroup(group, "files")
+        try:
+            with jvm.active():
+                files = jvm.delta_log(str(table)).unsafeVolatileSnapshot().allFiles().collectAsList()
+            return {str(file.path()) for file in files}, bool(tracker.getJobIdsForGroup(group))
+        finally:
+            session.sparkContext._jsc.clearJobGroup()
+
+    files, has_jobs = found()
+    assert len(files) > 1
+    assert not has_jobs
+    checksum = max((tmp_path / "t" / "_delta_log").glob("*.crc"))
+    said = json.loads(checksum.read_text())
+    assert {file["path"] for file in said["allFiles"]} == files
+    said["allFiles"].pop()
+    checksum.write_text(json.dumps(said))
+    checksum.with_name(f".{checksum.name}.crc").unlink(missing_ok=True)  # Hadoop's own checksum of the file
+    jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    jvm.trust_checksum(str(table))
+    assert found() == (files, True)
+
+
+def test_who_looks_on_while_others_commit_costs_nobody_a_job(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """Who lists the log between a put and what follows it would have Delta install a snapshot without a checksum, for all."""
+    table = make_table(session, tmp_path / "t")
+    ours, other = exact.private(session), Jvm(session.newSession())
+    log = ours.delta_log(str(table))
+    is_over, seen = threading.Event(), set[int]()
+
+    def look_on() -> None:
+        while not is_over.is_set():
+            seen.add(other.snapshot(log).version())
+
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(jobs, look_on)
+        try:
+            for version in range(1, 40):
+                ids = [Action("txn", {"appId": "x", "version": version})]
+                assert jobs(lambda v=Version(version), a=ids: exact.commit(ours, log, v, a, later=lambda _: None)) == 0
+                # A commit that was acknowledged is seen.
+                assert other.snapshot(log).version() == version
+        finally:
+            is_over.set()
+        assert looking.result() == 0
+    assert len(seen) > 10
+
+
+def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_path: Path) -> None:
+    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap.
+
+    And what was told once is told again, also while another puts the same version, and is to be refused: no log goes back.
+    """
+    table = make_table(session, tmp_path / "t")
+    jvm, root = Jvm(session), cast("Any", session._jvm)
+    log = jvm.delta_log(str(table))
+    commits = root.java.lang.Class.forName(
+        "io.github.lakegate.OpenCommits", True, log.store().getClass().getClassLoader()
+    )
+
+    def say(name: str, *asked: Any) -> None:
+        method = next(each for each in commits.getDeclaredMethods() if each.getName() == name)
+        method.setAccessible(True)
+        method.invoke(None, root.java.util.ArrayList(list(asked)).toArray())
+
+    def commit(version: int) -> Any:
+        return jvm.path(log.logPath(), f"{version:020}.json")
+
+    def put(version: int) -> float:
+        begun_s = time.monotonic()
+        other.submit(say, "put", commit(version)).result()
+        return begun_s
+
+    def told() -> list[int]:
+        return sorted(jvm.texts_after(log, -1) or ())
+
+    def is_told(versions: list[int], begun_s: float) -> bool:
+        return told() == versions or time.monotonic() - begun_s > 1
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(say, "begin").result()
+        begun_s = put(1)
+        foreign_commit(table, txn("y", 1))
+        assert is_told([0], begun_s)
+        assert other.submit(told).result() == [0, 1], "it is its own"
+        assert told() == [0, 1], "its own thread was told"
+        begun_s = put(2)
+        foreign_commit(table, txn("y", 2))
+        assert is_told([0, 1], begun_s)
+        wait_until(lambda: told() == [0, 1, 2])
+        put(2)
+        assert told() == [0, 1, 2], "it was told before"
+        begun_s = put(3)
+        foreign_commit(table, txn("y", 3))
+        assert is_told([0, 1, 2], begun_s)
+        foreign_commit(table, txn("y", 4))
+        assert told() == [0, 1, 2, 3, 4], "somebody has gone on from it"
+        foreign_commit(table, txn("y", 5))
+        say("isPut", commit(5))
+        put(5)
+        assert told() == [0, 1, 2, 3, 4, 5], "it was put by a thread that makes no secret of it"
+        foreign_commit(table, txn("y", 6))
+        begun_s = put(6)
+        assert is_told([0, 1, 2, 3, 4, 5], begun_s)
+        other.submit(say, "end").result()
+        assert told() == [0, 1, 2, 3, 4, 5, 6]
+        other.submit(say, "begin").result()
+        put(6)
+        assert told() == [0, 1, 2, 3, 4, 5, 6], "told before, by the end"
+        other.submit(say, "end").result()
+
+
+def test_a_checksum_that_came_after_its_commit_was_listed_is_read(
+    session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
+) -> None:
+    """As that of another driver's commit."""
+    table = make_table(session, tmp_path / "t")
+    jvm = exact.private(session)
+    left: list[Work] = []
+    ids = [Action("txn", {"appId": "x", "version": 1})]
+    exact.commit(jvm, jvm.delta_log(str(table)), Version(1), ids, later=left.append)
+    jvm.root.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    log = jvm.delta_log(str(table))
+    assert not log.unsafeVolatileSnapshot().checksumOpt().isDefined()
+    left.pop()()
+    assert jobs(lambda: exact.commit(jvm, log, Version(2), ids, later=left.append)) == 0
