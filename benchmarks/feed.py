@@ -12,10 +12,10 @@ from pathlib import Path
 import lakegate
 from benchmarks.measure import figures, machine, write
 from lakegate.ids import TableLocation
-from lakegate.sync.plan.change import Change
-from lakegate.sync.ports import ChangeSource
-from lakegate.sync.runner import run
-from lakegate.sync.sources.delta_cdf import TableFeed
+from lakegate.syncs.plan.change import Change
+from lakegate.syncs.ports import ChangeSource
+from lakegate.syncs.runner import run
+from lakegate.syncs.sources.delta_cdf import TableFeed
 from lakegate.testing.changes import Changes
 from lakegate.testing.databases import Database, postgres_server
 

@@ -17,8 +17,8 @@ from typing import Any
 import psycopg
 from psycopg import errors
 
-from lakegate.sync.plan.change import Change
-from lakegate.sync.plan.conflict_graph import components
+from lakegate.syncs.plan.change import Change
+from lakegate.syncs.plan.conflict_graph import components
 
 LANES = 8
 PER_COMMIT = 50

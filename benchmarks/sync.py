@@ -25,10 +25,10 @@ import psycopg
 
 from benchmarks import strategies
 from benchmarks.measure import machine, write
-from lakegate.sync.api import open_target
-from lakegate.sync.plan.apply_protocol import Mode
-from lakegate.sync.plan.change import Change
-from lakegate.sync.runner import SyncSettings, carry, run
+from lakegate.syncs.api import open_target
+from lakegate.syncs.plan.apply_protocol import Mode
+from lakegate.syncs.plan.change import Change
+from lakegate.syncs.runner import SyncSettings, carry, run
 from lakegate.testing.changes import Changes
 from lakegate.testing.databases import fresh_postgres, postgres_server
 from lakegate.testing.proxy import Proxy

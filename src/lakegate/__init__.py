@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakegate.rows.sql import explain_sql as explain
     from lakegate.rows.sql import sql
     from lakegate.streams.supervisor import RunReport
-    from lakegate.sync.api import SyncReport, sync
+    from lakegate.syncs.api import SyncReport, sync
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "JobCoordinator": "lakegate.api",
     "Pipeline": "lakegate.pipeline",
     "RunReport": "lakegate.streams.supervisor",
-    "SyncReport": "lakegate.sync.api",
+    "SyncReport": "lakegate.syncs.api",
     "coordinated": "lakegate.api",
     "explain": "lakegate.rows.sql:explain_sql",
     "files": "lakegate.config.build",
@@ -37,7 +37,7 @@ _HOMES = {
     "sql": "lakegate.rows.sql",
     "start": "lakegate.api",
     "supervise": "lakegate.api",
-    "sync": "lakegate.sync.api",
+    "sync": "lakegate.syncs.api",
 }
 __all__ = [
     "DeltaTable",

@@ -131,7 +131,7 @@ def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
     program.end()
 
 
-ASKS = "import sys; from lakegate.turns.stores.processes import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
+ASKS = "import sys; from lakegate.turns.host import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
 
 
 def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakegate.errors import Fenced
-from lakegate.sync.plan.apply_protocol import Progress
-from lakegate.sync.ports import TargetDatabase
+from lakegate.syncs.plan.apply_protocol import Progress
+from lakegate.syncs.ports import TargetDatabase
 from lakegate.testing.conformance.target_database import OpenTarget, Rows, TargetDatabaseConformance
 from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.testing.memory_target import MemoryTarget, Storage, table

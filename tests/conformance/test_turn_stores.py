@@ -37,7 +37,7 @@ import sys
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 session = SqliteTurnStore(sys.argv[1]).open_session(sys.argv[2], sys.argv[3])
 if len(sys.argv) > 4:
-    from lakegate.turns.stores.processes import start_of
+    from lakegate.turns.host import start_of
     session.describe_jvm(int(sys.argv[4]), start_of(int(sys.argv[4])))
 print("open", flush=True)
 sys.stdin.read()

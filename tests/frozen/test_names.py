@@ -12,7 +12,7 @@ import lakegate
 from lakegate import errors, settings
 from lakegate.streams import interfaces
 from lakegate.streams.requests.table import STATES
-from lakegate.sync.targets import mariadb, postgres, sqlite
+from lakegate.syncs.targets import mariadb, postgres, sqlite
 from tests.conftest import ROOT
 from tests.frozen import assert_frozen
 
@@ -26,6 +26,12 @@ def test_the_public_names_have_their_signatures() -> None:
         if isinstance(error, type) and issubclass(error, errors.LakegateError):
             lines.append(f"{name}({error.__mro__[1].__name__}) ends with {error.exit_code}")
     assert_frozen("public.txt", "".join(f"{line}\n" for line in lines))
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    """Importing a module below it would put the module in the place of what the name means."""
+    modules = {one.stem for one in Path(ROOT, "src", "lakegate").iterdir()}
+    assert modules.isdisjoint(lakegate.__all__)
 
 
 def described(name: str, value: Any) -> Iterator[str]:

@@ -13,14 +13,14 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from lakegate.errors import CheckpointMismatch, Corrupt, Unavailable
-from lakegate.sync.runner import SyncSettings, run
-from lakegate.sync.sources.debezium import DebeziumChanges
-from lakegate.sync.sources.debezium_kafka import EnvelopeTopics
+from lakegate.syncs.runner import SyncSettings, run
+from lakegate.syncs.sources.debezium import DebeziumChanges
+from lakegate.syncs.sources.debezium_kafka import EnvelopeTopics
 from lakegate.testing.changes import scenarios
 from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import lakegate
-from tests.sync.rooms import begin, expected, state
-from tests.sync.test_debezium import envelopes
+from tests.syncs.rooms import begin, expected, state
+from tests.syncs.test_debezium import envelopes
 
 PARTITIONS = 3
 

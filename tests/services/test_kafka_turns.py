@@ -16,7 +16,7 @@ from lakegate.errors import InvalidRequest, LakegateError, TurnNotGranted
 from lakegate.ops.inspection import lags_of
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.runtime import open_store
-from lakegate.sync.sources.kafka import settings_of
+from lakegate.syncs.sources.kafka import settings_of
 from lakegate.telemetry.ledger import read_ledger
 from lakegate.testing import contender
 from lakegate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports

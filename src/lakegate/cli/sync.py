@@ -22,9 +22,9 @@ from lakegate.errors import INTERRUPTED_EXIT_CODE, InvalidRequest, LakegateError
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.sync.api import Carrier, Keeper, Standing, SyncReport
-    from lakegate.sync.preview import NextBatch
-    from lakegate.sync.runner import AppliedBatch
+    from lakegate.syncs.api import Carrier, Keeper, Standing, SyncReport
+    from lakegate.syncs.preview import NextBatch
+    from lakegate.syncs.runner import AppliedBatch
 
 sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")
@@ -85,7 +85,7 @@ def run_command(
         signal.signal(number, on_signal)
     if is_child:
         threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-    from lakegate.sync.api import SyncReport
+    from lakegate.syncs.api import SyncReport
 
     counts = {keeper.name: SyncReport(sync=keeper.name) for keeper in keepers}
     try:
@@ -113,7 +113,7 @@ def resync_command(
 
     Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
     """
-    from lakegate.sync.api import SyncReport
+    from lakegate.syncs.api import SyncReport
 
     (keeper,) = keepers_of(spec, name)
     count = SyncReport(sync=name)
@@ -181,7 +181,7 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
-    from lakegate.sync.api import Keeper, syncs_of
+    from lakegate.syncs.api import Keeper, syncs_of
 
     pipeline = settings.load_pipeline(spec)
     return [Keeper(pipeline, one) for one in syncs_of(pipeline, name)]
@@ -207,7 +207,7 @@ def _carry(
     once: bool,
     until_idle: bool,
 ) -> None:
-    from lakegate.sync.api import WAIT_S, Carrier
+    from lakegate.syncs.api import WAIT_S, Carrier
 
     is_continuous = not (once or until_idle)
     carriers = {

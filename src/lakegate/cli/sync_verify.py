@@ -19,7 +19,7 @@ from lakegate.redaction import masked
 from lakegate.report import words
 
 if TYPE_CHECKING:
-    from lakegate.sync.verify import Verified
+    from lakegate.syncs.verify import Verified
 
 
 SOURCE = typer.Option(

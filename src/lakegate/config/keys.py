@@ -36,8 +36,8 @@ from lakegate.config.types import (
     Texts,
     name_kind,
 )
-from lakegate.sync.plan.apply_protocol import Mode, OnViolation
-from lakegate.sync.plan.values import BytesAs
+from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
+from lakegate.syncs.plan.values import BytesAs
 from lakegate.turns.protocol.ordering import AGING_MS
 
 DAY_MS: Final = 86_400_000

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lakegate.sync.plan.apply_protocol import Mode, OnViolation
-from lakegate.sync.plan.values import UNAVAILABLE, BytesAs
+from lakegate.syncs.plan.apply_protocol import Mode, OnViolation
+from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs
 from lakegate.turns.protocol.ordering import AGING_MS, OrderRule
 
 Transform = Callable[[Any], Any]

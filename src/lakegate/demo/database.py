@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from lakegate.config import SyncSpec, TableSource
 from lakegate.settings import load_pipeline
-from lakegate.sync.api import Keeper, SyncReport
+from lakegate.syncs.api import Keeper, SyncReport
 from lakegate.testing.databases import Database, postgres_server
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def carry(lake: Lake, spark: SparkSession) -> Carried:
     """Applies the table's commits from its first on, and compares.
 
     Raises:
-        LakegateError: See `lakegate.sync.api.Keeper`.
+        LakegateError: See `lakegate.syncs.api.Keeper`.
         Unavailable: The server does not start.
     """
     began_s = time.monotonic()

@@ -9,8 +9,8 @@ from lakegate.config import Maintain, Pipeline, SyncSpec
 from lakegate.errors import InvalidRequest
 from lakegate.ports import Letter
 from lakegate.redaction import without_values
-from lakegate.sync.api import Keeper
-from lakegate.sync.plan.dead_letters import KeptRow, kept_text
+from lakegate.syncs.api import Keeper
+from lakegate.syncs.plan.dead_letters import KeptRow, kept_text
 
 
 class Desk(Protocol):

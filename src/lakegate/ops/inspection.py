@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lakegate.delta.table_log import DeltaTableLog
-    from lakegate.sync.api import Keeper
+    from lakegate.syncs.api import Keeper
 
 NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
@@ -282,7 +282,7 @@ class LagStatus:
 
 def lags_of(pipeline: Pipeline) -> list[LagStatus]:
     """Each stream that reads Kafka."""
-    from lakegate.sync.sources.kafka import reach
+    from lakegate.syncs.sources.kafka import reach
 
     found = []
     for stream in pipeline.streams:
@@ -417,7 +417,7 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
     """Its target answers, and its source is there."""
-    from lakegate.sync.api import Keeper  # brings nothing of Spark
+    from lakegate.syncs.api import Keeper  # brings nothing of Spark
 
     found: list[Finding] = []
     looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]

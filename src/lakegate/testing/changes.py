@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lakegate.sync.plan.change import Change, transactions
+from lakegate.syncs.plan.change import Change, transactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from lakegate.errors import Unavailable
-from lakegate.sync.targets.dialect import Dialect
-from lakegate.sync.targets.sql_target import SqlTarget
+from lakegate.syncs.targets.dialect import Dialect
+from lakegate.syncs.targets.sql_target import SqlTarget
 from lakegate.testing.servers import LOG_TAIL_BYTES, START_TIMEOUT_S, STOP_TIMEOUT_S
 
 MARIADB_PROGRAMS = ("mariadbd", "mariadb-install-db")
@@ -179,7 +179,7 @@ class Database:
         if self.kind == "mariadb":
             import pymysql
 
-            from lakegate.sync.targets.mariadb import arguments
+            from lakegate.syncs.targets.mariadb import arguments
 
             return pymysql.connect(**arguments(self.dsn), autocommit=True)
         import sqlite3
@@ -192,14 +192,14 @@ class Database:
 
     def _dialect(self, settings: dict[str, int]) -> Dialect:
         if self.kind == "postgres":
-            from lakegate.sync.targets.postgres import PostgresDialect
+            from lakegate.syncs.targets.postgres import PostgresDialect
 
             return PostgresDialect(self.dsn, **settings)
         if self.kind == "mariadb":
-            from lakegate.sync.targets.mariadb import MariadbDialect
+            from lakegate.syncs.targets.mariadb import MariadbDialect
 
             return MariadbDialect(self.dsn, **settings)
-        from lakegate.sync.targets.sqlite import SqliteDialect
+        from lakegate.syncs.targets.sqlite import SqliteDialect
 
         return SqliteDialect(self.dsn, **settings)
 

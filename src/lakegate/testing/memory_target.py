@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.sync.plan.apply_protocol import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
-from lakegate.sync.plan.change import Change, Image
-from lakegate.sync.plan.conflict_graph import Assignment, Clash, Edge, Found
-from lakegate.sync.plan.dead_letters import KeptRow
-from lakegate.sync.plan.net_changes import Net
-from lakegate.sync.plan.table_schema import Column, TableSchema, UniqueKey
+from lakegate.syncs.plan.apply_protocol import ALL, DEAD, Applied, DeadRow, Outcome, Progress, Refusal, Violated
+from lakegate.syncs.plan.change import Change, Image
+from lakegate.syncs.plan.conflict_graph import Assignment, Clash, Edge, Found
+from lakegate.syncs.plan.dead_letters import KeptRow
+from lakegate.syncs.plan.net_changes import Net
+from lakegate.syncs.plan.table_schema import Column, TableSchema, UniqueKey
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]

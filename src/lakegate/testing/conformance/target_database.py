@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lakegate.errors import CommitInDoubt, Fenced
-from lakegate.sync.plan.apply_protocol import ALL, Applied, Progress, Violated
-from lakegate.sync.plan.change import Change, Op
-from lakegate.sync.plan.conflict_graph import Assignment, Edge, assign
-from lakegate.sync.plan.net_changes import Net, fold
-from lakegate.sync.ports import TargetDatabase
+from lakegate.syncs.plan.apply_protocol import ALL, Applied, Progress, Violated
+from lakegate.syncs.plan.change import Change, Op
+from lakegate.syncs.plan.conflict_graph import Assignment, Edge, assign
+from lakegate.syncs.plan.net_changes import Net, fold
+from lakegate.syncs.ports import TargetDatabase
 
 OpenTarget = Callable[[], TargetDatabase]
 Rows = Callable[[], dict[int, Any]]

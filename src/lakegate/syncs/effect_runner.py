@@ -1,0 +1,67 @@
+"""Answers the effects of the protocol that applies a batch with a real target; slots run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar, assert_never
+
+from lakegate.effects import Protocol
+from lakegate.syncs.plan.apply_protocol import Apply, Assign, Begin, Finish, Look, Outcome, Stage
+from lakegate.syncs.ports import TargetDatabase
+
+R = TypeVar("R")
+AnyEffect = Stage | Look | Assign | Begin | Apply | Finish
+Seen = Callable[[AnyEffect], None]
+"""Told before each effect."""
+
+
+def drive(protocol: Protocol[R], target: TargetDatabase, *, parallelism: int, seen: Seen = lambda effect: None) -> R:
+    """Runs the protocol to its end.
+
+    Args:
+        protocol: Of one batch.
+        target: With its stream open.
+        parallelism: How many slots are applied side by side.
+        seen: Told before each effect.
+    """
+    answer: Any = None
+    while True:
+        try:
+            effect: Any = protocol.send(answer)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        seen(effect)
+        answer = answered(effect, target, parallelism)
+
+
+def answered(effect: AnyEffect, target: TargetDatabase, parallelism: int) -> object:
+    """The target's answer to one effect."""
+    match effect:
+        case Stage():
+            return target.stage(effect.net, effect.slots)
+        case Look():
+            return target.look(effect.net, duplicates=effect.duplicates)
+        case Assign():
+            target.assign(effect.assignment)
+        case Begin():
+            target.begin(effect.net)
+        case Apply():
+            return _apply(effect, target, parallelism)
+        case Finish():
+            target.finish(effect.net, effect.slots, effect.dead)
+        case _:
+            assert_never(effect)
+    return None
+
+
+def _apply(effect: Apply, target: TargetDatabase, parallelism: int) -> tuple[Outcome, ...]:
+    def one(slot: int) -> Outcome:
+        return target.apply(effect.net, slot, finish=effect.finish, dead=effect.dead, is_trial=effect.is_trial)
+
+    if len(effect.slots) == 1:
+        return (one(effect.slots[0]),)
+    # The first error ends the batch, but only after all that has begun has come to its end.
+    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="lakegate-slot") as pool:
+        return tuple(pool.map(one, effect.slots))

@@ -1,0 +1,150 @@
+"""What the next batch will be, without applying it: its rows, who has to let go before whom, and what is not spread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakegate.errors import InvalidRequest
+from lakegate.syncs.plan import source_position
+from lakegate.syncs.plan.apply_protocol import Progress, whole_because
+from lakegate.syncs.plan.change import Batch
+from lakegate.syncs.plan.conflict_graph import assign, with_queues
+from lakegate.syncs.ports import ChangeSource, DefinitionChanged, TargetView
+from lakegate.syncs.runner import SyncSettings, allow_definition, pending_batches, prepared
+
+TOGETHER = "one takes a value that another lets go of, or a foreign key leads from one to the other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """A row that will not go in as it is."""
+
+    table: str
+    key: str
+    """As JSON."""
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextBatch:
+    """The batch that would be applied now."""
+
+    batch: int
+    changes: int
+    through: int
+    """The place of its last change."""
+    is_begun: bool
+    """A run before had begun to apply it; it is applied again."""
+    rows: Mapping[str, int]
+    """Table → how many rows change in the end."""
+    edges: int
+    """Rows that let go of a value that another row takes; a pair each."""
+    components: int
+    """Groups of rows that share a transaction."""
+    largest: int
+    in_components: int
+    """Rows in those groups; the others are spread freely."""
+    transactions: int
+    serial: tuple[str, ...]
+    """What is not spread, and why."""
+    troubles: tuple[Trouble, ...]
+    statement: str | None
+    """A statement that changes a definition: it is the whole batch."""
+
+
+def explain(
+    source: ChangeSource, target: TargetView, *, stream: str, settings: SyncSettings | None = None
+) -> NextBatch | None:
+    """The next batch; None if the target has everything that the source has now. Nothing is written.
+
+    Raises:
+        InvalidRequest: A change has no key, no table or a column that the target lacks.
+        CheckpointMismatch: A batch was begun that cannot be read again as it was.
+    """
+    how = settings or SyncSettings()
+    progress = target.progress(stream) or Progress(epoch=0, last_batch=0, position=-1)
+    batch = next(pending_batches(source, progress, how), None)
+    if batch is None:
+        return None
+    if batch.ddl is not None:
+        troubles: tuple[Trouble, ...] = ()
+        try:
+            allow_definition(batch.ddl, target, how, source_position.tables(progress.place))
+        except InvalidRequest as error:
+            troubles = (Trouble(table=batch.ddl.table, key="", position=batch.through, reason=error.message),)
+        return NextBatch(
+            batch=progress.last_batch + 1, changes=1, through=batch.through, is_begun=progress.pending is not None,
+            rows={}, edges=0, components=0, largest=0, in_components=0, transactions=1,
+            serial=("a statement that changes a definition is alone",), troubles=troubles, statement=batch.ddl.sql,
+        )  # fmt: skip
+    try:
+        return _explained(batch, target, progress, stream, how)
+    except DefinitionChanged:
+        return _explained(batch, target, progress, stream, how)
+
+
+def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str, how: SyncSettings) -> NextBatch:
+    ready = prepared(batch, target, how)
+    net = ready.net
+    because = list(whole_because(net, how.mode))
+    if target.writers_max == 1 and how.mode == "parallel":
+        because.append("this kind of database has one writer")
+    slots = 1 if because else max(1, min(ready.slots, len(net.rows)))
+    if net.many is not None:
+        return NextBatch(
+            batch=progress.last_batch + 1, changes=batch.size, through=batch.through, is_begun=progress.pending is not None,
+            rows={net.many[0]: batch.size}, edges=0, components=0, largest=0, in_components=0, transactions=slots,
+            serial=("one transaction of so many rows is not tried out: who has to let go is found when it is applied",),
+            troubles=(), statement=None,
+        )  # fmt: skip
+    refused, found = target.preview(stream, net, slots)
+    assignment = assign(found, rows=len(net.rows), slots=slots)
+    if ready.queues is not None:
+        assignment = with_queues(assignment, ready.queues, rows=len(net.rows), slots=slots)
+    rows: dict[str, int] = {}
+    for table in (*(row.table for row in net.rows), *(row.table for row in net.copies), *net.truncated):
+        rows.setdefault(table, 0)
+    for row in net.rows:
+        rows[row.table] += 1
+    for copies in net.copies:
+        rows[copies.table] += abs(copies.count)
+    troubles = [
+        *((each.row, each.reason) for each in refused),
+        *((c.row, f"{c.key}: the value belongs to the row {c.holder}" + _where(c.is_drift)) for c in found.clashes),
+    ]
+    in_components = sum(map(len, assignment.components))
+    serial = [f"the whole batch is one transaction: {reason}" for reason in because]
+    if in_components and not because:
+        groups = f"{len(assignment.components)} group" + ("s" if len(assignment.components) > 1 else "")
+        why = "they are in a conflict queue" if ready.queues else TOGETHER
+        serial.append(f"{in_components} rows in {groups}: the rows of a group share a transaction, because {why}")
+    return NextBatch(
+        batch=progress.last_batch + 1,
+        changes=len(batch.changes),
+        through=batch.through,
+        is_begun=progress.pending is not None,
+        rows=rows,
+        edges=len(found.edges),
+        components=len(assignment.components),
+        largest=len(assignment.components[0]) if assignment.components else min(1, len(net.rows)),
+        in_components=in_components,
+        transactions=slots,
+        serial=tuple(serial),
+        troubles=tuple(
+            Trouble(
+                table=net.rows[n].table,
+                key=json.dumps(net.rows[n].key, default=str),
+                position=net.rows[n].seq,
+                reason=reason,
+            )
+            for n, reason in troubles
+        ),
+        statement=None,
+    )
+
+
+def _where(is_drift: bool) -> str:
+    return ", which is not in this batch" if is_drift else ""

@@ -1,0 +1,256 @@
+"""Debezium's envelopes in Kafka: each partition of the topics is a log. No consumer group is committed to.
+
+How far a sync has come is known to its target alone; the brokers are only read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakegate.errors import CheckpointMismatch, Corrupt, InvalidRequest, MissingExtra, Unavailable
+from lakegate.syncs.sources.debezium import ANEW, Message
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+ANSWER_S = 20.0
+"""So long a broker may take for an answer, and a message that is known to be there to come."""
+HELD_MAX = 20_000
+"""So many messages of a partition wait for those of others; then no more are fetched of it."""
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""The same in bytes; and so much is asked for at once."""
+
+
+class EnvelopeTopics:
+    """See `Logs`. Names are `TOPIC/PARTITION`."""
+
+    is_one = False
+
+    def __init__(
+        self, *, topics: Sequence[str], servers: str, transactions: str | None, options: Mapping[str, str], group: str
+    ) -> None:
+        """Nothing is connected yet.
+
+        Raises:
+            MissingExtra: The client is not installed.
+        """
+        try:
+            import confluent_kafka
+        except ImportError as error:
+            raise MissingExtra(
+                "changes from Kafka need a client that is not installed; nothing was done",
+                advice="pip install 'lakegate[kafka]'",
+            ) from error
+        self._kafka: Any = confluent_kafka
+        self._topics, self.transactions, self._options = tuple(topics), transactions, options
+        self._settings = {
+            **options,
+            "bootstrap.servers": servers,
+            "group.id": group,  # asked for by the client; nothing is ever committed to it
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        self._consumer: Consumer | None = None
+        self._admin: Any = None
+
+    def fingerprint(self) -> object:
+        return tuple((name, end) for name, (_, _, _, end) in self._partitions().items())
+
+    def at(self) -> str | None:
+        """The cluster's id: its servers may be renamed."""
+        try:
+            cluster: str | None = self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id
+        except self._kafka.KafkaException as error:
+            raise self._silent(error) from error
+        return cluster
+
+    def recognize(
+        self, known: Mapping[str, Any], starts: Mapping[str, int], read: Collection[str]
+    ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        ids = self._ids()
+        for topic, id in ids.items():
+            if known.get(topic, id) != id:
+                raise CheckpointMismatch(
+                    "the topic was deleted and made again: its offsets mean other messages; nothing was written",
+                    advice=ANEW,
+                    topic=topic,
+                )
+        return ids, {name: name for name in starts}
+
+    def read(
+        self, starts: Mapping[str, int], ends: Mapping[str, int] | None
+    ) -> Sequence[tuple[str, Iterator[Message]]]:
+        wanted: dict[str, tuple[str, int, int, int]] = {}
+        for name, (topic, partition, low, high) in self._partitions().items():
+            start = starts.get(name, low)
+            if name not in starts and low > 0 and any(one.rpartition("/")[0] == topic for one in starts):
+                start = 0  # a partition that was added: what it lost was never read
+            end = high if ends is None else ends.get(name, start)
+            if start < low or start > high:
+                raise CheckpointMismatch(
+                    "the topic no longer has the messages that come next: they were deleted before they were read, or the "
+                    "topic was made anew; nothing was written",
+                    advice=ANEW,
+                    topic=topic, partition=partition, next=start, first=low, end=high,
+                )  # fmt: skip
+            wanted[name] = (topic, partition, start, end)
+        lost = sorted(starts.keys() - wanted.keys())
+        if lost:
+            raise CheckpointMismatch(
+                "a partition that was read before is gone; nothing was written",
+                advice=f"Name the same topics as before. {ANEW}",
+                partition=lost[0],
+            )
+        reading = _Reading(self._kafka, self._open(), wanted)
+        return [(name, reading.messages(name)) for name in wanted]
+
+    def is_transactions(self, name: str) -> bool:
+        return name.rpartition("/")[0] == self.transactions
+
+    def has(self, collection: str) -> bool:
+        return any(topic == collection or topic.endswith(f".{collection}") for topic in self._topics)
+
+    def where(self, name: str, offset: int) -> Mapping[str, Any]:
+        topic, _, partition = name.rpartition("/")
+        return {"topic": topic, "partition": int(partition), "offset": offset}
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Any:
+        if self._consumer is None:
+            try:
+                # What goes wrong with a broker comes back as the error of a call; the client need not print it, too.
+                self._consumer = self._kafka.Consumer(
+                    {**self._settings, "error_cb": lambda error: None, "log_level": 0}
+                )
+            except (self._kafka.KafkaException, ValueError, TypeError) as error:
+                raise InvalidRequest(
+                    f"the Kafka client does not take its options; nothing was done: {error}",
+                    advice="They are librdkafka's, such as security.protocol and sasl.username",
+                ) from error
+        return self._consumer
+
+    def _partitions(self) -> dict[str, tuple[str, int, int, int]]:
+        """Name → topic, partition, first offset and end."""
+        consumer = self._open()
+        found = {}
+        try:
+            for topic in dict.fromkeys([*self._topics, *([self.transactions] if self.transactions else [])]):
+                about = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+                if about.error is not None or not about.partitions:
+                    raise Unavailable(f"there is no such topic: {about.error or 'it has no partition'}", topic=topic)
+                for partition in sorted(about.partitions):
+                    there = self._kafka.TopicPartition(topic, partition)
+                    low, high = consumer.get_watermark_offsets(there, timeout=ANSWER_S)
+                    found[f"{topic}/{partition}"] = (topic, partition, low, high)
+        except self._kafka.KafkaException as error:
+            raise self._silent(error) from error
+        return found
+
+    def _ids(self) -> dict[str, str]:
+        """Topic → what tells it from another of its name; empty where the broker does not say."""
+        from confluent_kafka.admin import AdminClient
+
+        names = [*self._topics, *([self.transactions] if self.transactions else [])]
+        kafka = self._kafka
+        try:
+            if self._admin is None:
+                own: dict[str, Any] = {**self._options, "bootstrap.servers": self._settings["bootstrap.servers"]}
+                own |= {"error_cb": lambda error: None, "log_level": 0}
+                self._admin = AdminClient(own)
+            asked = self._admin.describe_topics(
+                kafka.TopicCollection(list(dict.fromkeys(names))), request_timeout=ANSWER_S
+            )
+            found = {topic: one.result(ANSWER_S).topic_id for topic, one in asked.items()}
+        except (kafka.KafkaException, AttributeError, ValueError, TimeoutError):
+            return {}  # an old broker; that there is no such topic is told elsewhere
+        return {
+            topic: f"{id.get_most_significant_bits():x}.{id.get_least_significant_bits():x}"
+            for topic, id in found.items()
+        }
+
+    def _silent(self, error: Any) -> Unavailable:
+        return Unavailable(f"Kafka does not answer: {error.args[0].str()}", servers=self._settings["bootstrap.servers"])
+
+
+class _Reading:
+    """One pass over the partitions, each up to an end that is known when it begins."""
+
+    def __init__(self, kafka: Any, consumer: Any, wanted: Mapping[str, tuple[str, int, int, int]]) -> None:
+        self._kafka, self._consumer = kafka, consumer
+        self._ends = {name: end for name, (_, _, _, end) in wanted.items()}
+        self._starts = {name: start for name, (_, _, start, _) in wanted.items()}
+        self._next = dict(self._starts)
+        self._held: dict[str, deque[Message]] = {name: deque() for name in wanted}
+        self._held_bytes = dict.fromkeys(wanted, 0)
+        self._largest = HELD_BYTES_MAX // 100
+        """In bytes, of the messages that came; at first a guess."""
+        self._paused: set[str] = set()
+        self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
+        open_ones = [one for one in wanted.values() if one[2] < one[3]]
+        consumer.assign([kafka.TopicPartition(topic, partition, start) for topic, partition, start, _ in open_ones])
+
+    def messages(self, name: str) -> Iterator[Message]:
+        """Those of one partition; what comes of others in the meantime is held.
+
+        Offsets that have no message any more, or only a marker, are one that says nothing.
+        """
+        held, last = self._held[name], self._starts[name] - 1
+        if last >= 0:
+            yield Message(last, None, None)
+        while True:
+            while held:
+                message = held.popleft()
+                last, self._held_bytes[name] = message.offset, self._held_bytes[name] - _size(message)
+                yield message
+            if self._next[name] >= self._ends[name]:
+                if last < self._ends[name] - 1:
+                    yield Message(self._ends[name] - 1, None, None)
+                return
+            if name in self._paused:
+                self._paused.discard(name)
+                self._consumer.resume([self._kafka.TopicPartition(*self._at[name])])
+            self._fetch(name)
+
+    def _fetch(self, name: str) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        while not self._held[name] and self._next[name] < self._ends[name]:
+            found = self._consumer.consume(max(1, min(5_000, HELD_BYTES_MAX // self._largest)), timeout=1.0)
+            self._largest = max([1_000, *(len(message) for message in found)])
+            for message in found:
+                self._take(message)
+            if not found and time.monotonic() > deadline:
+                topic, partition = self._at[name]
+                raise Unavailable(
+                    "Kafka does not send what it has", topic=topic, partition=partition, offset=self._next[name]
+                )
+
+    def _take(self, message: Any) -> None:
+        name = f"{message.topic()}/{message.partition()}"
+        error = message.error()
+        if error is not None:
+            if error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                self._next[name] = max(self._next[name], message.offset())  # the last may be a marker, not a message
+                return
+            kind = Corrupt if error.code() == self._kafka.KafkaError.OFFSET_OUT_OF_RANGE else Unavailable
+            raise kind(f"Kafka: {error.str()}", topic=message.topic(), partition=message.partition())
+        self._next[name] = message.offset() + 1
+        if message.offset() < self._ends[name]:
+            self._held[name].append(Message(message.offset(), message.value(), message.key()))
+            self._held_bytes[name] += _size(self._held[name][-1])
+            is_full = len(self._held[name]) >= HELD_MAX or self._held_bytes[name] >= HELD_BYTES_MAX
+            if is_full and name not in self._paused:
+                self._paused.add(name)
+                self._consumer.pause([self._kafka.TopicPartition(*self._at[name])])
+
+
+def _size(message: Message) -> int:
+    return (len(message.value) if isinstance(message.value, bytes) else 0) + len(message.key or b"")

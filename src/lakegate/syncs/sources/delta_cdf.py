@@ -1,0 +1,227 @@
+"""A Delta table as a source of changes: its commits are the transactions, and a version is a place.
+
+Rules for editors: rows come whole, so that nothing is said about which row was which before: in a commit all that went goes
+first, then all that came comes. What cannot be read any more is an error that says how to begin again, never a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakegate.delta.commit_file import Commit
+from lakegate.delta.jvm import JVM_ERRORS
+from lakegate.delta.table_log import DeltaTableLog, LogGone
+from lakegate.errors import CheckpointMismatch, InvalidRequest, LakegateError, Unavailable
+from lakegate.ids import TableLocation, Version
+from lakegate.syncs.plan import source_position
+from lakegate.syncs.plan.change import Change, Image
+from lakegate.syncs.sources.delta_rows import COME, ManyFrameRows, read_rows
+
+LOAD_ROWS = 10_000
+"""So many rows of a snapshot come together at most; several such groups make a batch."""
+MANY_ROWS, MANY_BYTES = 100_000, 16 << 20
+"""A commit of more rows, or of larger files, is not read row by row: one row takes about 1 KiB of memory."""
+RESYNC = "Make the target equal to the table again with: lakegate sync resync"
+GONE = (
+    "FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFound", "VERSION_NOT_FOUND", "VersionNotFound", "VERSIONS_NOT_CONTIGUOUS",
+    "does not exist", "CANNOT_RECONSTRUCT", "INCOMPATIBLE_DATA_SCHEMA", "INCOMPATIBLE_SCHEMA_CHANGE",
+    "BEYOND_DELETED_FILE_RETENTION",
+)  # fmt: skip
+"""In what Spark says when files, commits or a definition that is needed is no longer there, or not for sure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFeed:
+    """See `ChangeSource`. `seq` is the version of the commit."""
+
+    spark: SparkSession
+    location: TableLocation
+    table: str
+    """The target table."""
+    start: Literal["snapshot", "latest"] | int
+    """Where to begin: with all rows, after the newest version, or at a version."""
+
+    def fingerprint(self) -> object:
+        """Changes with each commit."""
+        return DeltaTableLog(self.spark).head(self.location)
+
+    def close(self) -> None:
+        """The session is its owner's."""
+
+    def transactions(
+        self, after: int, place: str | None = None, *, until: str | None = None
+    ) -> Iterator[tuple[Change, ...]]:
+        # A first load goes on with the version that it began with.
+        begun = until if after < 0 and place is None else place
+        facts = source_position.read(source_position.DELTA, after, begun)
+        log = DeltaTableLog(self.spark)
+        if not facts and log.head(self.location) < 0:
+            return  # a stream of the same file may be about to make it
+        now = log.metadata(self.location)
+        known = facts.get("table", now.id)
+        if known != now.id or after > now.version:
+            raise CheckpointMismatch(
+                "the table is not the one that the target has: it was made anew; nothing was written",
+                advice=RESYNC,
+                table=self.location, position=after, newest=now.version,
+            )  # fmt: skip
+        here, last = source_position.written(source_position.DELTA, {"table": now.id}), int(now.version)
+        if after < 0 and "loading" not in facts and self.start != "snapshot":
+            # Noted at once: without a change, a later run must not begin at a later version.
+            after = last if self.start == "latest" else self.start - 1
+            yield (self._mark(after, here),)
+        elif after < 0:
+            if begun is not None and "loading" not in facts:
+                raise CheckpointMismatch(
+                    "a first load was begun by an earlier version of Lakegate, which did not note of what version; "
+                    "nothing was written",
+                    advice=RESYNC,
+                    table=self.location,
+                )
+            after = facts.get("loading", last)
+            yield from self._load(after, now.id)
+        yield from self._commits(after, last, here)
+
+    def snapshot(self) -> Change:
+        """All rows as of now, and that there are no others."""
+        now = DeltaTableLog(self.spark).metadata(self.location)
+        version, here = int(now.version), source_position.written(source_position.DELTA, {"table": now.id})
+        return self._many(self._snapshot(version).withColumn(COME, F.lit(True)), version, here, is_whole=True)
+
+    @property
+    def target_tables(self) -> tuple[str, ...]:
+        """See `lakegate.syncs.verify.KnowsItsRows`."""
+        return (self.table,)
+
+    def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
+        """All rows of a version. See `lakegate.syncs.verify.KnowsItsRows`."""
+        if position < 0:
+            raise InvalidRequest(
+                "the first load of the table is not complete; nothing was compared",
+                advice="First run: lakegate sync run",
+                table=self.location,
+            )
+        for row in self._rows(position):
+            yield self.table, row
+
+    def _load(self, version: int, id: str) -> Iterator[tuple[Change, ...]]:
+        """A snapshot in groups; only with the end of the last of them the position is its version."""
+        loading = source_position.written(source_position.DELTA, {"table": id, "loading": version})
+        held: list[Change] = []
+        for row in self._rows(version):
+            if len(held) == LOAD_ROWS:
+                yield _placed(held, loading)
+                held = []
+            held.append(self._row("c", row, -1))
+        yield (*held, self._mark(version, loading))
+
+    def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
+        """Commit by commit; the rows of a large one stay where they are."""
+        for version in self._large(after, last):
+            yield from self._one_by_one(after, version - 1, here)
+            yield (self._many(self._feed(version, version).drop("_commit_version"), version, here, is_whole=False),)
+            after = version
+        yield from self._one_by_one(after, last, here)
+
+    def _large(self, after: int, last: int) -> list[int]:
+        try:
+            commits = DeltaTableLog(self.spark).commits(self.location, Version(after), Version(last))
+        except LogGone:
+            return []  # which of the feed's files is missing is told by who reads them
+        return [int(one.version) for one in commits if _is_large(one)]
+
+    def _one_by_one(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
+        if last <= after:
+            return
+        held: list[Change] = []
+        for row in self._changed(after + 1, last):
+            version, has_come = row.pop("_commit_version"), row.pop(COME)
+            if held and held[-1].seq != version:
+                yield _placed(held, here)
+                held = []
+            held.append(self._row("c" if has_come else "d", row, version))
+        if held:
+            yield _placed(held, here)
+        if not held or held[-1].seq < last:
+            yield (self._mark(last, here),)  # commits without rows: the feed need not reach back to them
+
+    def _rows(self, version: int) -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[dict[str, Any]]:
+            yield from read_rows(self._snapshot(version), ())
+
+        return self._told(rows, version, version)
+
+    def _changed(self, first: int, last: int) -> Iterator[dict[str, Any]]:
+        def rows() -> Iterator[dict[str, Any]]:
+            yield from read_rows(self._feed(first, last), ("_commit_version", COME))
+
+        return self._told(rows, first, last)
+
+    def _snapshot(self, version: int) -> DataFrame:
+        return self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
+
+    def _feed(self, first: int, last: int) -> DataFrame:
+        """What came and went, with the version of its commit and whether it came."""
+        feed = self.spark.read.format("delta").option("readChangeFeed", "true")
+        frame = feed.option("startingVersion", first).option("endingVersion", last).load(self.location)
+        come = F.col("_change_type").isin("insert", "update_postimage")
+        return frame.withColumn(COME, come).drop("_change_type", "_commit_timestamp")
+
+    def _many(self, frame: DataFrame, version: int, here: str, *, is_whole: bool) -> Change:
+        try:
+            many = ManyFrameRows.of(frame, is_whole=is_whole)
+        except (PySparkException, *JVM_ERRORS) as error:
+            raise self._error(str(error), version, version) from error
+        return Change(
+            seq=version, tx=str(version), table=self.table, op="many", many=many, shows_actions=True, place=here
+        )
+
+    def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
+        """The rows, with Spark's errors as ours."""
+        try:
+            yield from rows()
+        except (PySparkException, *JVM_ERRORS) as error:
+            raise self._error(str(error), first, last) from error
+
+    def _error(self, said: str, first: int, last: int) -> LakegateError:
+        if "MISSING_CHANGE_DATA" in said or "change data was not recorded" in said:
+            return InvalidRequest(
+                "the table does not record its changes for all versions that are wanted; nothing more was written",
+                advice=f"Turn it on: ALTER TABLE delta.`{self.location}` SET TBLPROPERTIES "
+                f"('delta.enableChangeDataFeed' = 'true'). {RESYNC}",
+                table=self.location, first=first, last=last,
+            )  # fmt: skip
+        if any(word in said for word in GONE):
+            return CheckpointMismatch(
+                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, older than the "
+                "table keeps removed files, or of another definition); nothing more was written",
+                advice=RESYNC,
+                table=self.location, first=first, last=last,
+            )  # fmt: skip
+        return Unavailable(f"the table cannot be read: {said.strip().splitlines()[0]}", table=self.location)
+
+    def _row(self, op: Literal["c", "d"], row: Any, seq: int) -> Change:
+        before, after = (row, None) if op == "d" else (None, row)
+        return Change(seq=seq, tx=str(seq), table=self.table, op=op, before=before, after=after, shows_actions=True)
+
+    def _mark(self, seq: int, place: str) -> Change:
+        return Change(seq=seq, tx=None, table=self.table, op="mark", place=place)
+
+
+def _placed(changes: Sequence[Change], place: str) -> tuple[Change, ...]:
+    last = changes[-1]
+    end = Change(
+        seq=last.seq, tx=last.tx, table=last.table, op=last.op, before=last.before, after=last.after, place=place
+    )
+    return (*changes[:-1], end)
+
+
+def _is_large(commit: Commit) -> bool:
+    records = 0 if commit.has_change_files else sum(one.records or 0 for one in commit.added if one.is_data_change)
+    return records > MANY_ROWS or commit.changed_bytes > MANY_BYTES

@@ -1,0 +1,58 @@
+"""Staging of rows that no process holds: in parts, by processes that make connections of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from lakegate.syncs.plan.table_schema import Column
+from lakegate.syncs.targets.dialect import Connection, Dialect
+from lakegate.syncs.targets.faults import Fault
+from lakegate.syncs.targets.staging import GONE, MARKS, PUT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Writes a part of many rows to a staging table: here, or in another process, where it makes a connection of its own."""
+
+    dialect: Dialect
+    stage: str
+    columns: Sequence[tuple[int, Column]]
+    """What is staged: the place among a row's values, and the column."""
+    identity: frozenset[str]
+    slots: int
+
+    def __call__(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> str | None:
+        """Stages a part in one transaction; what it was refused for, if it was. It may be called again for the same part."""
+        connection = self.dialect.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute(f"DELETE FROM {self.stage} WHERE lg_n >= {int(first)} AND lg_n < {int(end)}")
+            self.write(connection, first, end, rows)
+            connection.commit()
+        except self.dialect.errors as error:
+            if self.dialect.fault(error).fault is not Fault.VIOLATION:
+                raise
+            return self.dialect.violated(error).reason
+        finally:
+            connection.close()
+        return None
+
+    def write(self, connection: Connection, first: int, end: int, rows: Iterator[Sequence[object]]) -> None:
+        """The same in a transaction of the caller's."""
+        names = [*MARKS, *(["lg_slot"] if self.slots > 1 else []), *(column.name for _, column in self.columns)]
+        types = [None] * (len(names) - len(self.columns)) + [column for _, column in self.columns]
+        self.dialect.write(connection, self.stage, names, types, self._staged(first, end, rows))
+
+    def _staged(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> Iterator[Sequence[object]]:
+        slots, n = self.slots, first - 1
+        of_put = [place + 1 for place, _ in self.columns]
+        of_gone = [place + 1 if column.name in self.identity else None for place, column in self.columns]
+        for n, row in enumerate(rows, first):
+            mark = (n % slots,) if slots > 1 else ()
+            if row[0]:
+                yield (n, PUT, 1, *mark, *[row[place] for place in of_put])
+            else:
+                yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
+        if n + 1 != end:
+            raise RuntimeError(f"a part of {end - first} rows was read again as {n + 1 - first}")

@@ -1,0 +1,174 @@
+"""Connections to a target, and transactions on them: tried again where others were in the way or a connection was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from lakegate.errors import ConstraintViolated, Unavailable, UnsupportedTable
+from lakegate.syncs.plan.apply_protocol import Violated
+from lakegate.syncs.targets.dialect import Connection, Dialect
+from lakegate.syncs.targets.faults import Fault, Told
+from lakegate.syncs.targets.silence import Silence
+
+R = TypeVar("R")
+TRIES_MAX = 8
+"""So often a transaction is made that others were in the way of, or whose connection was lost."""
+READS_MAX = 3
+"""The same for what only reads."""
+PAUSE_S = 0.05
+"""Before the second try; doubled with each, and drawn between half and the whole."""
+
+
+class ViolatedError(ConstraintViolated):
+    """A statement was refused because of what the rows say."""
+
+    def __init__(self, violated: Violated) -> None:
+        super().__init__(
+            f"the target refused a statement because of its rows: {violated.reason}; nothing of it was written"
+        )
+        self.violated, self.is_foreign_key = violated, violated.is_foreign_key
+
+
+class Connections:
+    """As many connections as are used side by side; safe to use from several threads."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._free: list[Connection] = []
+        self._lock = threading.Lock()
+        self.silence = Silence(dialect)
+
+    def close(self) -> None:
+        """Gives up those that nobody uses."""
+        with self._lock:
+            free, self._free = self._free, []
+        for connection in free:
+            with contextlib.suppress(*self._dialect.errors):
+                connection.close()
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """A connection that nobody else uses; given back unless it is broken."""
+        with self._lock:
+            connection = self._free.pop() if self._free else None
+        if connection is None:
+            try:
+                connection = self._dialect.connect()
+            except self._dialect.errors as error:
+                raise _unavailable(error, self._dialect.fault(error), "nothing was written") from error
+        lent = connection
+        self.silence.begin(lent)
+        try:
+            yield connection
+        except BaseException as error:
+            try:
+                connection.rollback()
+            except self._dialect.errors:
+                connection = None
+            if connection is not None and isinstance(error, self._dialect.errors):
+                if self._dialect.fault(error).fault is Fault.GONE:
+                    with contextlib.suppress(*self._dialect.errors):
+                        connection.close()
+                    connection = None
+                    self.close()  # those that nobody uses now lead to the same server
+            raise
+        finally:
+            self.silence.end(lent)
+            if connection is not None:
+                with self._lock:
+                    self._free.append(connection)
+
+    def read(self, work: Callable[[Connection], R]) -> R:
+        """Does `work`, which only reads; again, a few times, where others were in the way or a connection was lost.
+
+        Raises:
+            Unavailable: The target does not answer.
+            UnsupportedTable: It refused a statement.
+        """
+        for attempt in range(1, READS_MAX + 1):
+            try:
+                with self.lend() as connection:
+                    found = work(connection)
+                    connection.rollback()
+                    return found
+            except self._dialect.errors as error:
+                told = self._dialect.fault(error)
+                if told.fault in (Fault.OTHER, Fault.VIOLATION):
+                    raise UnsupportedTable(
+                        f"the target refused a statement: {_words(error)}; nothing was written"
+                    ) from error
+                if attempt == READS_MAX or told.fault is Fault.AWAY:
+                    raise _unavailable(error, told, "nothing was written") from error
+                time.sleep(PAUSE_S)
+        raise AssertionError("unreachable")
+
+    def transaction(
+        self,
+        work: Callable[[Any], R],
+        *,
+        before: Callable[[Any], None] = lambda cursor: None,
+        is_trial: bool = False,
+        is_done: Callable[[], bool] | None = None,
+    ) -> R:
+        """Does `work` in one transaction; again, a bounded number of times, where others were in the way.
+
+        Args:
+            work: Everything that the transaction does; it may be called several times.
+            before: Called first.
+            is_trial: Rolled back in any case; what a commit would check is checked before.
+            is_done: After the connection was lost at a commit: whether that was made.
+
+        Raises:
+            ViolatedError: The rows break a rule of the target.
+            Unavailable: Others were in the way too often, or the target does not answer, or cannot write now.
+            UnsupportedTable: The target refused a statement for another reason.
+        """
+        for attempt in range(1, TRIES_MAX + 1):
+            committing = False
+            try:
+                with self.lend() as connection:
+                    self._dialect.begin(connection)
+                    cursor = connection.cursor()
+                    before(cursor)
+                    result = work(cursor)
+                    committing = not is_trial
+                    if is_trial:
+                        self._dialect.end_trial(connection)
+                    else:
+                        connection.commit()
+                    return result
+            except self._dialect.errors as error:
+                told = self._dialect.fault(error)
+                fault = told.fault
+                if fault is Fault.AWAY:
+                    raise _unavailable(error, told, "the batch was not applied") from error
+                if fault is Fault.VIOLATION:
+                    raise ViolatedError(self._dialect.violated(error)) from error
+                if fault is Fault.OTHER:
+                    raise UnsupportedTable(
+                        f"the target refused a statement: {_words(error)}; the batch was not applied"
+                    ) from error
+                if attempt == TRIES_MAX:
+                    raise _unavailable(error, told, "the batch was not applied", tries=attempt) from error
+                time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.SystemRandom().uniform(0.5, 1.0))
+                # Whether a commit whose answer was lost was made is read, never guessed.
+                if fault is Fault.GONE and committing and is_done is not None and is_done():
+                    return None  # type: ignore[return-value]  # those who say when they are done answer nothing
+        raise AssertionError("unreachable")
+
+
+def _unavailable(error: BaseException, told: Told, what: str, tries: int | None = None) -> Unavailable:
+    """The error of a fault that may pass."""
+    usual = "the target database does not answer"
+    if told.fault is Fault.AGAIN:
+        usual = "others were in the way" if tries is None else "the target did not let the batch in"
+    return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
+
+
+def _words(error: BaseException) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,182 @@
+"""Values as a column takes them: what each dialect's encoder shares, and how rows pass through it.
+
+Rules for editors: a value becomes what its column holds, or is refused as `Misfit`; it is never changed to fit. What a value
+is, is decided before (`lakegate.syncs.plan.values`); this looks at the column's type alone.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from lakegate.syncs.plan import json_numbers
+from lakegate.syncs.plan.table_schema import Column
+from lakegate.syncs.plan.values import BareText, Bits, Duration, Misfit, Undecoded, clock, variable_decimal
+
+Encode = Callable[[Column, Any], object]
+PLAIN = frozenset({type(None), str, int, float, Decimal, bytes, date, datetime, time})
+"""Types that most columns take as they are."""
+EWKB_SRID = 0x2000_0000
+"""In a geometry's type: its reference system follows."""
+
+
+def rows_of(
+    rows: Iterable[Sequence[Any]],
+    columns: Sequence[Column | None],
+    plain: Callable[[Column], frozenset[type]],
+    encode: Encode,
+) -> Iterator[Sequence[Any]]:
+    """Rows as the driver takes them.
+
+    Args:
+        rows: In the order of `columns`.
+        columns: None for a column of our own.
+        plain: Types of values that a column takes as they are.
+        encode: For all others.
+
+    Raises:
+        Misfit: A value does not fit its column.
+    """
+    ways = [(n, column, plain(column)) for n, column in enumerate(columns) if column is not None]
+    for row in rows:
+        found = list(row)
+        for n, column, types in ways:
+            value = found[n]
+            if value.__class__ not in types:
+                found[n] = encoded(column, value, encode)
+        yield found
+
+
+def encoded(column: Column, value: Any, encode: Encode) -> object:
+    """One value.
+
+    Raises:
+        Misfit: It does not fit.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Undecoded):
+        raise Misfit(value.reason)
+    if isinstance(value, list) and value and all(isinstance(one, tuple) for one in value):
+        value = dict(value)  # a map, as Parquet has it
+    try:
+        return encode(column, value)
+    except Misfit as error:
+        raise Misfit(f"{column.name}: {error}") from error
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error) as error:
+        raise Misfit(f"{column.name}: a value does not fit a column of type {column.kind}: {error}") from error
+
+
+def unmarked(value: object) -> object:
+    """The value without the marks that it carries: a number, a text."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return value
+
+
+def text_of(value: object) -> str:
+    """A value as a text, where a column takes texts only."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            return repr(value) if value - value == 0 else json_numbers.said(value)
+        case Duration():
+            return clock(value)
+        case bytes() | bytearray():
+            return f"\\x{value.hex()}"
+        case datetime():
+            return value.isoformat(" ")
+        case date() | time():
+            return value.isoformat()
+        case timedelta():
+            return clock(value // timedelta(microseconds=1))
+        case dict() | list() | tuple():
+            return json_numbers.dumps(value)
+        case _:
+            return str(value)
+
+
+def no_whole_number(column: Column, value: object) -> None:
+    """Nothing, unless the value is a number and the column one of dates, times or intervals.
+
+    Raises:
+        Misfit: It is.
+    """
+    if isinstance(value, int | float | Decimal) and not isinstance(value, Duration):
+        raise Misfit(
+            f"a number for a column of type {column.kind}: turn schemas on at the converter, or set "
+            "time.precision.mode=isostring at the connector"
+        )
+
+
+def number_of(value: object) -> object:
+    """A value for a column of numbers."""
+    match value:
+        case bool():
+            return int(value)
+        case Bits():
+            return int(value, 2)
+        case dict() if value.keys() == {"scale", "value"}:
+            return variable_decimal(value)
+        case dict() | list():
+            return json_numbers.dumps(value)
+        case _:
+            return unmarked(value)
+
+
+def bytes_of(value: object, bits: int = 0) -> object:
+    """A value for a binary column; a bit string from its first digit, in as many bytes as it needs."""
+    match value:
+        case BareText():
+            return value.bytes()
+        case bytearray() | memoryview():
+            return bytes(value)
+        case Bits():
+            return int(value, 2).to_bytes((max(len(value), bits) + 7) // 8, "big")
+        case bool() | int() | float():
+            raise Misfit("a number for a binary column")
+        case dict() | list():
+            return json_numbers.dumps(value)
+        case _:
+            return unmarked(value)
+
+
+def geometry_of(value: Mapping[str, Any]) -> tuple[bytes, int]:
+    """Well-known binary and reference system of `{"wkb": base64, "srid": …}`."""
+    import base64
+
+    wkb, srid = base64.b64decode(value["wkb"], validate=True), value.get("srid") or 0
+    order = "<" if wkb[0] == 1 else ">"
+    (kind,) = struct.unpack_from(f"{order}I", wkb, 1)
+    if kind & EWKB_SRID:
+        (own,) = struct.unpack_from(f"{order}I", wkb, 5)
+        wkb = wkb[:1] + struct.pack(f"{order}I", kind & ~EWKB_SRID) + wkb[9:]
+        srid = srid or own
+    return wkb, int(srid)
+
+
+def in_utc(text: str) -> str | datetime:
+    """A moment with a zone as the same in UTC without one; any other text as it is."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text  # the server says what is wrong with it
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+def clock_in_utc(text: str) -> str:
+    """The same for a time of the day."""
+    try:
+        there = time.fromisoformat(text)
+    except ValueError:
+        return text
+    if there.tzinfo is None:
+        return text
+    moment = datetime.combine(date(2000, 1, 2), there)
+    return moment.astimezone(UTC).time().isoformat()

@@ -1,0 +1,308 @@
+"""Staged rows: a table beside each target table, with the same columns, a row for each row of the batch, and marks.
+
+Every question about values is asked in the database, between staged rows and the target's rows, with the target's own
+equality: its types, collations, expressions and predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakegate.syncs.plan.change import ManyRows
+from lakegate.syncs.plan.conflict_graph import Clash, Edge
+from lakegate.syncs.plan.net_changes import NetRow
+from lakegate.syncs.plan.table_schema import ForeignKey, TableSchema
+from lakegate.syncs.plan.values import BareNumber
+from lakegate.syncs.targets.dialect import Dialect
+
+GONE, PUT = 0, 1
+VOID = 2
+"""Gone, but another staged row is the same row to the target: its last image counts."""
+MARKS = ("lg_n", "lg_op", "lg_mask")
+INT = frozenset({int, BareNumber})
+EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint", "int2", "int4", "int8"})
+"""Kinds of columns in which whole numbers differ for the target whenever they differ for us."""
+
+
+@dataclass(slots=True)
+class StagedTable:
+    """One table of a batch."""
+
+    schema: TableSchema
+    table: str
+    """Quoted name of the target table."""
+    stage: str
+    """Quoted name of the staging table."""
+    rows: list[NetRow] = field(default_factory=list)
+    """Those that this process holds."""
+    count: int = 0
+    """How many are staged, with those that were refused."""
+    refused: int = 0
+    """How many of them the staging table does not have."""
+    masks: dict[frozenset[str], int] = field(default_factory=dict)
+    """Which columns an image says → its number, from 1."""
+    shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """The columns of an image in their order → the number of what it says, so that it is looked up and not worked out."""
+    gone: int = 0
+    put: int = 0
+    moved: int = 0
+    vacated: int = 0
+    """Bits of the unique keys that some row has to let go of."""
+    has_partial: bool = False
+    """Some row ends with what only the target can complete."""
+    is_emptied: bool = False
+    """The batch empties the target table first."""
+    has_numbers_only: bool = True
+    """In all keys."""
+
+    def add(self, row: NetRow) -> None:
+        """Counts the row in."""
+        self.rows.append(row)
+        self.count += 1
+        if self.has_numbers_only and not INT.issuperset(map(type, row.key)):
+            self.has_numbers_only = False
+        if row.image is None:
+            self.gone += 1
+            return
+        self.put += 1
+        self.moved += row.origin is not None
+        self.has_partial |= row.is_partial
+        shape = tuple(row.image)
+        if shape not in self.shapes:
+            said = frozenset(column.name for column in self.schema.stored if column.name in row.image)
+            self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
+
+    def add_many(self, many: ManyRows) -> None:
+        """Counts rows in that this process does not hold."""
+        self.count, self.gone, self.put = many.gone + many.put, many.gone, many.put
+        self.masks[frozenset(column.name for column in self.schema.stored if column.name in many.columns)] = 1
+        self.has_numbers_only = False
+
+    @property
+    def may_be_filled(self) -> bool:
+        """Whether a row may have to be completed from the target before it lets go: some image is not whole."""
+        return bool(self.vacated or self.moved or self.numbered) and any(
+            len(said) < len(self.schema.stored) for said in self.masks
+        )
+
+    @property
+    def numbered(self) -> tuple[str, ...]:
+        """Columns that no UPDATE may name, and whose value may change."""
+        found = (column.name for column in self.schema.columns if column.is_numbered)
+        return tuple(name for name in found if name not in self.schema.identity)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether two keys that differ for us differ for the target, too."""
+        kinds = {column.name: column.kind for column in self.schema.columns}
+        return self.has_numbers_only and all(kinds[name] in EXACT for name in self.schema.identity)
+
+    def stage_columns(self, slots: int) -> list[str]:
+        """The columns that rows are staged with; the others have a value of their own accord."""
+        marks = [*MARKS, "lg_slot"] if slots > 1 else list(MARKS)
+        origin = [f"lg_o{i}" for i in range(len(self.schema.identity))] if self.moved else []
+        return [*marks, *origin, *(column.name for column in self.schema.stored)]
+
+    def stage_rows(self, rows: Sequence[NetRow], slots: int) -> Iterator[Sequence[object]]:
+        """What is staged: values in the order of `stage_columns`."""
+        names = tuple(column.name for column in self.schema.stored)
+        blank: list[object] = [None] * len(self.schema.identity)
+        for n, _, key, image, origin, *_ in rows:
+            mark = (n % slots,) if slots > 1 else ()
+            place = () if not self.moved else blank if origin is None else origin
+            if image is None:
+                values = dict(zip(self.schema.identity, key, strict=True))
+                yield (n, GONE, 0, *mark, *place, *map(values.get, names))
+                continue
+            shape = tuple(image)
+            values_of = image.values() if shape == names else map(image.get, names)
+            yield (n, PUT, self.shapes[shape], *mark, *place, *values_of)
+
+
+class Questions:
+    """The SELECTs of a plan, for one table each, and completions before them."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def match(self, table: StagedTable, left: str, right: str) -> str:
+        """The rows of two aliases have one key."""
+        name = self._dialect.name
+        return " AND ".join(f"{left}.{name(k)} = {right}.{name(k)}" for k in table.schema.identity)
+
+    def origin_match(self, table: StagedTable) -> str:
+        """The row `t` is where staged row `s` comes from."""
+        name = self._dialect.name
+        return " AND ".join(f"t.{name(k)} = s.lg_o{i}" for i, k in enumerate(table.schema.identity))
+
+    def void(self, table: StagedTable) -> str:
+        """Marks rows that are gone under a key that another staged row has, in the eyes of the target."""
+        return self._dialect.change(
+            (table.stage, "s"), (table.stage, "t"), self.match(table, "s", "t"), [("lg_op", str(VOID))],
+            f"s.lg_op = {GONE} AND t.lg_op = {PUT}",
+        )  # fmt: skip
+
+    def absent(self, table: StagedTable) -> str:
+        """Staged rows that are not whole and of which the target has nothing that they could be completed from."""
+        columns = len(table.schema.stored)
+        masks = ", ".join(str(mask) for said, mask in table.masks.items() if len(said) < columns)
+        nothing = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {self.match(table, 't', 's')})"
+        if table.moved:
+            elsewhere = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {self.origin_match(table)})"
+            nothing = f"(s.lg_o0 IS NULL AND {nothing} OR s.lg_o0 IS NOT NULL AND {elsewhere})"
+        return f"SELECT s.lg_n FROM {table.stage} s WHERE s.lg_op = {PUT} AND s.lg_mask IN ({masks}) AND {nothing}"
+
+    def others_gone(self, table: StagedTable) -> str:
+        """Stages what the target has and the batch does not, as gone."""
+        name = self._dialect.name
+        keys = ", ".join(map(name, table.schema.identity))
+        found = ", ".join(f"t.{name(k)}" for k in table.schema.identity)
+        return (
+            f"INSERT INTO {table.stage} (lg_n, lg_op, lg_mask, {keys}) "
+            f"SELECT {table.count} - 1 + ROW_NUMBER() OVER (ORDER BY {found}), {GONE}, 0, {found} FROM {table.table} t "
+            f"WHERE NOT EXISTS (SELECT 1 FROM {table.stage} s WHERE {self.match(table, 't', 's')})"
+        )
+
+    def completions(self, table: StagedTable, referenced: frozenset[str]) -> Iterator[str]:
+        """UPDATEs that give staged rows what the events did not say and a plan needs.
+
+        Args:
+            table: The table.
+            referenced: Columns that foreign keys of other tables lead to.
+        """
+        name, stored = self._dialect.name, [column.name for column in table.schema.stored]
+        wanted = {one for key in table.schema.unique_keys for one in key.columns} | referenced
+        for said, mask in table.masks.items():
+            missing = [one for one in stored if one not in said]
+            if missing and table.moved:
+                yield self._dialect.change(
+                    (table.stage, "s"), (table.table, "t"), self.origin_match(table),
+                    [*((one, f"t.{name(one)}") for one in missing), ("lg_full", "1")],
+                    f"s.lg_mask = {mask} AND s.lg_o0 IS NOT NULL",
+                )  # fmt: skip
+            needed = [one for one in missing if one in wanted]
+            if needed:
+                yield self._dialect.change(
+                    (table.stage, "s"), (table.table, "t"), self.match(table, "s", "t"),
+                    [(one, f"t.{name(one)}") for one in needed],
+                    f"s.lg_mask = {mask} AND s.lg_full = 0",
+                )  # fmt: skip
+        needed = [one for one in stored if one in referenced and one not in table.schema.identity]
+        if needed and table.gone:
+            yield self._dialect.change(
+                (table.stage, "s"), (table.table, "t"), self.match(table, "s", "t"),
+                [(one, f"t.{name(one)}") for one in needed], f"s.lg_op = {GONE}",
+            )  # fmt: skip
+
+    def holders(self, table: StagedTable, number: int) -> Iterator[str]:
+        """Who holds in the target what a staged row ends with, under unique key `number`.
+
+        Rows of the answer: acquirer, holder's row in the batch or NULL, whether that one keeps the value, holder's key.
+        """
+        key, name, same = table.schema.unique_keys[number], self._dialect.name, self._dialect.same
+        identity = [name(k) for k in table.schema.identity]
+        parts = [f"{part} AS lg_p{i}" for i, part in enumerate(key.parts)]
+        keys = [f"{k} AS lg_k{i}" for i, k in enumerate(identity)]
+        inside = f"({key.predicate})" if key.predicate else "1 = 1"
+        fields = ", ".join([*keys, *parts])
+        own = " AND ".join(f"t.lg_k{i} = n.lg_k{i}" for i in range(len(identity)))
+        row = " AND ".join(f"r.lg_k{i} = t.lg_k{i}" for i in range(len(identity)))
+
+        def equal(left: str, right: str, *, nulls: bool) -> str:
+            operators = key.operators or ("=",) * len(key.parts)
+            return " AND ".join(
+                same(f"{left}.lg_p{i}", f"{right}.lg_p{i}") if nulls else f"{left}.lg_p{i} {op} {right}.lg_p{i}"
+                for i, op in enumerate(operators)
+            )
+
+        def query(*, nulls: bool) -> str:
+            some_null = " OR ".join(f"n.lg_p{i} IS NULL" for i in range(len(key.parts)))
+            return (
+                f"SELECT n.lg_n, r.lg_n, CASE WHEN r.lg_op = {PUT} AND r.lg_in AND {equal('r', 'n', nulls=nulls)} "
+                f"THEN 1 ELSE 0 END, r.lg_slot, {', '.join(f't.lg_k{i}' for i in range(len(identity)))} "
+                f"FROM (SELECT lg_n, {fields} FROM {table.stage} "
+                f"WHERE lg_op = {PUT} AND lg_slot >= 0 AND {inside}) n "
+                f"JOIN (SELECT {fields} FROM {table.table} WHERE {inside}) t ON {equal('t', 'n', nulls=nulls)} "
+                f"LEFT JOIN (SELECT lg_n, lg_op, lg_slot, {fields}, {inside} AS lg_in FROM {table.stage} "
+                f"WHERE lg_op < {VOID}) r ON {row} "
+                f"WHERE NOT ({own})" + (f" AND ({some_null})" if nulls else "")
+            )
+
+        yield query(nulls=False)
+        if key.nulls_equal:
+            yield query(nulls=True)  # apart: a join that takes NULLs as equal uses no index
+
+    def held(self, table: StagedTable, rows_max: int | None) -> str:
+        """How many rows the staging table has; counted up to `rows_max`, if that is given."""
+        rows = table.stage if rows_max is None else f"(SELECT lg_n FROM {table.stage} LIMIT {int(rows_max)}) s"
+        return f"SELECT count(*) FROM {rows}"
+
+    def duplicates(self, table: StagedTable, number: int) -> str:
+        """Pairs of staged rows that end with one value of unique key `number`: row, other row, the other's key."""
+        key, same = table.schema.unique_keys[number], self._dialect.same
+        parts = ", ".join(f"{part} AS lg_p{i}" for i, part in enumerate(key.parts))
+        keys = ", ".join(f"{self._dialect.name(k)} AS lg_k{i}" for i, k in enumerate(table.schema.identity))
+        inside = f"({key.predicate})" if key.predicate else "1 = 1"
+        rows = f"(SELECT lg_n, {keys}, {parts} FROM {table.stage} WHERE lg_op = {PUT} AND lg_slot >= 0 AND {inside})"
+        operators = key.operators or ("=",) * len(key.parts)
+        equal = " AND ".join(
+            same(f"a.lg_p{i}", f"b.lg_p{i}") if key.nulls_equal else f"a.lg_p{i} {op} b.lg_p{i}"
+            for i, op in enumerate(operators)
+        )
+        others = ", ".join(f"b.lg_k{i}" for i in range(len(table.schema.identity)))
+        return f"SELECT a.lg_n, b.lg_n, {others} FROM {rows} a JOIN {rows} b ON {equal} WHERE a.lg_n <> b.lg_n"
+
+    def ties(self, child: StagedTable, parent: StagedTable, key: ForeignKey) -> Iterator[str]:
+        """Rows of the batch that a foreign key connects, where the parent comes, goes, or changes what is referred to."""
+        name = self._dialect.name
+        stays = " AND ".join(
+            [self.match(parent, "t", "p"), *(f"t.{name(one)} = p.{name(one)}" for one in key.parent_columns)]
+        )
+        moves = f"p.lg_op < {VOID} AND (p.lg_op = {GONE} OR NOT EXISTS (SELECT 1 FROM {parent.table} t WHERE {stays}))"
+
+        def link(alias: str) -> str:
+            pairs = zip(key.columns, key.parent_columns, strict=True)
+            return " AND ".join(f"{alias}.{name(mine)} = p.{name(theirs)}" for mine, theirs in pairs)
+
+        different = "c.lg_n <> p.lg_n"
+        yield (
+            f"SELECT c.lg_n, p.lg_n FROM {child.stage} c JOIN {parent.stage} p ON {link('c')} "
+            f"WHERE c.lg_op = {PUT} AND {different} AND {moves}"
+        )
+        before = self.match(child, "b", "c")
+        yield (
+            f"SELECT c.lg_n, p.lg_n FROM {child.stage} c JOIN {child.table} b ON {before} "
+            f"JOIN {parent.stage} p ON {link('b')} WHERE {different} AND {moves}"
+        )
+
+
+def sort_holders(
+    rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
+) -> None:
+    """Adds what `Questions.holders` found: to the edges, or to the clashes."""
+    for acquirer, holder, keeps, slot, *key in rows:
+        if holder is not None and not keeps and int(slot) >= 0:
+            edges.append(Edge(int(holder), int(acquirer), number))
+        else:
+            clashes.append(
+                Clash(
+                    row=int(acquirer), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=None if holder is None else int(holder), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
+
+
+def add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
+    """Adds what `Questions.duplicates` found."""
+    # A row that has held the value all along is not the one that is wrong.
+    keepers = {clash.other for clash in clashes if clash.other is not None}
+    for row, other, *key in rows:
+        if int(row) not in keepers:
+            clashes.append(
+                Clash(
+                    row=int(row), table=table.schema.name, key=table.schema.unique_keys[number].name,
+                    other=int(other), holder=", ".join(map(str, key)),
+                )
+            )  # fmt: skip
