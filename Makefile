@@ -89,11 +89,11 @@ simulate: env
 	LAKEGATE_MATRIX=1 $(BIN)/pytest tests/simulation
 
 soak: env
-	$(BIN)/python -m lakegate.testing.turn_soak --seconds 600 --result benchmarks/results/turn_soak.json
+	$(BIN)/python -m harness.turn_soak --seconds 600 --result benchmarks/results/turn_soak.json
 
 soak-rows: env
-	$(BIN)/python -m lakegate.testing.soak --kind every --threads 6 --seconds 60 2>/dev/null
-	$(BIN)/python -m lakegate.testing.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
+	$(BIN)/python -m harness.soak --kind every --threads 6 --seconds 60 2>/dev/null
+	$(BIN)/python -m harness.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: .venv/tests.jsa
 	LAKEGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --no-loadscope-reorder

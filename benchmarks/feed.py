@@ -11,13 +11,13 @@ from pathlib import Path
 
 import lakegate
 from benchmarks.measure import figures, machine, write
+from harness.changes import Changes
+from lakegate.demo.database_servers import Database, postgres_server
 from lakegate.ids import TableLocation
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.ports import ChangeSource
 from lakegate.syncs.runner import run
 from lakegate.syncs.sources.delta_cdf import TableFeed
-from lakegate.testing.changes import Changes
-from lakegate.testing.databases import Database, postgres_server
 
 ROWS = 10_000
 PAIRS = 30

@@ -16,7 +16,7 @@ from typing import Any
 
 import lakegate
 from benchmarks.measure import machine, write
-from lakegate.testing.databases import Database, postgres_server
+from lakegate.demo.database_servers import Database, postgres_server
 
 ROWS = 10_000_000
 SPARK = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.ui.enabled": "false"}

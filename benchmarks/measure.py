@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakegate.testing.machine import machine as machine
+from harness.machine import machine as machine
 
 RESULTS = Path(__file__).parent / "results"
 

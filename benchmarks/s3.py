@@ -20,11 +20,11 @@ import boto3
 from py4j.protocol import Py4JJavaError
 
 from benchmarks.measure import figures, machine, write
+from harness.log_store_jvm import hadoop_conf, log_store_jvm
+from lakegate.demo.aws_server import REGION, AwsServer, Fault, aws_server
 from lakegate.spark.jars import jar_sources
 from lakegate.spark.java import find_java, java_sources
 from lakegate.spark.log_stores import CLASSES
-from lakegate.testing.aws_server import REGION, AwsServer, Fault, aws_server
-from lakegate.testing.log_store_jvm import hadoop_conf, log_store_jvm
 
 STORES = ("single_driver", "conditional", "dynamodb")
 COMMITS, WARM = 40, 10

@@ -25,13 +25,13 @@ import psycopg
 
 from benchmarks import strategies
 from benchmarks.measure import machine, write
+from harness.changes import Changes
+from harness.proxy import Proxy
+from lakegate.demo.database_servers import fresh_postgres, postgres_server
 from lakegate.syncs.api import open_target
 from lakegate.syncs.plan.apply_protocol import Mode
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, carry, run
-from lakegate.testing.changes import Changes
-from lakegate.testing.databases import fresh_postgres, postgres_server
-from lakegate.testing.proxy import Proxy
 
 TABLES = ("t0", "t1", "t2", "t3")
 WEIGHTS = (70, 10, 10, 10)

@@ -22,9 +22,9 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from benchmarks.measure import figures, machine, write
+from harness.contender import coordinator, store_of
+from lakegate.demo.servers import zookeeper
 from lakegate.settings import java_sources
-from lakegate.testing.contender import coordinator, store_of
-from lakegate.testing.servers import zookeeper
 from lakegate.turns.protocol.fencing import job_token
 
 TURNS = 500

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.measure import machine, write
 from benchmarks.turns import handover, open_job, take_over, timed_ms
-from lakegate.testing.aws_server import REGION, AwsServer, Fault, aws_server
-from lakegate.testing.contender import store_of
+from harness.contender import store_of
+from lakegate.demo.aws_server import REGION, AwsServer, Fault, aws_server
 
 TURNS = 100
 LEASE_S = 10.0

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lakegate.demo.database_servers import installed_postgres, lacks_mariadb, lacks_postgres
 from lakegate.errors import LakegateError
 from lakegate.spark.jars import JarSources, jar_sources
 from lakegate.spark.java import JavaSources, find_java, java_sources
-from lakegate.testing.databases import installed_postgres, lacks_mariadb, lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lakegate.testing.aws_server import AwsServer
+    from lakegate.demo.aws_server import AwsServer
 
-pytest.register_assert_rewrite("lakegate.testing.conformance")  # or a fault found there would not be shown
+pytest.register_assert_rewrite("harness.conformance")  # or a fault found there would not be shown
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = Path("/usr/bin/chromium")
@@ -131,6 +131,7 @@ def pytest_configure() -> None:
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(is_compiled=False)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # for `harness`
 
 
 def submit_arguments(*, is_compiled: bool) -> str:
@@ -227,7 +228,7 @@ def jobs(session: SparkSession) -> Callable[[Callable[[], object]], int]:
 @pytest.fixture(scope="session")
 def kafka_sasl_port() -> int:
     """Where the same broker lets in only who logs in."""
-    from lakegate.testing.servers import free_ports
+    from lakegate.demo.servers import free_ports
 
     return free_ports(1)[0]
 
@@ -237,7 +238,7 @@ def kafka_servers(
     jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory, kafka_sasl_port: int
 ) -> Iterator[str]:
     """The address of a Kafka broker that lives as long as the tests; topics are made on first use."""
-    from lakegate.testing.servers import kafka_broker
+    from lakegate.demo.servers import kafka_broker
 
     folder = tmp_path_factory.mktemp("kafka")
     with kafka_broker(folder, jars=jars_from, java=java_from, sasl_port=kafka_sasl_port) as servers:
@@ -247,7 +248,7 @@ def kafka_servers(
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
     """S3 and DynamoDB that live as long as the tests; each takes buckets and tables of its own, and heals what it breaks."""
-    from lakegate.testing.aws_server import aws_server
+    from lakegate.demo.aws_server import aws_server
 
     with aws_server(tmp_path_factory.mktemp("aws")) as server:
         yield server
@@ -267,7 +268,7 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch, aws: AwsServer, tmp_path: P
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """The address of a PostgreSQL server that lives as long as the tests."""
-    from lakegate.testing.databases import postgres_server
+    from lakegate.demo.database_servers import postgres_server
 
     # Not among pytest's own folders, which only their owner may enter: the server is another user's if we are root.
     with tempfile.TemporaryDirectory(prefix="lakegate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
@@ -277,7 +278,7 @@ def postgres() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def mortal_postgres() -> Iterator[str]:
     """A PostgreSQL server that a module of tests may let crash."""
-    from lakegate.testing.databases import postgres_server
+    from lakegate.demo.database_servers import postgres_server
 
     with tempfile.TemporaryDirectory(prefix="lakegate-postgres-") as folder, postgres_server(Path(folder) / "d") as dsn:
         yield dsn
@@ -286,7 +287,7 @@ def mortal_postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def full_postgres() -> Iterator[str]:
     """The same with ICU and the contributed types: a server that the machine has from its distribution."""
-    from lakegate.testing.databases import installed_postgres, postgres_server
+    from lakegate.demo.database_servers import installed_postgres, postgres_server
 
     programs = installed_postgres()
     assert programs is not None
@@ -298,7 +299,7 @@ def full_postgres() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[str]:
     """The address of a MariaDB server that lives as long as the tests."""
-    from lakegate.testing.databases import mariadb_server
+    from lakegate.demo.database_servers import mariadb_server
 
     # In memory where there is such a folder: each table that is made waits for the disk several times.
     memory = Path("/dev/shm")

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_only_settings_reads_the_environment() -> None:
     readers = {
         path.relative_to(package).as_posix()
         for path in package.rglob("*.py")
-        if "testing" not in path.parts and reads_environment(ast.parse(path.read_text()))
+        if reads_environment(ast.parse(path.read_text()))
     }
     assert readers == {"settings.py"}
 
@@ -190,6 +191,11 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
 
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", tmp_path, ROOT)
     (wheel,) = tmp_path.glob("*.whl")
+    product = {path.relative_to(ROOT / "src").as_posix() for path in committed() if path.is_relative_to(ROOT / "src")}
+    with zipfile.ZipFile(wheel) as files:
+        packed = {name for name in files.namelist() if ".dist-info/" not in name}
+    assert packed == product | {OWN_JAR.relative_to(ROOT / "src").as_posix()}
+    assert wheel.stat().st_size < 1_400_000  # a third of it draws the report
     constraints = tmp_path / "constraints.txt"
     constraints.write_text(
         "\n".join(f"{name}=={version}" for name, version in locked_versions().items() if name not in SEVERAL)
@@ -202,6 +208,7 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     own, *others = run(bin_dir / "lakegate", "jars", "path").strip().split(",")
     assert own.startswith(str(tmp_path))
     assert len(others) == 8
+    run(bin_dir / "python", "-c", "import lakegate.demo.experiment")
     (tmp_path / "use.py").write_text(IN_THE_WHEEL)
     told = run(bin_dir / "python", tmp_path / "use.py", tmp_path / "table")
     assert told.startswith("rows 3 ")

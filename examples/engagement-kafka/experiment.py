@@ -28,9 +28,9 @@ from lakegate.demo.experiment import CONFLICT, Run, commits_of, machine, read, r
 from lakegate.demo.generator import generate
 from lakegate.demo.lake import INGESTION, LOCK, MUTATION, TTL, Lake
 from lakegate.demo.records import FOLDERS, Inputs
+from lakegate.demo.servers import kafka_broker, zookeeper
 from lakegate.ops import inspection
 from lakegate.report import Comparison, Outcome, ReportData, TurnRow, facts, render
-from lakegate.testing.servers import kafka_broker, zookeeper
 
 ROWS = 1200
 AFTER = {MUTATION: INGESTION, TTL: MUTATION}

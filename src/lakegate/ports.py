@@ -1,6 +1,6 @@
 """All seams on one page: what the rooms below the composition root need from the outside, as Protocols with contracts.
 
-Each port has a small fake in `testing/` and one conformance suite that every adapter and the fake pass.
+Each port has a small fake in `harness/` and one conformance suite that every adapter and the fake pass.
 """
 
 from __future__ import annotations

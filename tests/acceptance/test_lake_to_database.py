@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.compute as compute
 import pytest
 
-from lakegate.testing.databases import fresh_postgres
+from lakegate.demo.database_servers import fresh_postgres
 from tests.acceptance.engagement import Source
 from tests.acceptance.test_real_data import write_spec
 

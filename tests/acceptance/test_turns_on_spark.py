@@ -19,15 +19,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import lakegate
+from harness import contender
+from harness.proxy import Proxy
 from lakegate.delta.ownership import release
+from lakegate.demo.servers import ZookeeperNode, zookeeper
 from lakegate.errors import CheckpointMismatch, InvalidRequest, LostTurn
 from lakegate.ids import JobName, TableLocation
 from lakegate.pipeline import PipelineRun
 from lakegate.spark.java import JavaSources
 from lakegate.telemetry.ledger import read_ledger
-from lakegate.testing import contender
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import ZookeeperNode, zookeeper
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 from tests.acceptance.engagement import drop
 

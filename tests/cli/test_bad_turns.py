@@ -9,9 +9,9 @@ import pytest
 from kazoo.client import KazooClient
 
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.servers import free_ports, zookeeper
 from lakegate.ids import Epoch
 from lakegate.spark.java import JavaSources
-from lakegate.testing.servers import free_ports, zookeeper
 from lakegate.turns.protocol.transitions import begin_record
 from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 from lakegate.turns.stores.zookeeper_client import Secrets

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import lakegate as lg
+from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import InvalidRequest
-from lakegate.testing.databases import fresh_postgres
 from tests.cli.command import Ran, lakegate, state_of
 
 SETTINGS = "on_violation: stop"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.proxy import Proxy
+from lakegate.demo.servers import zookeeper
 from lakegate.ops.external_command import _Program
 from lakegate.spark.java import JavaSources
 from lakegate.telemetry.ledger import read_ledger
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import zookeeper
 from lakegate.turns.host import is_running, start_of
 from lakegate.turns.stores.sqlite import SqliteTurnStore
 

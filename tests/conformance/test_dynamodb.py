@@ -16,13 +16,13 @@ from typing import Any
 import boto3
 import pytest
 
+from harness.conformance.turn_store import LOCK, Losing, TurnStoreConformance
+from harness.proxy import Proxy
 from lakegate.config.dynamodb import DynamodbPlace, read_dynamodb
+from lakegate.demo.aws_server import REGION, AwsServer, Fault, What
+from lakegate.demo.servers import free_ports
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import Epoch, JobName
-from lakegate.testing.aws_server import REGION, AwsServer, Fault, What
-from lakegate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import free_ports
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.effects import CasReply
 from lakegate.turns.protocol.lock_record import LockRecord

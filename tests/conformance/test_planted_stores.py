@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
+from harness.conformance import history
+from harness.conformance.turn_store import Losing, TurnStoreConformance
 from lakegate.errors import LakegateError
 from lakegate.ids import Epoch, JobName, Nonce
-from lakegate.testing.conformance import history
-from lakegate.testing.conformance.turn_store import Losing, TurnStoreConformance
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.effects import CasReply, Stored
 from lakegate.turns.protocol.lock_record import LockRecord, record_from_json

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.conformance.target_database import OpenTarget, Rows, TargetDatabaseConformance
+from harness.memory_target import MemoryTarget, Storage, table
+from lakegate.demo.database_servers import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.errors import Fenced
 from lakegate.syncs.plan.apply_protocol import Progress
 from lakegate.syncs.ports import TargetDatabase
-from lakegate.testing.conformance.target_database import OpenTarget, Rows, TargetDatabaseConformance
-from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
-from lakegate.testing.memory_target import MemoryTarget, Storage, table
 
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE)"
 FIRST = "INSERT INTO t (id, uk) VALUES (1, 'x'), (2, 'y')"

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.conformance.turn_store import LOCK, Losing, TurnStoreConformance
+from harness.proxy import Proxy
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.servers import ZookeeperNode, zookeeper
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import Epoch, JobName
 from lakegate.spark.java import JavaSources
-from lakegate.testing.conformance.turn_store import LOCK, Losing, TurnStoreConformance
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import ZookeeperNode, zookeeper
 from lakegate.turns.host import start_of
 from lakegate.turns.ports import TurnStore
 from lakegate.turns.protocol.effects import CasReply

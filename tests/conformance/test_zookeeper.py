@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from harness.conformance.turn_store import LOCK, TurnStoreConformance, contender, take
+from harness.proxy import Proxy
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.servers import ZookeeperNode, free_ports, zookeeper
 from lakegate.errors import Corrupt, InvalidRequest, TurnNotGranted, Unavailable
 from lakegate.ids import Epoch, JobName
 from lakegate.spark.java import JavaSources, find_java
-from lakegate.testing.conformance.turn_store import LOCK, TurnStoreConformance, contender, take
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import ZookeeperNode, free_ports, zookeeper
 from lakegate.turns.ports import SessionState, TurnStore
 from lakegate.turns.protocol.transitions import begin_record
 from lakegate.turns.stores.zookeeper import ZookeeperTurnStore

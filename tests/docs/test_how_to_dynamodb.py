@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lakegate.config.dynamodb import read_dynamodb
+from lakegate.demo.aws_server import REGION, AwsServer
 from lakegate.ids import JobName
-from lakegate.testing.aws_server import REGION, AwsServer
 from lakegate.turns.stores.dynamodb import DynamodbTurnStore
 from tests.docs.markdown import DOCS, fences
 

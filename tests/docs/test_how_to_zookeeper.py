@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.servers import zookeeper
 from lakegate.spark.java import JavaSources
-from lakegate.testing.servers import zookeeper
 from tests.docs.markdown import DOCS, fences
 
 PAGES = [DOCS / "how-to" / "coordinate-several-machines.md", DOCS / "reference" / "zookeeper.md"]

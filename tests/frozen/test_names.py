@@ -67,5 +67,4 @@ def sources() -> Iterator[str]:
     """The texts of the product."""
     for folder, pattern in (("src/lakegate", "*.py"), ("java", "*.java")):
         for file in sorted(Path(ROOT, folder).rglob(pattern)):
-            if "testing" not in file.parts:
-                yield file.read_text(encoding="utf-8")
+            yield file.read_text(encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.tables import COLUMNS, KINDS, Kind, audit, make, read
 from lakegate.delta import commit as exact
 from lakegate.delta.jvm import Jvm
 from lakegate.errors import CommitInDoubt, Unavailable
@@ -22,7 +23,6 @@ from lakegate.rows.conflict.effects import Joined, Waiting
 from lakegate.rows.execution import publisher
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import GROUP_CONF, Outcome, Run
-from lakegate.testing.tables import COLUMNS, KINDS, Kind, audit, make, read
 from tests.delta.test_idempotent_writes import wait_until
 
 GROUP_MAX = 5

@@ -21,15 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import lakegate
-from lakegate.delta.actions import FileChange
-from lakegate.delta.idempotent_writes import DELTA_CONFLICTS, confs
-from lakegate.ids import TableLocation
-from lakegate.rows.execution import publisher
-from lakegate.rows.row_reader import TableRows
-from lakegate.rows.small_file_cache import Remembered
-from lakegate.rows.sql import statement
-from lakegate.rows.statement import BATCH_CONF, WHOLE, relocation
-from lakegate.testing.tables import (
+from harness.tables import (
     COLUMNS,
     FORMS,
     KINDS,
@@ -46,6 +38,14 @@ from lakegate.testing.tables import (
     has_statement,
     read,
 )
+from lakegate.delta.actions import FileChange
+from lakegate.delta.idempotent_writes import DELTA_CONFLICTS, confs
+from lakegate.ids import TableLocation
+from lakegate.rows.execution import publisher
+from lakegate.rows.row_reader import TableRows
+from lakegate.rows.small_file_cache import Remembered
+from lakegate.rows.sql import statement
+from lakegate.rows.statement import BATCH_CONF, WHOLE, relocation
 from tests.delta.test_idempotent_writes import wait_until, waits_for
 from tests.docs.markdown import DOCS
 

@@ -17,6 +17,7 @@ import pytest
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
+from harness.tables import KINDS, audit, make
 from lakegate.delta.actions import Body
 from lakegate.delta.idempotent_writes import confs
 from lakegate.ids import TableLocation
@@ -26,7 +27,6 @@ from lakegate.rows.execution import publisher
 from lakegate.rows.row_reader import TableRows
 from lakegate.rows.sql import statement
 from lakegate.rows.transaction import Outcome
-from lakegate.testing.tables import KINDS, audit, make
 from tests.delta.delta_tables import commit_paths, foreign_commit, last_add, make_table, rows, write_token
 from tests.delta.test_idempotent_writes import is_held, wait_until
 
@@ -184,7 +184,7 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
 APPENDING = """
 import sys, threading
 import lakegate
-from lakegate.testing.soak import CONF
+from harness.soak import CONF
 
 session = lakegate.session("appender", conf=CONF)
 row = session.createDataFrame([(2, "a")], "id BIGINT, v STRING").coalesce(1)

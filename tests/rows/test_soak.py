@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import pytest
 from pyspark.sql import SparkSession
 
+from harness.soak import Run, soak
 from lakegate.rows.committer import Staged
 from lakegate.rows.execution import publisher
 from lakegate.rows.sql import statement
-from lakegate.testing.soak import Run, soak
 from tests.conftest import data_dir
 
 RUNS = [

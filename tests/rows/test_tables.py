@@ -13,6 +13,7 @@ from delta.tables import IdentityGenerator
 from pyspark.sql import Row, SparkSession
 
 import lakegate
+from harness.tables import audit
 from lakegate.delta.actions import Captured, Committed, parse
 from lakegate.delta.gate import Gate, Ran
 from lakegate.delta.idempotent_writes import confs
@@ -25,7 +26,6 @@ from lakegate.rows.result import Result
 from lakegate.rows.sql import statement
 from lakegate.rows.statement import Dml
 from lakegate.rows.transaction import UNSERVED_FEATURES, Outcome
-from lakegate.testing.tables import audit
 from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_table, rows
 
 

@@ -9,10 +9,10 @@ import boto3
 import py4j.protocol
 import pytest
 
+from harness.log_store_jvm import hadoop_conf, log_store_jvm
+from lakegate.demo.aws_server import REGION, AwsServer, aws_server
 from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources, find_java
-from lakegate.testing.aws_server import REGION, AwsServer, aws_server
-from lakegate.testing.log_store_jvm import hadoop_conf, log_store_jvm
 from tests.s3.drivers import Asked
 
 

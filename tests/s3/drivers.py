@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lakegate.testing.aws_server import AwsServer
-from lakegate.testing.log_store_jvm import settings_for
+from harness.log_store_jvm import settings_for
+from lakegate.demo.aws_server import AwsServer
 from tests.conftest import FAST_CONF, ROOT
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from lakegate.testing.aws_server import Request
+from lakegate.demo.aws_server import Request
 from tests.docs.markdown import DOCS, fences
 
 S3_PAGE = DOCS / "how-to" / "use-s3.md"

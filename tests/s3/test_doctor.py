@@ -13,10 +13,10 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from lakegate.delta.storage_errors import refusal, told
+from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.ops.finding import Finding
 from lakegate.ops.s3 import examine
 from lakegate.spark.log_stores import CLASSES
-from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import conf_for
 from tests.s3.policy import DYNAMODB_PAGE, TO_MAKE_THE_TABLE, allowed, needed
 from tests.s3.stores import Store

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.spark.log_stores import GATE
-from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.stores import ENTRIES, Store
 
 pytestmark = pytest.mark.spark

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from harness.log_store_jvm import FLAGS, class_path, settings_for
+from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources, find_java
 from lakegate.spark.log_stores import CLASSES
-from lakegate.testing.aws_server import AwsServer, Fault
-from lakegate.testing.log_store_jvm import FLAGS, class_path, settings_for
 
 DRIVERS, COMMITS = 3, 50
 PROGRAM = Path(__file__).parent / "java" / "CommitMany.java"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.spark.log_stores import CHECKPOINTS_KEY, CLASSES, VACUUM_KEY
-from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import Asked
 from tests.s3.policy import S3_PAGE, allowed, needed
 

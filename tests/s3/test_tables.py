@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.spark.source_files import far_listing
-from lakegate.testing.aws_server import AwsServer, Fault
 from tests.s3.drivers import Driver
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from lakegate.testing.aws_server import REGION, AwsServer, Fault
+from lakegate.demo.aws_server import REGION, AwsServer, Fault
 
 THREADS, KEYS = 8, 20
 BUCKET, TABLE = "of-the-server-tests", "of-the-server-tests"

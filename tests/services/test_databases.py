@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.testing.databases import Database, mariadb_server
+from lakegate.demo.database_servers import Database, mariadb_server
 
 pytestmark = [pytest.mark.mariadb, pytest.mark.timeout(120)]
 

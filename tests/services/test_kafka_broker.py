@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from lakegate.demo import servers
+from lakegate.demo.servers import kafka_broker
 from lakegate.errors import Unavailable
 from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources
-from lakegate.testing import servers
-from lakegate.testing.servers import kafka_broker
 
 
 @pytest.mark.kafka

@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from harness.changes import scenarios
+from lakegate.demo.database_servers import fresh_sqlite
 from lakegate.errors import CheckpointMismatch, Corrupt, Unavailable
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_kafka import EnvelopeTopics
-from lakegate.testing.changes import scenarios
-from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import lakegate
 from tests.syncs.rooms import begin, expected, state
 from tests.syncs.test_debezium import envelopes

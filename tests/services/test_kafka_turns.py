@@ -12,14 +12,14 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.sql import SparkSession
 
 import lakegate
+from harness import contender
+from lakegate.demo.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
 from lakegate.errors import InvalidRequest, LakegateError, TurnNotGranted
 from lakegate.ops.inspection import lags_of
 from lakegate.ops.kafka_lag import TopicLag
 from lakegate.runtime import open_store
 from lakegate.syncs.sources.kafka import settings_of
 from lakegate.telemetry.ledger import read_ledger
-from lakegate.testing import contender
-from lakegate.testing.servers import KAFKA_PASSWORD, KAFKA_USER, free_ports
 from lakegate.turns.coordinator import Coordinator
 from tests.cli.command import lakegate as run_lakegate
 

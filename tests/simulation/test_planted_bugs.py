@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from harness import answers, jobs
+from harness.jobs import Batch, BatchEnd, Job, WriteCommitLog
+from harness.scenarios import SCENARIOS
+from harness.simulator import explore, planted
 from lakegate.effects import Protocol, perform
 from lakegate.ids import Epoch
-from lakegate.testing import answers, jobs
-from lakegate.testing.jobs import Batch, BatchEnd, Job, WriteCommitLog
-from lakegate.testing.scenarios import SCENARIOS
-from lakegate.testing.simulator import explore, planted
 from lakegate.turns.protocol import fencing, ordering, protocol, transitions
 from lakegate.turns.protocol.effects import (
     CommitEntry,

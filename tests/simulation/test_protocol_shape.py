@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from lakegate.testing import jobs
-from lakegate.testing.frames import LocalStates, Records
+from harness import jobs
+from harness.frames import LocalStates, Records
 from lakegate.turns.protocol import protocol
 
 Function = ast.FunctionDef

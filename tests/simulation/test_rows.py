@@ -11,15 +11,8 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from lakegate.delta.actions import Action, Captured, Changes, changes
-from lakegate.effects import Protocol, perform
-from lakegate.ids import Version
-from lakegate.rows.conflict import commit_protocol, group_commit, rebase
-from lakegate.rows.conflict.effects import Describe, Execute, ReadChanges, Reserve
-from lakegate.rows.conflict.read_set import Statement
-from lakegate.rows.conflict.rebase import Again
-from lakegate.testing import rows
-from lakegate.testing.row_statements import (
+from harness import rows
+from harness.row_statements import (
     Change,
     append,
     copy,
@@ -33,9 +26,16 @@ from lakegate.testing.row_statements import (
     timed,
     update,
 )
-from lakegate.testing.row_tables import file_of
-from lakegate.testing.rows import Found, Scenario, explore
-from lakegate.testing.simulator import planted
+from harness.row_tables import file_of
+from harness.rows import Found, Scenario, explore
+from harness.simulator import planted
+from lakegate.delta.actions import Action, Captured, Changes, changes
+from lakegate.effects import Protocol, perform
+from lakegate.ids import Version
+from lakegate.rows.conflict import commit_protocol, group_commit, rebase
+from lakegate.rows.conflict.effects import Describe, Execute, ReadChanges, Reserve
+from lakegate.rows.conflict.read_set import Statement
+from lakegate.rows.conflict.rebase import Again
 
 FILES = (((1, 0), (2, 1)), ((3, 0),))
 MARKED_FILES, MARKED = (((1, 0), (9, 0), (2, 1), (3, 1)),), ((1,),)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from harness.jobs import Job
+from harness.scenarios import QUICK, SCENARIOS
+from harness.simulator import explore, main
+from harness.worlds import Scenario
 from lakegate.ids import JobName
-from lakegate.testing.jobs import Job
-from lakegate.testing.scenarios import QUICK, SCENARIOS
-from lakegate.testing.simulator import explore, main
-from lakegate.testing.worlds import Scenario
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

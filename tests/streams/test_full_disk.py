@@ -10,8 +10,8 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 import lakegate as lg
+from harness.disks import small_disk
 from lakegate.errors import Unavailable
-from lakegate.testing.disks import small_disk
 
 
 @pytest.mark.parametrize("full", ["table", "storage"])

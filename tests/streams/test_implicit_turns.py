@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lakegate
+from harness import contender
 from lakegate.delta.gate import OUTSIDE_CONF
 from lakegate.delta.idempotent_writes import confs
 from lakegate.delta.jvm import JVM_ERRORS
@@ -24,7 +25,6 @@ from lakegate.ids import TableLocation
 from lakegate.runtime import open_store
 from lakegate.spark.jars import JarSources, fetch, own_jar
 from lakegate.telemetry.ledger import read_ledger
-from lakegate.testing import contender
 from tests.delta.delta_tables import commit_paths, ids, make_table, rows
 
 

@@ -9,11 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from harness.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.errors import LakegateError, TurnNotGranted
 from lakegate.ids import Epoch, JobName, TableLocation, Version
 from lakegate.streams.supervisor import Supervisor
 from lakegate.telemetry.events import TurnGranted, TurnWaits
-from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.protocol import transitions

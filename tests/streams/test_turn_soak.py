@@ -19,7 +19,7 @@ def test_drivers_under_faults_write_everything_once_and_in_turn(tmp_path: Path) 
     Then no turns overlap, each range is there once, the table is right. The seed draws these four first.
     """
     result = tmp_path / "result.json"
-    command = [sys.executable, "-m", "lakegate.testing.turn_soak", "--seconds", "30", "--faults", "4", "--seed", "491"]
+    command = [sys.executable, "-m", "harness.turn_soak", "--seconds", "30", "--faults", "4", "--seed", "491"]
     ran = subprocess.run([*command, "--result", str(result)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
     found = json.loads(result.read_text())

@@ -6,9 +6,9 @@ import os
 import signal
 import sys
 
+from lakegate.demo.database_servers import Database
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from lakegate.testing.databases import Database
 from tests.syncs.commits import When, counted
 
 

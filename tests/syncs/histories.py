@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from harness.changes import table_text
+from lakegate.demo.database_servers import Database
 from lakegate.syncs.plan.change import Change
-from lakegate.testing.changes import table_text
-from lakegate.testing.databases import Database
 
 Family = Literal["unlogged", "logged", "deferred"]
 """The source does not log what its actions do; it does; it has no actions, and checks its keys at commits."""

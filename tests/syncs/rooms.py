@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from harness.changes import Changes, Scenario, table_text
+from lakegate.demo.database_servers import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, run
-from lakegate.testing.changes import Changes, Scenario, table_text
-from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 
 KINDS = [
     pytest.param("postgres", marks=pytest.mark.postgres),

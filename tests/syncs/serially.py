@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from lakegate.testing.changes import table_text
-from lakegate.testing.databases import Database
+from harness.changes import table_text
+from lakegate.demo.database_servers import Database
 from tests.syncs.rooms import Step, changes_of, fresh, state, sync
 
 WAYS = [("atomic", 1, 1), ("atomic", 1, 10_000), ("parallel", 4, 10_000)]

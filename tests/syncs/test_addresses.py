@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.proxy import Proxy
+from lakegate.demo.database_servers import Database
 from lakegate.errors import InvalidRequest, Unavailable
 from lakegate.syncs.api import dialect_of
 from lakegate.syncs.targets.connections import Connections
-from lakegate.testing.databases import Database
-from lakegate.testing.proxy import Proxy
 
 TLS = [
     ("", None, None), ("?ssl-mode=disabled", None, None), ("?ssl-mode=REQUIRED", ssl.CERT_NONE, False),

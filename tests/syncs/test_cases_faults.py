@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated, Unavailable
 from lakegate.syncs.targets.connections import Connections
 from lakegate.syncs.targets.mariadb import MariadbDialect
-from lakegate.testing.databases import Database
 from tests.syncs.rooms import KINDS, Step, c, changes_of, check_case, d, fill, fresh, sync, u
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, n int NOT NULL, CHECK (n >= 0))"

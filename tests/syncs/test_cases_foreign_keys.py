@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pytest
 
+from harness.changes import Changes
 from lakegate.syncs.effect_runner import AnyEffect
 from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.runner import SyncSettings, run
-from lakegate.testing.changes import Changes
 from tests.syncs.rooms import KINDS, c, changes_of, check_case, d, fill, fresh, sync, u
 
 every = pytest.mark.parametrize("kind", KINDS)

@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 import pytest
 
+from harness.changes import Changes, table_text
+from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated, Corrupt, Fenced, InvalidRequest, UnsupportedTable
 from lakegate.syncs.effect_runner import AnyEffect
 from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from lakegate.testing.changes import Changes, table_text
-from lakegate.testing.databases import Database
 from tests.syncs.rooms import KINDS, WAYS, Step, c, changes_of, check_case, d, fill, fresh, state, sync, u
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import fresh_postgres
 from lakegate.errors import ConstraintViolated
-from lakegate.testing.databases import fresh_postgres
 from tests.syncs.rooms import KINDS, c, changes_of, check_case, fill, fresh, sync, u
 
 PG = [pytest.param("postgres", marks=pytest.mark.postgres)]

@@ -13,14 +13,14 @@ from typing import Literal
 
 import pytest
 
+from harness.changes import Changes, scenarios
+from lakegate.demo.database_servers import Database, fresh_postgres
 from lakegate.errors import Fenced, StagedRowsLost
 from lakegate.syncs.effect_runner import AnyEffect
 from lakegate.syncs.plan.apply_protocol import ALL, Apply, Begin
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.plan.net_changes import fold
 from lakegate.syncs.runner import SyncSettings, run
-from lakegate.testing.changes import Changes, scenarios
-from lakegate.testing.databases import Database, fresh_postgres
 from tests.conftest import ROOT, data_dir
 from tests.syncs.commits import Ended, When, counted
 from tests.syncs.rooms import KINDS, begin, crash_postgres, expected, fresh, lacks, state, sync

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from harness.changes import Scenario, scenarios
+from lakegate.demo.database_servers import fresh_sqlite
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.plan.net_changes import fold
@@ -22,8 +24,6 @@ from lakegate.syncs.sources import debezium_envelope
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_envelope import NotAnEnvelope, RowChanged, TransactionEnded
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
-from lakegate.testing.changes import Scenario, scenarios
-from lakegate.testing.databases import fresh_sqlite
 from tests.syncs.rooms import KINDS, SQLITE_LACKS, begin, c, changes_of, expected, fresh, state, sync
 
 pytestmark = pytest.mark.data

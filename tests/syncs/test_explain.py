@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from harness.changes import Changes
 from lakegate.syncs.preview import explain
 from lakegate.syncs.runner import SyncSettings
-from lakegate.testing.changes import Changes
 from tests.syncs.rooms import KINDS, c, changes_of, fill, fresh, u
 
 

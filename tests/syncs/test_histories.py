@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegate.testing.databases import Database
+from lakegate.demo.database_servers import Database
 from tests.syncs.histories import COLUMNS, Family, history, told
 from tests.syncs.rooms import KINDS, fresh, state, sync
 

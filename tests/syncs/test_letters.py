@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.errors import InvalidRequest
 from lakegate.syncs.api import Keeper
 from lakegate.syncs.plan.dead_letters import kept_image, kept_row, kept_text
 from lakegate.syncs.plan.net_changes import NetRow
-from lakegate.testing.databases import Database
 from tests.cli.test_sync import execute, pipeline
 from tests.syncs.rooms import KINDS, c, d, fresh, sync
 

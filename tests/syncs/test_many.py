@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
+from lakegate.demo.database_servers import Database, fresh_postgres
 from lakegate.errors import ConstraintViolated, InvalidRequest
 from lakegate.syncs.plan.change import Batch, Change, Image
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, apply_one
 from lakegate.syncs.targets import sql_target as sql_target
-from lakegate.testing.databases import Database, fresh_postgres
 from tests.syncs.rooms import KINDS, c, changes_of, crash_postgres, fill, fresh, sync
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from harness.changes import Changes, scenarios
+from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated
 from lakegate.syncs.plan.conflict_graph import Found
 from lakegate.syncs.plan.net_changes import Net
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.targets.sql_target import SqlTarget
-from lakegate.testing.changes import Changes, scenarios
-from lakegate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.syncs.rooms import KINDS, begin, expected, fresh, lacks, state
 from tests.syncs.test_real_trace import PATH as TRACE

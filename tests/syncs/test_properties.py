@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.memory_target import MemoryTarget, Storage, Violation, table
 from lakegate.syncs.effect_runner import answered
 from lakegate.syncs.plan.apply_protocol import Apply, Assign, Complete, apply_batch
 from lakegate.syncs.plan.change import Change, batches, transactions
 from lakegate.syncs.plan.conflict_graph import Assignment, Edge, Found, Tie, assign, components, conflict_queue, spread
 from lakegate.syncs.plan.net_changes import Net, fold
 from lakegate.syncs.plan.net_changes_fast import fold_plain, net_effect
-from lakegate.testing.memory_target import MemoryTarget, Storage, Violation, table
 
 T = table("t", ["id"], [["a"], ["b", "c"]], ["v"])
 IDS, VALUES = range(6), [None, 0, 1, 2, 3]

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.syncs.plan.change import Change
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from lakegate.testing.databases import Database
 from tests.conftest import data_dir
 from tests.syncs.rooms import fresh
 

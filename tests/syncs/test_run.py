@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness.changes import Changes
 from lakegate.errors import CheckpointMismatch, ConstraintViolated, Corrupt, InvalidRequest, Unavailable
 from lakegate.syncs.api import open_target
 from lakegate.syncs.effect_runner import AnyEffect
@@ -18,7 +19,6 @@ from lakegate.syncs.plan.apply_protocol import Apply
 from lakegate.syncs.plan.change import Change, batches, transactions
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.files import ChangeFiles
-from lakegate.testing.changes import Changes
 from tests.syncs.rooms import KINDS, c, changes_of, d, fill, fresh, sync, u
 
 T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(50) UNIQUE, b varchar(50))"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegate.testing.changes import changed_columns_only, key_only, random_cuts, scenarios
+from harness.changes import changed_columns_only, key_only, random_cuts, scenarios
 from tests.conftest import data_dir
 from tests.syncs.rooms import KINDS, begin, expected, fresh, lacks, state, sync
 

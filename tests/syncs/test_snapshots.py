@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated
 from lakegate.syncs.runner import AppliedBatch, SyncSettings, run
 from lakegate.syncs.sources.debezium import DebeziumChanges
-from lakegate.testing.databases import Database
 from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 from tests.syncs.test_positions import Topics, postgres
 

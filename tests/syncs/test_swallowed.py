@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.errors import ConstraintViolated, UnsupportedTable
-from lakegate.testing.databases import Database
 from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, sync, u
 
 SKIPS = "CREATE FUNCTION skips() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakegate.config import Pipeline, parse
+from lakegate.demo.database_servers import Database, fresh_postgres, fresh_sqlite
 from lakegate.errors import CheckpointMismatch, InvalidRequest
 from lakegate.syncs.api import Keeper
 from lakegate.syncs.sources import delta_cdf
 from lakegate.syncs.targets import sql_target as sql_target
-from lakegate.testing.databases import Database, fresh_postgres, fresh_sqlite
 from tests.syncs.commits import Ended, counted
 
 FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"

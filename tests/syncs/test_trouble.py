@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database, mariadb_server, postgres_server
 from lakegate.errors import ConstraintViolated, Fenced, Unavailable, UnsupportedTable
 from lakegate.syncs.patience import Patience
-from lakegate.testing.databases import Database, mariadb_server, postgres_server
 from tests.syncs.rooms import KINDS, c, changes_of, fresh, sync
 
 BIG = os.urandom(15_000).hex()  # nothing that the server could compress
@@ -108,8 +108,8 @@ def test_a_target_without_space_or_leave_to_write_is_told_as_one(request: pytest
         return connection
 
     target._dialect.connect = small  # type: ignore[method-assign]
+    from harness.changes import Changes
     from lakegate.syncs.runner import run
-    from lakegate.testing.changes import Changes
 
     with pytest.raises(Unavailable, match="disk is full"):
         list(run(Changes(changes_of(*(c(n, {"id": n, "v": "x" * 5_000}) for n in range(2, 9)))), target, stream="s"))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lakegate.demo.database_servers import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
-from lakegate.testing.databases import Database, fresh_mariadb, fresh_postgres, fresh_sqlite
 from tests.syncs.type_cases import CASES, REFUSED, Case, Held
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "sync-types.md"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database, fresh_sqlite
 from lakegate.errors import ConstraintViolated, InvalidRequest
 from lakegate.syncs.plan import json_numbers, values
 from lakegate.syncs.plan.dead_letters import kept_row, kept_text
@@ -25,7 +26,6 @@ from lakegate.syncs.sources.debezium_envelope import Reading, RowChanged
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from lakegate.syncs.targets import postgres_values
 from lakegate.syncs.targets.encode import encoded, geometry_of
-from lakegate.testing.databases import Database, fresh_sqlite
 from tests.cli.command import lakegate as command
 from tests.syncs.rooms import KINDS, c, changes_of, d, fresh, sync, u
 

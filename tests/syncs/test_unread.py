@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lakegate.demo.database_servers import Database
 from lakegate.errors import Corrupt
 from lakegate.syncs.plan.change import UNREAD_BYTES_MAX
 from lakegate.syncs.ports import ChangeSource
@@ -18,7 +19,6 @@ from lakegate.syncs.sources import files, lines
 from lakegate.syncs.sources.debezium import DebeziumChanges
 from lakegate.syncs.sources.debezium_files import EnvelopeFiles
 from lakegate.syncs.sources.files import ChangeFiles
-from lakegate.testing.databases import Database
 from tests.syncs.rooms import fresh
 from tests.syncs.test_debezium import ended, message, write
 from tests.syncs.test_verify_independent import begin, execute, sync

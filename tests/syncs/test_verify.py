@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from harness.changes import Changes
+from harness.memory_target import table as schema_of
+from lakegate.demo.database_servers import Database
 from lakegate.errors import InvalidRequest, Unavailable
 from lakegate.syncs.plan.change import Change, Image
 from lakegate.syncs.plan.difference import Difference
@@ -15,9 +18,6 @@ from lakegate.syncs.plan.record import Record
 from lakegate.syncs.replay import Replay
 from lakegate.syncs.runner import SyncSettings, run
 from lakegate.syncs.verify import Verified, verify
-from lakegate.testing.changes import Changes
-from lakegate.testing.databases import Database
-from lakegate.testing.memory_target import table as schema_of
 from tests.syncs.rooms import KINDS, Step, c, changes_of, d, fresh, u
 from tests.syncs.test_properties import serial
 

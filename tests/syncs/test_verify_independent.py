@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 import lakegate
+from lakegate.demo.database_servers import fresh_sqlite
 from lakegate.syncs.plan.record import Record
 from lakegate.syncs.plan.table_schema import Column, ForeignKey, TableSchema
 from lakegate.syncs.replay import Replay
 from lakegate.syncs.sources.records import UNREADABLE, Records, add_envelopes, decoded, messages_of
-from lakegate.testing.databases import fresh_sqlite
 from tests.cli.command import Ran
 from tests.cli.command import lakegate as command
 
@@ -248,7 +248,7 @@ def test_the_sources_own_database_is_compared_as_a_whole(tmp_path: Path) -> None
 @pytest.mark.mariadb
 def test_a_source_of_another_kind_is_compared_in_the_targets_types(tmp_path: Path, postgres: str, mariadb: str) -> None:
     """PostgreSQL and MariaDB as the source of each other: dates, numbers, texts, documents, bytes."""
-    from lakegate.testing.databases import fresh_mariadb, fresh_postgres
+    from lakegate.demo.database_servers import fresh_mariadb, fresh_postgres
 
     pg, my = fresh_postgres(postgres), fresh_mariadb(mariadb)
     pg.execute("CREATE TABLE t (id bigint PRIMARY KEY, d date, at timestamp, n numeric(10,2), v text, j text, b bytea)",

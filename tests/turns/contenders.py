@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from lakegate.testing import contender
-from lakegate.testing.proxy import Proxy
+from harness import contender
+from harness.proxy import Proxy
 
 LOCK = "L"
 
@@ -22,7 +22,7 @@ class Contender:
     """A job in a process of its own; what it says is kept."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
-        command = [sys.executable, "-m", "lakegate.testing.contender", *arguments]
+        command = [sys.executable, "-m", "harness.contender", *arguments]
         self._errors = log.open("ab")
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._errors, text=True)
         self.said: list[str] = []

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
+from harness.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.errors import (
     CheckpointMismatch,
     Corrupt,
@@ -30,7 +31,6 @@ from lakegate.ops.verify import verify
 from lakegate.ports import StatementConflict, WriteToken
 from lakegate.telemetry.events import Noticed, TurnEnded, TurnWaits
 from lakegate.telemetry.ledger import LedgerSink, read_ledger
-from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.heartbeat import SELF_FENCE

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from harness import contender
+from harness.proxy import Proxy
+from lakegate.demo.aws_server import REGION, AwsServer, Fault
 from lakegate.errors import LakegateError, TurnNotGranted
-from lakegate.testing import contender
-from lakegate.testing.aws_server import REGION, AwsServer, Fault
-from lakegate.testing.proxy import Proxy
 from tests.turns.contenders import LOCK, World
 
 LEASE_S = 4.0

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.contender import coordinator, take
+from harness.disks import SmallDisk, small_disk
 from lakegate.errors import StoreUnavailable
 from lakegate.ids import JobName
-from lakegate.testing.contender import coordinator, take
-from lakegate.testing.disks import SmallDisk, small_disk
 from lakegate.turns import effect_runner
 from lakegate.turns.host import is_running, start_of
 from lakegate.turns.protocol.effects import CasReply

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from harness.fakes import FakeClock, FakeGate
 from lakegate.errors import Fenced, LostTurn, Unavailable
 from lakegate.ids import JobName, SessionId, TableLocation
-from lakegate.testing.fakes import FakeClock, FakeGate
 from lakegate.turns.heartbeat import SELF_FENCE, Heartbeat
 from lakegate.turns.ports import SessionState
 from lakegate.turns.protocol.fencing import query_token

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from harness.fakes import FakeTableLog, Recorder
 from lakegate.errors import StoreUnavailable
 from lakegate.ids import TableLocation
 from lakegate.streams import implicit_turns
-from lakegate.testing.fakes import FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.host import MachineClock, Uuids

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakegate.testing.fakes import FakeClock
+from harness.fakes import FakeClock
 from lakegate.turns.protocol.effects import CasReply
 from lakegate.turns.protocol.lock_record import LockRecord
 from lakegate.turns.stores.memory import MemoryTurnStore

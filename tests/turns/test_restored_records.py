@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.contender import coordinator, faults, read, store_of, take
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.aws_server import REGION, AwsServer
+from lakegate.demo.servers import zookeeper
 from lakegate.errors import Corrupt
 from lakegate.spark.java import JavaSources
-from lakegate.testing.aws_server import REGION, AwsServer
-from lakegate.testing.contender import coordinator, faults, read, store_of, take
-from lakegate.testing.servers import zookeeper
 from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 
 LOCK = "L"
@@ -90,9 +90,7 @@ def test_a_record_that_is_restored_while_a_process_has_its_turn_gives_no_epoch_t
     restore = take_copy()
     arguments = [url, LOCK, "holder", str(journal), "1", "1000", "0.05", "60"]
     # One line of the child for each thing that happens to it; it has its turn when it writes.
-    child = subprocess.Popen(
-        [sys.executable, "-m", "lakegate.testing.contender", *arguments], stdout=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-m", "harness.contender", *arguments], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         granted = next(int(line.split()[1]) for line in child.stdout if line.startswith("granted"))

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.ids import Epoch, JobName, Nonce, SessionId, TableLocation
-from lakegate.testing.fakes import CountingIds, FakeClock, FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.protocol import transitions

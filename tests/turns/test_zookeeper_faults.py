@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from harness import contender
+from harness.proxy import Proxy
 from lakegate.config.zookeeper import read_place
+from lakegate.demo.servers import ZookeeperNode, zookeeper
 from lakegate.errors import LostTurn, Unavailable
 from lakegate.spark.java import JavaSources
-from lakegate.testing import contender
-from lakegate.testing.proxy import Proxy
-from lakegate.testing.servers import ZookeeperNode, zookeeper
 from lakegate.turns.stores.zookeeper import ZookeeperTurnStore
 from tests.turns.contenders import LOCK, World
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakegate.config import SyncSpec, TableSource
+from lakegate.demo.database_servers import Database, postgres_server
 from lakegate.settings import load_pipeline
 from lakegate.syncs.api import Keeper, SyncReport
-from lakegate.testing.databases import Database, postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,6 +29,7 @@ from lakegate.cli.report import commit_row
 from lakegate.delta.commit_file import parse_commit
 from lakegate.demo import journal
 from lakegate.demo.database import Carried, carry
+from lakegate.demo.database_servers import lacks_postgres
 from lakegate.demo.expected import COLUMNS, Difference, Row, compare, replay, rows_of
 from lakegate.demo.journal import Line
 from lakegate.demo.killer import Killed, Killer
@@ -48,7 +49,6 @@ from lakegate.report import (
     render,
 )
 from lakegate.runtime import open_session, open_store
-from lakegate.testing.databases import lacks_postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

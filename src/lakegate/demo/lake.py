@@ -16,9 +16,9 @@ from typing import Any
 
 from pyarrow import fs
 
+from lakegate.demo.aws_server import aws_server, lacks_aws
 from lakegate.demo.records import Cut, Inputs, write_inputs
 from lakegate.errors import InvalidRequest, MissingExtra, Unavailable
-from lakegate.testing.aws_server import aws_server, lacks_aws
 
 INGESTION, MUTATION, TTL = JOBS = ("Ingestion", "Mutation", "TTL")
 LOCK = "ENGAGEMENT_HVS_DATA"

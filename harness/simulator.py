@@ -3,8 +3,8 @@
 Breadth first, so that the trace of a violation is a shortest one. From every state reached there must be a way to the end
 once faults stop.
 
-    python -m lakegate.testing.simulator            every scenario, as a table
-    python -m lakegate.testing.simulator NAME ...   some, with traces
+    python -m harness.simulator            every scenario, as a table
+    python -m harness.simulator NAME ...   some, with traces
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from lakegate.testing.processes import Label, Processes
-from lakegate.testing.transitions import after as transitions_from
-from lakegate.testing.worlds import Scenario, State, Violation, completed_by
+from harness.processes import Label, Processes
+from harness.transitions import after as transitions_from
+from harness.worlds import Scenario, State, Violation, completed_by
 from lakegate.turns.protocol.lock_record import LockRecord
 
 STATES_MAX = 4_000_000
@@ -172,7 +172,7 @@ def _change(before: LockRecord | None, after: LockRecord) -> str:
 
 def main(arguments: list[str]) -> int:
     """Explores the named scenarios, or all; 0 if each shows what it is there to show."""
-    from lakegate.testing.scenarios import SCENARIOS
+    from harness.scenarios import SCENARIOS
 
     patterns = arguments or ["*"]
     is_wrong = False

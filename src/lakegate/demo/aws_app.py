@@ -1,6 +1,6 @@
 """The process of `aws_server.py`: moto's S3 and DynamoDB behind one lock, so that each request is one atomic step.
 
-python -m lakegate.testing.aws_app PORT
+python -m lakegate.demo.aws_app PORT
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import parse_qs
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from lakegate.testing.aws_server import ADMIN, Fault, Request
+from lakegate.demo.aws_server import ADMIN, Fault, Request
 
 REQUESTS_MAX = 500_000
 RACE_S = 0.02

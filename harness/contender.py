@@ -1,6 +1,6 @@
 """A job without Spark, as a process of its own: takes turns, and writes in each of them to a file that shows who wrote when.
 
-    python -m lakegate.testing.contender URL LOCK JOB JOURNAL TURNS LINES PAUSE_S [TIMEOUT_S]
+    python -m harness.contender URL LOCK JOB JOURNAL TURNS LINES PAUSE_S [TIMEOUT_S]
 
 Each turn writes `LINES` lines, one every `PAUSE_S` seconds, each after a check that the turn is still its own. A turn that is
 lost is no fault: the job goes on with the next. On standard output it says, line by line, what happens to it.
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from harness.fakes import FakeTableLog, Recorder
 from lakegate.config.dynamodb import read_dynamodb
 from lakegate.config.zookeeper import read_place
 from lakegate.errors import LostTurn, TurnNotGranted, Unavailable
 from lakegate.ids import TableLocation
-from lakegate.testing.fakes import FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.host import MachineClock, Uuids, this_process

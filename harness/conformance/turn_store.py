@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from harness.conformance import history
+from harness.conformance.history import History
+from harness.fakes import FakeTableLog, Recorder
 from lakegate.errors import LostTurn, TurnNotGranted
 from lakegate.ids import Epoch, JobName, Nonce, TableLocation
 from lakegate.telemetry.events import TurnGranted
-from lakegate.testing.conformance import history
-from lakegate.testing.conformance.history import History
-from lakegate.testing.fakes import FakeTableLog, Recorder
 from lakegate.turns.coordinator import Coordinator
 from lakegate.turns.effect_runner import Ports, Process
 from lakegate.turns.host import MachineClock, Uuids

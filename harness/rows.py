@@ -14,6 +14,23 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from harness.row_statements import Change, Row
+from harness.row_tables import (
+    Log,
+    Wrong,
+    add_of,
+    computed,
+    file_of,
+    files_of,
+    is_told_by_feed,
+    live_of,
+    moved_to,
+    parse,
+    rows_in,
+    rows_of,
+    text_of,
+    writer_of,
+)
 from lakegate.delta.actions import Action, Captured, Committed, changes
 from lakegate.delta.deletion_vectors import read, write_inline
 from lakegate.effects import Effect, Protocol, perform
@@ -37,23 +54,6 @@ from lakegate.rows.conflict.effects import (
 )
 from lakegate.rows.conflict.group_commit import Group, Of, gather
 from lakegate.rows.conflict.read_set import Reads
-from lakegate.testing.row_statements import Change, Row
-from lakegate.testing.row_tables import (
-    Log,
-    Wrong,
-    add_of,
-    computed,
-    file_of,
-    files_of,
-    is_told_by_feed,
-    live_of,
-    moved_to,
-    parse,
-    rows_in,
-    rows_of,
-    text_of,
-    writer_of,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,15 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lakegate.testing import worlds
-from lakegate.testing.answers import HANDLERS, changed, spend
-from lakegate.testing.frames import RAISED
-from lakegate.testing.jobs import (
+from harness import worlds
+from harness.answers import HANDLERS, changed, spend
+from harness.frames import RAISED
+from harness.jobs import (
     ReadCheckpoint,
     Sleep,
 )
-from lakegate.testing.processes import Processes, Step, left_behind, put
-from lakegate.testing.worlds import Process, Source, State
+from harness.processes import Processes, Step, left_behind, put
+from harness.worlds import Process, Source, State
 from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import Pause
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from harness.jobs import LOCK, Batch, Job
 from lakegate.ids import Epoch, JobName, SessionId, TableLocation, TokenId
-from lakegate.testing.jobs import LOCK, Batch, Job
 from lakegate.turns.protocol.effects import Execute, StepMark
 from lakegate.turns.protocol.fencing import Token, lock_token, query_token, unpack
 from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark, Ticket

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lakegate.testing.servers import free_ports, server_process
+from lakegate.demo.servers import free_ports, server_process
 
 REGION = "eu-central-1"
 ADMIN = "/_lakegate"
@@ -157,7 +157,7 @@ def aws_server(directory: Path) -> Iterator[AwsServer]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "lakegate.testing.aws_app", str(port)]
+    command = [sys.executable, "-m", "lakegate.demo.aws_app", str(port)]
     with server_process(command, port=port, log=directory / "aws.log") as pid:
         server = AwsServer(port, pid)
         server.warm_up()

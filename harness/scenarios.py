@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from harness.jobs import Job
+from harness.worlds import FAULTS, Scenario
 from lakegate.ids import JobName, TableLocation
-from lakegate.testing.jobs import Job
-from lakegate.testing.worlds import FAULTS, Scenario
 from lakegate.turns.protocol.ordering import ADHOC, After, OrderRule, Strict
 
 T, U = TableLocation("t"), TableLocation("u")

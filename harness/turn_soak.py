@@ -1,6 +1,6 @@
 """A soak of turns: three Spark drivers write one table with turns from one ZooKeeper, and everything around them fails.
 
-    python -m lakegate.testing.turn_soak --seconds 600 --seed 1
+    python -m harness.turn_soak --seconds 600 --seed 1
 
 Each driver reaches the server by a network of its own. A seed draws the faults: a driver is killed, its Python or its JVM is
 stopped and goes on, its network is cut, silent, slow, or loses the answers, the server is killed and started again. A driver
@@ -30,16 +30,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from harness.machine import machine
+from harness.proxy import Mode, Proxy
 from lakegate import settings
 from lakegate.demo.expected import COLUMNS, compare, replay, rows_of
 from lakegate.demo.generator import generate
 from lakegate.demo.lake import INGESTION, JOBS, SPARK, Lake, pipeline_text
 from lakegate.demo.records import FOLDERS, Cut, Inputs, write_inputs
+from lakegate.demo.servers import ZookeeperNode, zookeeper
 from lakegate.ops.inspection import verify_pipeline
 from lakegate.runtime import open_session
-from lakegate.testing.machine import machine
-from lakegate.testing.proxy import Mode, Proxy
-from lakegate.testing.servers import ZookeeperNode, zookeeper
 from lakegate.turns.host import is_running, start_of
 
 LEASE_S: Final = 6.0

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lakegate.demo.servers import LOG_TAIL_BYTES, START_TIMEOUT_S, STOP_TIMEOUT_S
 from lakegate.errors import Unavailable
+from lakegate.settings import process_environment
 from lakegate.syncs.targets.dialect import Dialect
 from lakegate.syncs.targets.sql_target import SqlTarget
-from lakegate.testing.servers import LOG_TAIL_BYTES, START_TIMEOUT_S, STOP_TIMEOUT_S
 
 MARIADB_PROGRAMS = ("mariadbd", "mariadb-install-db")
 _numbers = itertools.count(1)
@@ -118,7 +119,7 @@ def mariadb_server(directory: Path) -> Iterator[str]:
     # A server that starts removes all temporary tables in its folder for them: also those of another that runs.
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
-    environ = {**os.environ, "TMPDIR": str(temporary)}
+    environ = {**process_environment(), "TMPDIR": str(temporary)}
     with log.open("ab") as output:
         if not data.exists():
             subprocess.run(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-from lakegate.ids import JobName, Nonce, SessionId
-from lakegate.testing import worlds
-from lakegate.testing.frames import RAISED
-from lakegate.testing.jobs import (
+from harness import worlds
+from harness.frames import RAISED
+from harness.jobs import (
     Batch,
     Checkpoint,
     CreateTable,
@@ -20,8 +19,9 @@ from lakegate.testing.jobs import (
     Sleep,
     WriteCommitLog,
 )
-from lakegate.testing.processes import Processes, Step, put
-from lakegate.testing.worlds import FAULTS, Fault, Process, State, Violation
+from harness.processes import Processes, Step, put
+from harness.worlds import FAULTS, Fault, Process, State, Violation
+from lakegate.ids import JobName, Nonce, SessionId
 from lakegate.turns.protocol.effects import (
     CommitEntry,
     CompareAndSet,

@@ -10,11 +10,11 @@ from typing import Any
 
 from pyroaring import BitMap64
 
+from harness.row_statements import Change, Row
 from lakegate.delta.actions import Action, Captured
 from lakegate.delta.actions import parse as parse_text
 from lakegate.delta.deletion_vectors import read, write_inline
 from lakegate.ids import Version
-from lakegate.testing.row_statements import Change, Row
 
 Log = tuple[str, ...]
 """The commits' texts."""

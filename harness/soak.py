@@ -1,6 +1,6 @@
 """Random statements from many threads and drivers on one table; then every version of it against their serial replay.
 
-    python -m lakegate.testing.soak --seconds 60 --threads 6 --drivers 2 --kind cdf --seed 1
+    python -m harness.soak --seconds 60 --threads 6 --drivers 2 --kind cdf --seed 1
 
 Each commit names its statement, so the log alone says in which order they were. Statements and base rows follow from the seed; how
 threads interleave does not.
@@ -29,11 +29,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lakegate
+from harness import replay
+from harness.replay import Append, Delete, Merge, Optimize, Row, Statement, Update
 from lakegate.rows.committer import Staged
 from lakegate.rows.execution import publisher
 from lakegate.rows.sql import statement as parsed
-from lakegate.testing import replay
-from lakegate.testing.replay import Append, Delete, Merge, Optimize, Row, Statement, Update
 
 NAME_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 CONF = {
@@ -325,7 +325,7 @@ class Driver:
         options = [part for key, value in said.items() for part in (f"--{key}", str(value))]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lakegate.testing.soak", *options],
+                [sys.executable, "-m", "harness.soak", *options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -592,7 +592,7 @@ def _feed(session: SparkSession, path: Path, tables: Mapping[int, Table]) -> Ite
 
 def main() -> int:
     """Runs by hand; 0 if nothing was found."""
-    parser = argparse.ArgumentParser(prog="python -m lakegate.testing.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--threads", type=int, default=4, help="of each driver")
     parser.add_argument("--drivers", type=int, default=1)

@@ -10,8 +10,8 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+from lakegate.demo.aws_server import REGION, AwsServer
 from lakegate.spark.jars import JarSources, fetch, own_jar
-from lakegate.testing.aws_server import REGION, AwsServer
 
 FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx200m")
 SETTINGS = {

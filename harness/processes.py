@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from lakegate.effects import Effect
-from lakegate.ids import JobName, SessionId
-from lakegate.testing import worlds
-from lakegate.testing.frames import LocalStates, Records
-from lakegate.testing.jobs import (
+from harness import worlds
+from harness.frames import LocalStates, Records
+from harness.jobs import (
     NoteStep,
     ReadCheckpoint,
     Sleep,
     work,
 )
-from lakegate.testing.worlds import FAULTS, Ghost, Process, Scenario, Source, State, Transaction, Violation
+from harness.worlds import FAULTS, Ghost, Process, Scenario, Source, State, Transaction, Violation
+from lakegate.effects import Effect
+from lakegate.ids import JobName, SessionId
 from lakegate.turns.protocol.effects import (
     LiveSessions,
     ReadRecord,

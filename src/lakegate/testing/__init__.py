@@ -1,1 +1,0 @@
-"""For tests and the demo only: fakes, faults and servers."""
