@@ -11,22 +11,72 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lakegate.api import JobCoordinator, coordinated, session, start, supervise
     from lakegate.config.build import files, files_json, kafka
+    from lakegate.errors import (
+        CheckpointMismatch,
+        CommitInDoubt,
+        ConstraintViolated,
+        Corrupt,
+        Fault,
+        Fenced,
+        InvalidRequest,
+        JvmEnded,
+        LakegateError,
+        LostTurn,
+        MissingExtra,
+        NoFiles,
+        StagedRowsLost,
+        StoreUnavailable,
+        TurnNotGranted,
+        Unavailable,
+        UnsupportedTable,
+    )
     from lakegate.pipeline import Pipeline
+    from lakegate.report.statements import StatementMetrics
     from lakegate.rows.delta_table import DeltaTable
     from lakegate.rows.execution import on_statement
+    from lakegate.rows.explain import Explanation
+    from lakegate.rows.result import Result
     from lakegate.rows.sql import explain_sql as explain
     from lakegate.rows.sql import sql
+    from lakegate.streams.job import Turn
+    from lakegate.streams.running_query import RunningQuery
     from lakegate.streams.supervisor import RunReport
     from lakegate.syncs.api import SyncReport, sync
+    from lakegate.telemetry.events import StatementPublished
+    from lakegate.telemetry.log_format import JsonFormatter
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CheckpointMismatch": "lakegate.errors",
+    "CommitInDoubt": "lakegate.errors",
+    "ConstraintViolated": "lakegate.errors",
+    "Corrupt": "lakegate.errors",
     "DeltaTable": "lakegate.rows.delta_table",
+    "Explanation": "lakegate.rows.explain",
+    "Fault": "lakegate.errors",
+    "Fenced": "lakegate.errors",
+    "InvalidRequest": "lakegate.errors",
     "JobCoordinator": "lakegate.api",
+    "JsonFormatter": "lakegate.telemetry.log_format",
+    "JvmEnded": "lakegate.errors",
+    "LakegateError": "lakegate.errors",
+    "LostTurn": "lakegate.errors",
+    "MissingExtra": "lakegate.errors",
+    "NoFiles": "lakegate.errors",
     "Pipeline": "lakegate.pipeline",
+    "Result": "lakegate.rows.result",
     "RunReport": "lakegate.streams.supervisor",
+    "RunningQuery": "lakegate.streams.running_query",
+    "StagedRowsLost": "lakegate.errors",
+    "StatementMetrics": "lakegate.report.statements",
+    "StatementPublished": "lakegate.telemetry.events",
+    "StoreUnavailable": "lakegate.errors",
     "SyncReport": "lakegate.syncs.api",
+    "Turn": "lakegate.streams.job",
+    "TurnNotGranted": "lakegate.errors",
+    "Unavailable": "lakegate.errors",
+    "UnsupportedTable": "lakegate.errors",
     "coordinated": "lakegate.api",
     "explain": "lakegate.rows.sql:explain_sql",
     "files": "lakegate.config.build",
@@ -40,11 +90,35 @@ _HOMES = {
     "sync": "lakegate.syncs.api",
 }
 __all__ = [
+    "CheckpointMismatch",
+    "CommitInDoubt",
+    "ConstraintViolated",
+    "Corrupt",
     "DeltaTable",
+    "Explanation",
+    "Fault",
+    "Fenced",
+    "InvalidRequest",
     "JobCoordinator",
+    "JsonFormatter",
+    "JvmEnded",
+    "LakegateError",
+    "LostTurn",
+    "MissingExtra",
+    "NoFiles",
     "Pipeline",
+    "Result",
     "RunReport",
+    "RunningQuery",
+    "StagedRowsLost",
+    "StatementMetrics",
+    "StatementPublished",
+    "StoreUnavailable",
     "SyncReport",
+    "Turn",
+    "TurnNotGranted",
+    "Unavailable",
+    "UnsupportedTable",
     "coordinated",
     "explain",
     "files",
