@@ -397,7 +397,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     text = "name: p\ntables: {t: {path: ./t}}\nstreams: {m: {table: t, maintain: {optimize: true}}}\n"
     (tmp_path / "lakegate.yml").write_text(text)
     for command in (("plan",), ("run", "--once"), ("status",)):
-        refused(tmp_path, command, 2, "the file keeps no database in step")
+        refused(tmp_path, command, 2, "lakegate.yml has no section")
 
 
 def test_check_meets_source_and_target_without_spark(tmp_path: Path) -> None:

@@ -89,7 +89,9 @@ def test_a_name_that_is_given_to_another_table_meanwhile(
         session.sql("DROP TABLE moved")
         session.sql(f"CREATE TABLE moved USING delta LOCATION '{other}'")
         logs = bytes_of(table), bytes_of(other)
-        with pytest.raises(InvalidRequest, match="was given to another one while it ran; nothing was written"):
+        with pytest.raises(
+            InvalidRequest, match="was given to another table while the statement ran; nothing was written"
+        ):
             publisher(session).stage(dml)
         assert (bytes_of(table), bytes_of(other)) == logs
     finally:

@@ -370,7 +370,7 @@ def test_a_created_row_that_lacks_a_large_value_is_never_written_without_it(tmp_
     write(tmp_path / "data" / "t", gone, came)
     write(tmp_path / "ends" / "t", ended("A", t=2))
     target = database.target()
-    with pytest.raises(ConstraintViolated, match="shows a part of the row only"):
+    with pytest.raises(ConstraintViolated, match="shows only a part of the row"):
         list(run(reader(tmp_path, whole=is_whole), target, stream="s"))
     target.close()
     assert database.query("SELECT * FROM t") == [(1, "BIG")]

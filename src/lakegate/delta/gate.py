@@ -66,8 +66,7 @@ class Gate:
     def __init__(self, spark: SparkSession) -> None:
         if not isinstance(spark.sparkContext._gateway, ClientServer):
             raise InvalidRequest(
-                "a statement is told by its thread, and PYSPARK_PIN_THREAD=false gives Python's threads none of their own in "
-                "the JVM; nothing was done",
+                "Lakegate needs one JVM thread for each Python thread, and PYSPARK_PIN_THREAD=false is set; nothing was done",
                 advice="Leave PYSPARK_PIN_THREAD out: it is true by default",
             )
         root: Any = spark._jvm
@@ -309,7 +308,7 @@ def _captured(kept: str, table: TableLocation | None) -> Captured:
     version, _, text = kept.partition("\n")
     if not version:
         raise InvalidRequest(
-            "the name of the statement's table was given to another one while it ran; nothing was written",
+            "the table's name was given to another table while the statement ran; nothing was written",
             advice="Run the statement again",
             table=table,
             found=text,

@@ -66,4 +66,7 @@ class _Lane:
         try:
             work()
         except Exception as error:
-            LOGGER.info("what follows a commit was left out, and is made up for by a later one: %s", first_line(error))
+            LOGGER.info(
+                "work after a commit (a checksum or a checkpoint) failed, and is left to a later commit: %s",
+                first_line(error),
+            )

@@ -14,7 +14,8 @@ class Line:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        """Held around a put, and by who has lost one also while it is made to follow: it loses no second one to this driver."""
+        """Held during a commit. After a lost commit also held during the rebase, so that the statement cannot lose again to this
+        driver."""
         self._entries: list[Entry] = []
         self._guard = threading.Lock()
 

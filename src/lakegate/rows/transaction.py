@@ -297,8 +297,8 @@ class Run:
         if self._executions_reserved > 1:
             winner = self._winner()
             LOGGER.warning(
-                "%s of %s is executed again, for the %d. time since the table is reserved for it: it was overtaken by version %s "
-                "(%s), whose writer does not wait for it. It goes on until it is not overtaken",
+                "executing %s on %s again (attempt %d under the table's reservation): version %s (%s) was committed by a writer "
+                "that ignores the reservation; retrying",
                 self.dml.operation.value,
                 self.dml.table,
                 self._executions_reserved,
@@ -366,8 +366,8 @@ class Run:
         if (unserved := sorted(features & UNSERVED_FEATURES)) and not self._is_stock_there():
             winner = self._winner()
             raise UnsupportedTable(
-                f"{'its commit was kept' if winner is None else 'another commit came first'}, and this table's feature does "
-                "not allow that ours is made to follow others; nothing was written",
+                f"{'the commit was captured' if winner is None else 'another commit came first'}, and a feature of this table "
+                "does not allow a rebase onto concurrent commits; nothing was written",
                 advice="Run the statement again, or alone, or use a table without the feature",
                 table=self.dml.table,
                 feature=", ".join(unserved),

@@ -1,4 +1,4 @@
-"""What a thread has done beside it, as waiting for storage is most of it: reads, entries of a turn, and files that are written."""
+"""Runs work that waits for storage (reads, entries of a turn, files) in parallel threads that inherit Spark's job tags."""
 
 from __future__ import annotations
 

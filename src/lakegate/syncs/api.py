@@ -295,7 +295,7 @@ def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...
     """
     if not pipeline.syncs:
         raise InvalidRequest(
-            "the file keeps no database in step; nothing was done", advice="Add a section sync: to lakegate.yml"
+            "lakegate.yml has no section `sync`; nothing was done", advice="Add a section sync: to lakegate.yml"
         )
     if name is None:
         return pipeline.syncs

@@ -297,7 +297,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
     for batch in batches(_groups(source, progress, how), changes_max=how.changes_max, through=pending):
         if pending is not None and batch.through != pending and not batch.is_load:
             raise CheckpointMismatch(
-                "a batch was begun that ends where the source has no end of a transaction now; nothing was written",
+                "an unfinished batch ends at a position where no transaction of the source ends any more; nothing was written",
                 advice="Bring the source's changes back as they were, or make the target again from a snapshot",
                 position=pending,
             )

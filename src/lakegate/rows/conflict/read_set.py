@@ -34,8 +34,8 @@ class Statement:
     writes_all_matched: bool = False
     """Of KEYS: every row that belongs to a row of the source is written, so one that winners took is found among its own."""
     is_divisible: bool = False
-    """Of ROWS and KEYS: it may be executed on some files later than on others. So rows are nothing to each other, and one that
-    winners took, and that it did not write, is nothing to it."""
+    """For ROWS and KEYS: the statement may be executed again on a subset of the files. Rows are independent, so a row that a
+    concurrent commit removed, and that this statement did not write, is irrelevant."""
 
 
 class Operation(StrEnum):

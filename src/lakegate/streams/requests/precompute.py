@@ -1,4 +1,4 @@
-"""What was computed before its turn: whether it still holds when the turn has come, and how it gets into the table."""
+"""A change that was computed before the job holds its turn. Validates it against commits made since, and commits it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream has applied and not settled, as its run ended in between: it stands for whoever has a turn before the next run."""
+"""A batch that was applied and whose outcome was not recorded: the process ended. Its requests are active for other streams."""
 
 from __future__ import annotations
 

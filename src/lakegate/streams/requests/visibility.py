@@ -1,9 +1,9 @@
-"""Other streams' requests that decide on a stream's rows: what of them stands, and what is taken to stand before a turn.
+"""Decides which requests of other streams are active for the rows of a stream, now and in the turn to come.
 
-A batch of requests is stored, applied and settled, and stands for others from its second step on. One that is stored and not
-applied belongs to who has the turn now, whose end is what a stream waits for: so it is taken to stand, and what was computed
-with it holds if the log shows that just this batch was settled. Or its run has ended in between, which only a turn can tell.
-So is one that a job of this driver has written and not put, if its turn comes before.
+A batch of requests is stored, applied and settled. It is active for others from the second step on. A batch that is stored and not
+yet applied belongs to the job that holds the turn now. We assume that this job will apply it, and keep a result computed on that
+assumption only if the log later shows exactly that batch. If the job's run has ended instead, only a turn can tell. The same holds
+for a batch that another job of this driver has written and not committed, if the turn of that job comes first.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from lakegate.syncs.targets.staging import Questions, StagedTable, add_duplicate
 
 R = TypeVar("R")
 ABSENT = (
-    "the change shows a part of the row only, and the target does not have the row: it was made before what the target "
-    "began with, or was set apart, or was deleted in the target"
+    "the change shows only a part of the row, and the target does not have the row: the row is older than the initial load, "
+    "was quarantined, or was deleted in the target"
 )
 FIND_MAX = 200
 """So many values are looked for at once."""
