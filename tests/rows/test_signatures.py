@@ -96,3 +96,17 @@ def test_the_classes_are_the_stock_ones() -> None:
     handled |= {"restoreToVersion", "restoreToTimestamp", "vacuum"}
     handled |= {"upgradeTableProtocol", "addFeatureSupport", "dropFeatureSupport"}
     assert {name for name in vars(ours.DeltaTable) if not name.startswith(("_", "explain"))} == handled
+
+
+OWN = [(kind, name) for kind, name in METHODS if name in vars(PAIRS[kind][1])]
+
+
+@pytest.mark.parametrize(("kind", "name"), OWN, ids=[f"{kind}.{name}" for kind, name in OWN])
+def test_every_method_has_help_as_stock_has(kind: str, name: str) -> None:
+    """An editor shows our text in place of stock Delta's: what it does, each argument, what comes back."""
+    method = getattr(PAIRS[kind][1], name)
+    text = inspect.getdoc(method) or ""
+    signature = inspect.signature(method)
+    assert [one for one in signature.parameters if one != "self" and f"    {one}: " not in text] == []
+    assert ("Returns:" in text) == (signature.return_annotation != "None")
+    assert not text.startswith("Source")

@@ -1,7 +1,6 @@
-"""`DeltaTable` with one changed import: the stock class, whose DELETE, UPDATE, MERGE and OPTIMIZE lose no race.
+"""`DeltaTable` with one changed import: the stock class, whose DELETE, UPDATE, MERGE and OPTIMIZE do not fail on a conflict.
 
-Every method is stock Delta's. Those four are executed by stock Delta, too; only their commit, if another one came first, is
-made to follow it instead of being refused.
+Stock Delta executes every method. If another commit came first, the commit of these four is rebased onto it instead of refused.
 """
 
 from __future__ import annotations
@@ -40,10 +39,25 @@ class DeltaTable(stock.DeltaTable):
 
     @classmethod
     def forPath(cls, sparkSession: SparkSession, path: str, hadoopConf: dict[str, str] = {}) -> DeltaTable:  # noqa: B006  # as the stock class has it
-        """Source: `delta.tables.DeltaTable.forPath`.
+        """Opens the table at a path.
+
+        Args:
+            sparkSession: The session.
+            path: The table's folder.
+            hadoopConf: Must be empty.
+
+        Returns:
+            The table.
 
         Raises:
             InvalidRequest: `hadoopConf` is given: commits are made with the session's file system settings.
+
+        Example:
+            ```python
+            people = DeltaTable.forPath(spark, "/lake/people")
+            ```
+
+        Source: `delta.tables.DeltaTable.forPath`.
         """
         if hadoopConf:
             raise InvalidRequest(
@@ -54,42 +68,139 @@ class DeltaTable(stock.DeltaTable):
 
     @classmethod
     def forName(cls, sparkSession: SparkSession, tableOrViewName: str) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.forName`."""
+        """Opens a table of the catalog.
+
+        Args:
+            sparkSession: The session.
+            tableOrViewName: Its name, as `people` or `sales.people`.
+
+        Returns:
+            The table.
+
+        Example:
+            ```python
+            people = DeltaTable.forName(spark, "sales.people")
+            ```
+
+        Source: `delta.tables.DeltaTable.forName`.
+        """
         return _ours(stock.DeltaTable.forName(sparkSession, tableOrViewName))
 
     @classmethod
     def convertToDelta(
         cls, sparkSession: SparkSession, identifier: str, partitionSchema: StructType | str | None = None
     ) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.convertToDelta`."""
+        """Makes a Delta table of Parquet files, in place; the files stay as they are.
+
+        Args:
+            sparkSession: The session.
+            identifier: ``parquet.`PATH` ``.
+            partitionSchema: Columns by which the folders are partitioned, as DDL or a StructType; None: there are none.
+
+        Returns:
+            The table.
+
+        Example:
+            ```python
+            DeltaTable.convertToDelta(spark, "parquet.`/lake/events`", "day DATE")
+            ```
+
+        Source: `delta.tables.DeltaTable.convertToDelta`.
+        """
         return _ours(stock.DeltaTable.convertToDelta(sparkSession, identifier, cast("Any", partitionSchema)))
 
     @classmethod
     def create(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTable.create`."""
+        """Begins a table that must not exist yet.
+
+        Args:
+            sparkSession: The session; None: the active one.
+
+        Returns:
+            A builder; `execute()` makes the table.
+
+        Example:
+            ```python
+            DeltaTable.create(spark).location("/lake/people").addColumn("id", "BIGINT").execute()
+            ```
+
+        Source: `delta.tables.DeltaTable.create`.
+        """
         return DeltaTableBuilder._of(stock.DeltaTable.create(sparkSession))
 
     @classmethod
     def createIfNotExists(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTable.createIfNotExists`."""
+        """Begins a table; if it exists, `execute()` leaves it as it is.
+
+        Args:
+            sparkSession: The session; None: the active one.
+
+        Returns:
+            A builder.
+
+        Source: `delta.tables.DeltaTable.createIfNotExists`.
+        """
         return DeltaTableBuilder._of(stock.DeltaTable.createIfNotExists(sparkSession))
 
     @classmethod
     def replace(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTable.replace`."""
+        """Begins the replacement of a table that exists.
+
+        Args:
+            sparkSession: The session; None: the active one.
+
+        Returns:
+            A builder.
+
+        Source: `delta.tables.DeltaTable.replace`.
+        """
         return DeltaTableBuilder._of(stock.DeltaTable.replace(sparkSession))
 
     @classmethod
     def createOrReplace(cls, sparkSession: SparkSession | None = None) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTable.createOrReplace`."""
+        """Begins a table; if it exists, `execute()` replaces it.
+
+        Args:
+            sparkSession: The session; None: the active one.
+
+        Returns:
+            A builder.
+
+        Source: `delta.tables.DeltaTable.createOrReplace`.
+        """
         return DeltaTableBuilder._of(stock.DeltaTable.createOrReplace(sparkSession))
 
     def alias(self, aliasName: str) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.alias`."""
+        """Gives the table a name for conditions and assignments.
+
+        Args:
+            aliasName: The name.
+
+        Returns:
+            The table under that name.
+
+        Example:
+            ```python
+            people.alias("t").merge(updates.alias("s"), "t.id = s.id")
+            ```
+
+        Source: `delta.tables.DeltaTable.alias`.
+        """
         return DeltaTable(self._spark, super().alias(aliasName)._jdt, aliasName)
 
     def delete(self, condition: OptionalCondition = None) -> Result:  # type: ignore[override]  # stock: None
-        """Deletes rows, and tells how: see `Result`.
+        """Deletes rows.
+
+        Args:
+            condition: Which rows, as SQL text or a Column; None: all.
+
+        Returns:
+            How the statement was committed; `result.rows` counts the rows.
+
+        Example:
+            ```python
+            people.delete("left_on < DATE '2020-01-01'")
+            ```
 
         Source: `delta.tables.DeltaTable.delete`.
         """
@@ -98,30 +209,102 @@ class DeltaTable(stock.DeltaTable):
     def update(  # type: ignore[override]  # stock: None
         self, condition: OptionalCondition = None, set: OptionalAssignments = None
     ) -> Result:
-        """Updates rows, and tells how: see `Result`.
+        """Updates rows.
+
+        Args:
+            condition: Which rows, as SQL text or a Column; None: all.
+            set: Column name → value, as SQL text or a Column.
+
+        Returns:
+            How the statement was committed; `result.rows` counts the rows.
+
+        Example:
+            ```python
+            people.update("id = 7", {"name": "'Ada'", "seen": "seen + 1"})
+            ```
 
         Source: `delta.tables.DeltaTable.update`.
         """
         return run(self._updating(condition, set))
 
     def merge(self, source: DataFrame, condition: str | Column) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaTable.merge`."""
+        """Begins a MERGE of a source into the table.
+
+        Args:
+            source: The rows to merge.
+            condition: Which row of the source belongs to which row of the table, as SQL text or a Column.
+
+        Returns:
+            A builder: add WHEN clauses, then `execute()`.
+
+        Example:
+            ```python
+            (
+                people.alias("t")
+                .merge(updates.alias("s"), "t.id = s.id")
+                .whenMatchedUpdateAll()
+                .whenNotMatchedInsertAll()
+                .execute()
+            )
+            ```
+
+        Source: `delta.tables.DeltaTable.merge`.
+        """
         begun = super().merge(source, condition)
         clauses = _Clauses(self, source, _column(condition))
         return DeltaMergeBuilder(self._spark, begun._jbuilder, clauses)
 
     def optimize(self) -> DeltaOptimizeBuilder:
-        """Source: `delta.tables.DeltaTable.optimize`."""
+        """Begins an OPTIMIZE.
+
+        Returns:
+            A builder: `where`, then `executeCompaction` or `executeZOrderBy`.
+
+        Example:
+            ```python
+            people.optimize().where("day = '2026-01-01'").executeCompaction()
+            ```
+
+        Source: `delta.tables.DeltaTable.optimize`.
+        """
         return DeltaOptimizeBuilder(self._spark, super().optimize()._jbuilder, self._location)
 
     @telling_conflicts()
     def restoreToVersion(self, version: int) -> DataFrame:
-        """Source: `delta.tables.DeltaTable.restoreToVersion`."""
+        """Restores the table to an earlier version, as a new commit.
+
+        Args:
+            version: The number of the version.
+
+        Returns:
+            Metrics of the restore: one row.
+
+        Example:
+            ```python
+            people.restoreToVersion(12)
+            ```
+
+        Source: `delta.tables.DeltaTable.restoreToVersion`.
+        """
         return super().restoreToVersion(version)
 
     @telling_conflicts()
     def restoreToTimestamp(self, timestamp: str) -> DataFrame:
-        """Source: `delta.tables.DeltaTable.restoreToTimestamp`."""
+        """Restores the table to the version of a moment, as a new commit.
+
+        Args:
+            timestamp: `yyyy-MM-dd` or `yyyy-MM-dd HH:mm:ss`, in the session's time zone.
+
+        Returns:
+            Metrics of the restore: one row.
+
+        Example:
+            ```python
+            people.restoreToTimestamp("2026-01-31 08:00:00")
+            ```
+
+        Source: `delta.tables.DeltaTable.restoreToTimestamp`.
+        """
         return super().restoreToTimestamp(timestamp)
 
     def _made(self, jdt: Any) -> DeltaTable:
@@ -131,7 +314,24 @@ class DeltaTable(stock.DeltaTable):
     def clone(
         self, target: str, isShallow: bool = False, replace: bool = False, properties: dict[str, str] | None = None
     ) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.clone`."""
+        """Clones the newest version to another place.
+
+        Args:
+            target: Path or name of the clone.
+            isShallow: Refer to this table's files instead of copying them.
+            replace: Replace what is at `target`.
+            properties: Table properties of the clone.
+
+        Returns:
+            The clone.
+
+        Example:
+            ```python
+            people.clone("/lake/people-test", isShallow=True)
+            ```
+
+        Source: `delta.tables.DeltaTable.clone`.
+        """
         return self._made(super().clone(target, isShallow, replace, properties))
 
     @telling_conflicts()
@@ -143,7 +343,20 @@ class DeltaTable(stock.DeltaTable):
         replace: bool = False,
         properties: dict[str, str] | None = None,
     ) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.cloneAtVersion`."""
+        """Clones an earlier version to another place.
+
+        Args:
+            version: The number of the version.
+            target: Path or name of the clone.
+            isShallow: Refer to this table's files instead of copying them.
+            replace: Replace what is at `target`.
+            properties: Table properties of the clone.
+
+        Returns:
+            The clone.
+
+        Source: `delta.tables.DeltaTable.cloneAtVersion`.
+        """
         return self._made(super().cloneAtVersion(version, target, isShallow, replace, properties))
 
     @telling_conflicts()
@@ -155,35 +368,87 @@ class DeltaTable(stock.DeltaTable):
         replace: bool = False,
         properties: dict[str, str] | None = None,
     ) -> DeltaTable:
-        """Source: `delta.tables.DeltaTable.cloneAtTimestamp`."""
+        """Clones the version of a moment to another place.
+
+        Args:
+            timestamp: `yyyy-MM-dd` or `yyyy-MM-dd HH:mm:ss`, in the session's time zone.
+            target: Path or name of the clone.
+            isShallow: Refer to this table's files instead of copying them.
+            replace: Replace what is at `target`.
+            properties: Table properties of the clone.
+
+        Returns:
+            The clone.
+
+        Source: `delta.tables.DeltaTable.cloneAtTimestamp`.
+        """
         return self._made(super().cloneAtTimestamp(timestamp, target, isShallow, replace, properties))
 
     @telling_conflicts()
     def vacuum(self, retentionHours: float | None = None) -> DataFrame:
-        """Source: `delta.tables.DeltaTable.vacuum`."""
+        """Deletes files that no version within the retention needs.
+
+        Args:
+            retentionHours: Hours; None: the table's `delta.deletedFileRetentionDuration`, a week by default.
+
+        Returns:
+            An empty data frame.
+
+        Example:
+            ```python
+            people.vacuum(168)
+            ```
+
+        Source: `delta.tables.DeltaTable.vacuum`.
+        """
         return super().vacuum(retentionHours)
 
     @telling_conflicts()
     def upgradeTableProtocol(self, readerVersion: int, writerVersion: int) -> None:
-        """Source: `delta.tables.DeltaTable.upgradeTableProtocol`."""
+        """Raises the protocol of the table; older readers or writers can then no longer use the table.
+
+        Args:
+            readerVersion: The least version of a reader.
+            writerVersion: The least version of a writer.
+
+        Source: `delta.tables.DeltaTable.upgradeTableProtocol`.
+        """
         super().upgradeTableProtocol(readerVersion, writerVersion)
 
     @telling_conflicts()
     def addFeatureSupport(self, featureName: str) -> None:
-        """Source: `delta.tables.DeltaTable.addFeatureSupport`."""
+        """Adds a table feature to the protocol of the table.
+
+        Args:
+            featureName: As `deletionVectors`.
+
+        Example:
+            ```python
+            people.addFeatureSupport("deletionVectors")
+            ```
+
+        Source: `delta.tables.DeltaTable.addFeatureSupport`.
+        """
         super().addFeatureSupport(featureName)
 
     @telling_conflicts()
     def dropFeatureSupport(self, featureName: str, truncateHistory: bool | None = None) -> None:
-        """Source: `delta.tables.DeltaTable.dropFeatureSupport`."""
+        """Removes a table feature from the protocol of the table.
+
+        Args:
+            featureName: As `deletionVectors`.
+            truncateHistory: Also remove older versions that use the feature.
+
+        Source: `delta.tables.DeltaTable.dropFeatureSupport`.
+        """
         super().dropFeatureSupport(featureName, truncateHistory)
 
     def explain_delete(self, condition: OptionalCondition = None) -> Explanation:
-        """What a `delete` would depend on, and what becomes of it beside others; nothing is executed."""
+        """Says on what a `delete` depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._deletion(condition))
 
     def explain_update(self, condition: OptionalCondition = None, set: OptionalAssignments = None) -> Explanation:
-        """What an `update` would depend on, and what becomes of it beside others; nothing is executed."""
+        """Says on what an `update` depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._updating(condition, set))
 
     @property
@@ -269,7 +534,7 @@ class _Clauses:
 
 
 class DeltaMergeBuilder(stock.DeltaMergeBuilder):
-    """A MERGE that is being said. Source: `delta.tables.DeltaMergeBuilder`."""
+    """Builds a MERGE. Source: `delta.tables.DeltaMergeBuilder`."""
 
     def __init__(self, spark: SparkSession, jbuilder: Any, clauses: _Clauses) -> None:
         super().__init__(spark, jbuilder)
@@ -278,47 +543,142 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
     def whenMatchedUpdate(
         self, condition: OptionalCondition = None, set: OptionalAssignments = None
     ) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`."""
+        """Adds WHEN MATCHED THEN UPDATE.
+
+        Args:
+            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
+            set: Column name → value over both rows, as SQL text or a Column.
+
+        Returns:
+            The builder with the clause.
+
+        Example:
+            ```python
+            .whenMatchedUpdate("s.seq > t.seq", {"name": "s.name"})
+            ```
+
+        Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdate`.
+        """
         # What is said once may be said again later, whatever the caller does with its dictionary meanwhile.
         values = dict(set) if isinstance(set, dict) else set
         return self._matched(lambda merge: merge.whenMatchedUpdate(condition, values), super(), condition, values)
 
     def whenMatchedUpdateAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`."""
+        """Adds WHEN MATCHED THEN UPDATE SET *: every column from the source.
+
+        Args:
+            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
+
+        Returns:
+            The builder with the clause.
+
+        Source: `delta.tables.DeltaMergeBuilder.whenMatchedUpdateAll`.
+        """
         return self._matched(lambda merge: merge.whenMatchedUpdateAll(condition), super(), condition)
 
     def whenMatchedDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`."""
+        """Adds WHEN MATCHED THEN DELETE.
+
+        Args:
+            condition: Of the pair of rows, as SQL text or a Column; None: every pair.
+
+        Returns:
+            The builder with the clause.
+
+        Example:
+            ```python
+            .whenMatchedDelete("s.op = 'd'")
+            ```
+
+        Source: `delta.tables.DeltaMergeBuilder.whenMatchedDelete`.
+        """
         return self._matched(lambda merge: merge.whenMatchedDelete(condition), super(), condition)
 
     def whenNotMatchedInsert(
         self, condition: OptionalCondition = None, values: OptionalAssignments = None
     ) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsert`."""
+        """Adds WHEN NOT MATCHED THEN INSERT.
+
+        Args:
+            condition: Of the row of the source, as SQL text or a Column; None: every row.
+            values: Column name → value over the row of the source, as SQL text or a Column.
+
+        Returns:
+            The builder with the clause.
+
+        Example:
+            ```python
+            .whenNotMatchedInsert(values={"id": "s.id", "name": "s.name"})
+            ```
+
+        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsert`.
+        """
         grown: Any = super()
         return self._with(grown.whenNotMatchedInsert(condition, values), values=values)
 
     def whenNotMatchedInsertAll(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsertAll`."""
+        """Adds WHEN NOT MATCHED THEN INSERT *: every column from the source.
+
+        Args:
+            condition: Of the row of the source, as SQL text or a Column; None: every row.
+
+        Returns:
+            The builder with the clause.
+
+        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedInsertAll`.
+        """
         return self._with(super().whenNotMatchedInsertAll(condition))
 
     def whenNotMatchedBySourceUpdate(
         self, condition: OptionalCondition = None, set: OptionalAssignments = None
     ) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceUpdate`."""
+        """Adds WHEN NOT MATCHED BY SOURCE THEN UPDATE.
+
+        Args:
+            condition: Of the row of the table, as SQL text or a Column; None: every row.
+            set: Column name → value over the row of the table, as SQL text or a Column.
+
+        Returns:
+            The builder with the clause.
+
+        Example:
+            ```python
+            .whenNotMatchedBySourceUpdate(set={"is_active": "false"})
+            ```
+
+        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceUpdate`.
+        """
         grown: Any = super()
         return self._with(grown.whenNotMatchedBySourceUpdate(condition, set), condition, values=set, is_by_source=True)
 
     def whenNotMatchedBySourceDelete(self, condition: OptionalCondition = None) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceDelete`."""
+        """Adds WHEN NOT MATCHED BY SOURCE THEN DELETE.
+
+        Args:
+            condition: Of the row of the table, as SQL text or a Column; None: every row.
+
+        Returns:
+            The builder with the clause.
+
+        Source: `delta.tables.DeltaMergeBuilder.whenNotMatchedBySourceDelete`.
+        """
         return self._with(super().whenNotMatchedBySourceDelete(condition), condition, is_by_source=True)
 
     def withSchemaEvolution(self) -> DeltaMergeBuilder:
-        """Source: `delta.tables.DeltaMergeBuilder.withSchemaEvolution`."""
+        """Lets the MERGE add columns of the source to the table.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaMergeBuilder.withSchemaEvolution`.
+        """
         return self._with(super().withSchemaEvolution())
 
     def execute(self) -> DataFrame:
-        """Executes it. The stock result, with how it got there as its attribute `lakegate`: see `Result`.
+        """Executes the MERGE.
+
+        Returns:
+            The stock metrics: one row. Its attribute `lakegate` is a `Result`, which says how the MERGE was committed.
 
         Source: `delta.tables.DeltaMergeBuilder.execute`.
         """
@@ -326,7 +686,7 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
         return told(result.returned if result.returned is not None else result.counted(self._spark), result)
 
     def explain(self) -> Explanation:
-        """What it would depend on, and what becomes of it beside others; nothing is executed."""
+        """Says on what the MERGE depends, and what a concurrent commit means for it; executes nothing."""
         return explain(self._clauses.dml(super().execute))
 
     def _matched(
@@ -361,27 +721,56 @@ class DeltaMergeBuilder(stock.DeltaMergeBuilder):
 
 
 class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
-    """An OPTIMIZE that is being said. Source: `delta.tables.DeltaOptimizeBuilder`."""
+    """Builds an OPTIMIZE. Source: `delta.tables.DeltaOptimizeBuilder`."""
 
     def __init__(self, spark: SparkSession, jbuilder: Any, table: TableLocation) -> None:
         super().__init__(spark, jbuilder)
         self._table = table
 
     def where(self, partitionFilter: str) -> DeltaOptimizeBuilder:
-        """Source: `delta.tables.DeltaOptimizeBuilder.where`."""
+        """Limits the OPTIMIZE to partitions.
+
+        Args:
+            partitionFilter: A condition of partition columns alone, as SQL text.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaOptimizeBuilder.where`.
+        """
         return DeltaOptimizeBuilder(self._spark, super().where(partitionFilter)._jbuilder, self._table)
 
     def executeCompaction(self) -> DataFrame:
-        """Source: `delta.tables.DeltaOptimizeBuilder.executeCompaction`."""
+        """Compacts small files.
+
+        Returns:
+            The stock metrics: one row, with a `Result` as its attribute `lakegate`.
+
+        Source: `delta.tables.DeltaOptimizeBuilder.executeCompaction`.
+        """
         return self._run(super().executeCompaction)
 
     def executeZOrderBy(self, *cols: str | list[str] | tuple[str, ...]) -> DataFrame:
-        """Source: `delta.tables.DeltaOptimizeBuilder.executeZOrderBy`."""
+        """Writes the files again, sorted along a Z-order curve.
+
+        Args:
+            cols: Names of columns, which must not be partition columns.
+
+        Returns:
+            The stock metrics: one row, with a `Result` as its attribute `lakegate`.
+
+        Example:
+            ```python
+            people.optimize().executeZOrderBy("country", "city")
+            ```
+
+        Source: `delta.tables.DeltaOptimizeBuilder.executeZOrderBy`.
+        """
         stocks: Any = super()
         return self._run(lambda: stocks.executeZOrderBy(*cols))
 
     def explain(self) -> Explanation:
-        """What becomes of it beside others, whatever it is sorted by; nothing is executed."""
+        """Says what a concurrent commit means for the OPTIMIZE, whatever it is sorted by; executes nothing."""
         return explain(relocation(self._spark, self._table, super().executeCompaction))
 
     def _run(self, execute: Callable[[], DataFrame]) -> DataFrame:
@@ -389,24 +778,51 @@ class DeltaOptimizeBuilder(stock.DeltaOptimizeBuilder):
 
 
 class DeltaTableBuilder(stock.DeltaTableBuilder):
-    """A table that is being made. Source: `delta.tables.DeltaTableBuilder`."""
+    """Builds a table. Source: `delta.tables.DeltaTableBuilder`."""
 
     @classmethod
     def _of(cls, begun: stock.DeltaTableBuilder) -> DeltaTableBuilder:
         return cls(begun._spark, begun._jbuilder)
 
     def tableName(self, identifier: str) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.tableName`."""
+        """Sets the table's name in the catalog.
+
+        Args:
+            identifier: As `sales.people`.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.tableName`.
+        """
         super().tableName(identifier)
         return self
 
     def location(self, location: str) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.location`."""
+        """Sets the table's path.
+
+        Args:
+            location: The path.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.location`.
+        """
         super().location(location)
         return self
 
     def comment(self, comment: str) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.comment`."""
+        """Sets the table's comment.
+
+        Args:
+            comment: The text.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.comment`.
+        """
         super().comment(comment)
         return self
 
@@ -419,35 +835,97 @@ class DeltaTableBuilder(stock.DeltaTableBuilder):
         generatedByDefaultAs: stock.IdentityGenerator | None = None,
         comment: str | None = None,
     ) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.addColumn`."""
+        """Adds a column.
+
+        Args:
+            colName: Its name.
+            dataType: DDL text or a DataType.
+            nullable: Whether NULL is allowed.
+            generatedAlwaysAs: SQL that gives the value, or an `IdentityGenerator`.
+            generatedByDefaultAs: An `IdentityGenerator` for rows that give no value.
+            comment: The column's comment.
+
+        Returns:
+            The builder.
+
+        Example:
+            ```python
+            .addColumn("day", "DATE", generatedAlwaysAs="CAST(at AS DATE)")
+            ```
+
+        Source: `delta.tables.DeltaTableBuilder.addColumn`.
+        """
         super().addColumn(colName, dataType, nullable, generatedAlwaysAs, generatedByDefaultAs, comment)
         return self
 
     def addColumns(self, cols: StructType | list[StructField]) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.addColumns`."""
+        """Adds columns.
+
+        Args:
+            cols: A StructType, or fields.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.addColumns`.
+        """
         super().addColumns(cols)
         return self
 
     def partitionedBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.partitionedBy`."""
+        """Sets the partition columns.
+
+        Args:
+            cols: Their names.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.partitionedBy`.
+        """
         grown: Any = super()
         grown.partitionedBy(*cols)
         return self
 
     def clusterBy(self, *cols: str | list[str] | tuple[str, ...]) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.clusterBy`."""
+        """Sets the columns for liquid clustering.
+
+        Args:
+            cols: Their names.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.clusterBy`.
+        """
         grown: Any = super()
         grown.clusterBy(*cols)
         return self
 
     def property(self, key: str, value: str) -> DeltaTableBuilder:
-        """Source: `delta.tables.DeltaTableBuilder.property`."""
+        """Sets a table property.
+
+        Args:
+            key: As `delta.enableChangeDataFeed`.
+            value: The text.
+
+        Returns:
+            The builder.
+
+        Source: `delta.tables.DeltaTableBuilder.property`.
+        """
         super().property(key, value)
         return self
 
     @telling_conflicts()
     def execute(self) -> DeltaTable:
-        """Source: `delta.tables.DeltaTableBuilder.execute`."""
+        """Makes the table.
+
+        Returns:
+            The table.
+
+        Source: `delta.tables.DeltaTableBuilder.execute`.
+        """
         return _ours(super().execute())
 
 
