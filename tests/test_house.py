@@ -213,3 +213,9 @@ def test_the_wheel_works_in_a_clean_environment(tmp_path: Path) -> None:
     told = run(bin_dir / "python", tmp_path / "use.py", tmp_path / "table")
     assert told.startswith("rows 3 ")
     assert str(tmp_path / "venv") in told
+
+
+def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
+    """A reader who sees `inspect` thinks of Python's."""
+    modules = [path for path in (ROOT / "src").rglob("*.py") if path.stem in sys.stdlib_module_names]
+    assert modules == []

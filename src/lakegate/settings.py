@@ -16,7 +16,7 @@ from lakegate.config import keys
 from lakegate.config.model import CoordinatorSpec, Entry, Pipeline, StreamSpec
 from lakegate.config.parse import Override, parse
 from lakegate.config.places import Location
-from lakegate.config.types import Kind, Reader, duration_text, name_kind, suggestion
+from lakegate.config.value_types import Kind, Reader, duration_text, name_kind, suggestion
 from lakegate.config.yaml_nodes import TEXT_LENGTH_MAX, Faults, Mark, Scalar
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.spark import jars, java

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakegate.config import Pipeline, parse
-from lakegate.config.types import duration_ms, duration_text
+from lakegate.config.value_types import duration_ms, duration_text
 from lakegate.errors import InvalidRequest
 from lakegate.redaction import masked
 

@@ -11,7 +11,7 @@ from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled, table
 from lakegate.config import Pipeline
-from lakegate.config.types import duration_ms
+from lakegate.config.value_types import duration_ms
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ops.order_simulation import DAYS_MAX, Paced, Replayed, replay
 from lakegate.report import words

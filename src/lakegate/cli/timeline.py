@@ -12,7 +12,7 @@ import typer
 from lakegate import settings
 from lakegate.cli.app import Output, app
 from lakegate.cli.output import OUTPUT, SPEC, document, say, styled
-from lakegate.config.types import duration_ms
+from lakegate.config.value_types import duration_ms
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.report import words
 from lakegate.telemetry.events import PersonActed, TurnEnded

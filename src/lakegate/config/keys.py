@@ -24,7 +24,7 @@ from lakegate.config.model import (
 )
 from lakegate.config.places import CoordinatorUrl, Dsn, Location
 from lakegate.config.sections import Either, Key, Named, Section
-from lakegate.config.types import (
+from lakegate.config.value_types import (
     LOCK_PATTERN,
     AfterJobs,
     Choice,

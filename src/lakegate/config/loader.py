@@ -29,8 +29,8 @@ from lakegate.config.model import (
     Unmatched,
 )
 from lakegate.config.sections import Fields
-from lakegate.config.types import Reader, duration_text
 from lakegate.config.validation import lock_of, order_of
+from lakegate.config.value_types import Reader, duration_text
 
 
 def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms: Mapping[str, Transform]) -> Pipeline:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from lakegate.config import keys
 from lakegate.config.loader import assemble
 from lakegate.config.model import Pipeline, Transform
-from lakegate.config.types import Reader
 from lakegate.config.validation import check
+from lakegate.config.value_types import Reader
 from lakegate.config.yaml_nodes import Faults, Mark, Node, Scalar, from_yaml, replaced
 from lakegate.errors import InvalidRequest
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from lakegate.config.dynamodb import read_dynamodb
 from lakegate.config.options import BadPlace
-from lakegate.config.types import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
+from lakegate.config.value_types import NOT_IN_THIS_VERSION, JsonSchema, Reader, or_reference, text_of
 from lakegate.config.yaml_nodes import Node, Scalar, shown
 from lakegate.config.zookeeper import read_place
 

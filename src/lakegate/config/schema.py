@@ -11,7 +11,7 @@ from typing import Final
 
 from lakegate.config.keys import FILE_SECTION
 from lakegate.config.sections import Either, Key, Named, Section, default_text
-from lakegate.config.types import Choice, JsonSchema
+from lakegate.config.value_types import Choice, JsonSchema
 
 SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

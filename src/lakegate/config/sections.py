@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast
 
-from lakegate.config.types import (
+from lakegate.config.value_types import (
     NAME_PATTERN,
     NOT_IN_THIS_VERSION,
     Choice,

@@ -8,7 +8,7 @@ from typing import Final
 
 from lakegate.config import keys
 from lakegate.config.sections import Fields, Key
-from lakegate.config.types import suggestion
+from lakegate.config.value_types import suggestion
 from lakegate.config.yaml_nodes import Faults, shown_key
 from lakegate.turns.protocol.ordering import After, NoRule, OrderRule, Strict, lint
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructType
 
 from lakegate.config import Append, Erase, Maintain, Mutate, StreamSpec, TableSpec
-from lakegate.config.types import duration_text
+from lakegate.config.value_types import duration_text
 from lakegate.delta import ownership
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from lakegate.delta.table_log import DeltaTableLog, TableMetadata

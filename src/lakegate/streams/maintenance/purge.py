@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lakegate.config import StreamSpec
-from lakegate.config.types import duration_text
+from lakegate.config.value_types import duration_text
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.ports import WriteToken

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from lakegate.config import Maintain, StreamSpec, TableSpec
-from lakegate.config.types import duration_text
+from lakegate.config.value_types import duration_text
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
