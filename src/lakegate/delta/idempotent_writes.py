@@ -22,6 +22,7 @@ from lakegate.delta.jvm import JVM_ERRORS, USER_METADATA_CONF, Jvm, first_line, 
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.ports import StatementConflict, WriteToken
+from lakegate.quoting import quoted, quoted_literal
 
 APP_ID_CONF = "spark.databricks.delta.write.txnAppId"
 NUMBER_CONF = "spark.databricks.delta.write.txnVersion"
@@ -160,11 +161,11 @@ def create_table(
     Raises:
         InvalidRequest: The table that is there has other columns or partitions; or the columns cannot be parsed.
     """
-    clauses = [f"CREATE TABLE delta.{_quoted(location)} ({columns}) USING delta"]
+    clauses = [f"CREATE TABLE delta.{quoted(location)} ({columns}) USING delta"]
     if partition_by:
-        clauses.append(f"PARTITIONED BY ({', '.join(map(_quoted, partition_by))})")
+        clauses.append(f"PARTITIONED BY ({', '.join(map(quoted, partition_by))})")
     if cluster_by:
-        clauses.append(f"CLUSTER BY ({', '.join(map(_quoted, cluster_by))})")
+        clauses.append(f"CLUSTER BY ({', '.join(map(quoted, cluster_by))})")
     if properties:
         listed = ", ".join(f"{quoted_literal(key)} = {quoted_literal(value)}" for key, value in properties.items())
         clauses.append(f"TBLPROPERTIES ({listed})")
@@ -255,12 +256,3 @@ def _columns(schema: str) -> list[tuple[str, str, bool]]:
 def _shown(columns: list[tuple[str, str, bool]], partition_by: Sequence[str]) -> str:
     listed = ", ".join(f"{name} {kind}{'' if nullable else ' NOT NULL'}" for name, kind, nullable in columns)
     return f"({listed})" + (f" partitioned by ({', '.join(partition_by)})" if partition_by else "")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def quoted_literal(text: str) -> str:
-    """A text as an SQL literal."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -36,6 +36,7 @@ from lakegate.delta import deletion_vectors
 from lakegate.delta.actions import PHYSICAL_NAME, Body, FileChange, as_add, partition_columns, vector_of
 from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line
 from lakegate.errors import Corrupt, Unavailable
+from lakegate.quoting import quoted
 from lakegate.rows import parquet_probe
 from lakegate.rows.conflict import data_skipping
 from lakegate.rows.conflict.effects import Positions
@@ -307,7 +308,7 @@ def _exact(schema: StructType, names: Sequence[str]) -> list[Column]:
     """Columns that are equal only where the values are the same: 0.0 and -0.0 are not."""
     columns = []
     for field, name in zip(schema.fields, names, strict=True):
-        column = F.col("`" + field.name.replace("`", "``") + "`")
+        column = F.col(quoted(field.name))
         if isinstance(field.dataType, DoubleType | FloatType):
             column = column.cast("string")
         columns.append(column.alias(name))

@@ -15,6 +15,7 @@ from lakegate.delta.jvm import JVM_ERRORS, Jvm, first_line, scala_object
 from lakegate.delta.storage_errors import in_plain_words
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
+from lakegate.quoting import quoted
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.conflict_details import telling_conflicts
 from lakegate.rows.delta_table import optimized
@@ -255,9 +256,7 @@ class _Parts:
             path: Where the other one is.
             source: Of a MERGE: what its text names may be another thing by now.
         """
-        words = [f"DELETE FROM delta.{_quoted(path)}"] + (
-            [] if target.alias is None else [f"AS {_quoted(target.alias)}"]
-        )
+        words = [f"DELETE FROM delta.{quoted(path)}"] + ([] if target.alias is None else [f"AS {quoted(target.alias)}"])
         with self.jvm.active():
             table = self.jvm.jsession.sessionState().sqlParser().parsePlan(" ".join(words)).table()
             others = [] if source is None else [cast("Any", source)._jdf.queryExecution().analyzed()]
@@ -272,7 +271,7 @@ class _Parts:
             return self.frame(executed.analyzed().query())
 
     def name(self, key: Any) -> str:
-        return ".".join("`" + part.replace("`", "``") + "`" for part in self.jvm.from_seq(key.nameParts()))
+        return ".".join(quoted(part) for part in self.jvm.from_seq(key.nameParts()))
 
     def frame(self, plan: Any) -> DataFrame:
         with self.jvm.active():
@@ -282,10 +281,6 @@ class _Parts:
 def _has_char(jvm: Jvm, table: TableLocation) -> bool:
     """Whether a table has a CHAR column, of its own or within another type."""
     return CHAR.search(str(jvm.delta_log(table).unsafeVolatileSnapshot().schema().json())) is not None
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _Target | None:
@@ -313,7 +308,7 @@ def _target(jvm: Jvm, spark: SparkSession, plan: Any, operation: Operation) -> _
             is_there = jvm.snapshot(log).version() >= 0
             return _Target(TableLocation(str(log.dataPath())), alias) if is_there else None
         named = _as_spark_finds_it(jvm, parts)
-        table = stock.DeltaTable.forName(spark, ".".join(f"`{part.replace('`', '``')}`" for part in named))
+        table = stock.DeltaTable.forName(spark, ".".join(quoted(part) for part in named))
     except JVM_ERRORS:
         return None
     return _Target(location_of(table._jdt), alias or parts[-1])

@@ -39,6 +39,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from lakegate.quoting import quoted
+
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 """Where Spark keeps that a STRING column is a CHAR(n) or a VARCHAR(n)."""
 _EXACT = DecimalType(38, 18)
@@ -88,8 +90,7 @@ def comparable(sql: str, kind: DataType, depth: int = 0) -> str:
         case ArrayType(elementType=inner) if not _is_comparable(inner):
             return f"transform({sql}, {name} -> {comparable(name, inner, depth + 1)})"
         case StructType(fields=fields) if not _is_comparable(kind):
-            names = {one.name: one.name.replace("`", "``") for one in fields}
-            parts = ", ".join(comparable(f"{sql}.`{names[one.name]}`", one.dataType, depth) for one in fields)
+            parts = ", ".join(comparable(f"{sql}.{quoted(one.name)}", one.dataType, depth) for one in fields)
             return f"CASE WHEN {sql} IS NOT NULL THEN struct({parts}) END"
     return sql
 

@@ -35,6 +35,7 @@ from lakegate.config import FilesSource, KafkaSource, Source
 from lakegate.delta.jvm import JVM_ERRORS, first_line
 from lakegate.delta.storage_errors import refusal, texts_of
 from lakegate.errors import Corrupt, Fault, InvalidRequest, LakegateError, LostTurn, Unavailable
+from lakegate.quoting import quoted
 from lakegate.spark.fitting import fitted
 from lakegate.spark.source_files import (
     FileState,
@@ -603,7 +604,7 @@ def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int
 
 
 def _field(name: str, within: str = "") -> Column:
-    return F.col(f"{within}`" + name.replace("`", "``") + "`")
+    return F.col(within + quoted(name))
 
 
 def with_json(

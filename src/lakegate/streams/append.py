@@ -17,6 +17,7 @@ from lakegate.delta.table_log import TableMetadata
 from lakegate.errors import Fault, InvalidRequest
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
+from lakegate.quoting import quoted
 from lakegate.rows.committer import Staged
 from lakegate.rows.conflict.read_set import Operation
 from lakegate.rows.execution import announce, finish, put, stage_append, withdraw
@@ -24,7 +25,6 @@ from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from lakegate.streams.bad_records import (
     column,
-    quoted,
     refusals,
     refuse_bad,
     remembered,

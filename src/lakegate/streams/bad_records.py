@@ -19,6 +19,7 @@ from lakegate.config import StreamSpec
 from lakegate.delta.idempotent_writes import append, create_table
 from lakegate.delta.jvm import scala_object
 from lakegate.errors import InvalidRequest
+from lakegate.quoting import quoted
 from lakegate.rows.plan_analysis import PATTERNS
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD, SOURCE_COLUMNS
 from lakegate.streams.interfaces import DEAD_LETTERS, BatchTurn, StreamContext
@@ -33,11 +34,6 @@ LETTER_PROPERTIES = {"delta.dataSkippingNumIndexedCols": "0"}
 def column(name: str) -> Column:
     """A column by its exact name, whatever characters are in it."""
     return F.col(quoted(name))
-
-
-def quoted(name: str) -> str:
-    """A name as an SQL identifier."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def payload(frame: DataFrame) -> list[str]:

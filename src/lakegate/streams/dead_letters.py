@@ -23,8 +23,9 @@ from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.errors import InvalidRequest
 from lakegate.ids import TableLocation
 from lakegate.ports import Letter, WriteToken
+from lakegate.quoting import quoted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, Known, schema_of, with_json
-from lakegate.streams.bad_records import JSON, quoted
+from lakegate.streams.bad_records import JSON
 from lakegate.streams.interfaces import BatchResult, BatchTurn, StreamContext
 from lakegate.streams.requests.admin import STUCK
 from lakegate.streams.requests.apply import noted

@@ -14,6 +14,7 @@ from lakegate.delta.table_log import DeltaTableLog
 from lakegate.errors import Unavailable
 from lakegate.ids import TableLocation
 from lakegate.ports import WriteToken
+from lakegate.quoting import quoted
 from lakegate.rows.statement import Dml, relocation
 from lakegate.streams.maintenance.schedule import Deed
 from lakegate.turns.protocol.fencing import NotApplied, read_token, unpack
@@ -45,14 +46,14 @@ def whole_hours_ms(duration_ms: int) -> int:
 
 def optimize(session: SparkSession, table: TableLocation, zorder_by: Sequence[str] = ()) -> Dml:
     """OPTIMIZE, ordered by columns if they are named; a table with clustering is clustered."""
-    columns = ", ".join(_quoted(column) for column in zorder_by)
-    text = f"OPTIMIZE delta.{_quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
+    columns = ", ".join(quoted(column) for column in zorder_by)
+    text = f"OPTIMIZE delta.{quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
     return relocation(session, table, lambda: session.sql(text))
 
 
 def purge(session: SparkSession, table: TableLocation) -> Dml:
     """REORG … APPLY (PURGE): files with hidden rows are written anew, without them."""
-    return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{_quoted(table)} APPLY (PURGE)"))
+    return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{quoted(table)} APPLY (PURGE)"))
 
 
 def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | None, is_checked: bool = True) -> None:
@@ -69,7 +70,7 @@ def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | 
         said[LISTING_CONF] = str(TASKS_PER_CORE * session.sparkContext.defaultParallelism)
     hours = "" if older_than_ms is None else f" RETAIN {whole_hours_ms(older_than_ms) // HOUR_MS} HOURS"
     with confs(session, said):
-        session.sql(f"VACUUM delta.{_quoted(table)}{hours}")
+        session.sql(f"VACUUM delta.{quoted(table)}{hours}")
 
 
 def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:
@@ -100,7 +101,3 @@ def deed(commit: Commit, job: str) -> Deed:
         or any(file.is_data_change for file in commit.removed),
         removes_files=bool(commit.removed),
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -16,8 +16,8 @@ from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.errors import InvalidRequest
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
+from lakegate.quoting import quoted
 from lakegate.spark.fitting import fitted
-from lakegate.streams.bad_records import quoted
 from lakegate.streams.interfaces import SETTLE, BatchTurn, StreamContext
 from lakegate.streams.requests.apply import noted
 from lakegate.streams.requests.columns import digest, fields_of

@@ -21,12 +21,13 @@ from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.delta.table_log import NOTHING_COMES, TableMetadata
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
+from lakegate.quoting import quoted
 from lakegate.rows.committer import Staged
 from lakegate.rows.delta_table import DeltaTable
 from lakegate.rows.execution import collected
 from lakegate.spark.fitting import comparable
 from lakegate.spark.sources import BAD
-from lakegate.streams.bad_records import column, quoted
+from lakegate.streams.bad_records import column
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.erased_keys import Erasures
 from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_of, told_by

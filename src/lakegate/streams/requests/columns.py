@@ -12,9 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructField, StructType
 
 from lakegate.config import Erase, Mutate, StreamSpec
+from lakegate.quoting import quoted
 from lakegate.spark.fitting import fitted
 from lakegate.spark.sources import BAD, ORDER, POSITION, RAW, RECORD
-from lakegate.streams.bad_records import JSON, over_good, quoted, remembered, with_text
+from lakegate.streams.bad_records import JSON, over_good, remembered, with_text
 from lakegate.streams.requests.table import NOTHING
 from lakegate.streams.table_rules import Rule, attempted, told_by
 

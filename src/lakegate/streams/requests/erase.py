@@ -14,7 +14,7 @@ from lakegate.config import Erase, Mutate, StreamSpec
 from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.ids import TableLocation, Version
 from lakegate.ports import WriteToken
-from lakegate.streams.bad_records import quoted
+from lakegate.quoting import quoted
 from lakegate.streams.interfaces import FORGET, BatchResult, BatchTurn, StreamContext
 from lakegate.streams.maintenance.purge import PhysicalErasure
 from lakegate.streams.requests.apply import locations

@@ -12,7 +12,8 @@ from lakegate.config import Erase, Mutate, StreamSpec
 from lakegate.delta.actions import Body
 from lakegate.delta.table_log import NOTHING_COMES
 from lakegate.ids import Version
-from lakegate.streams.bad_records import column, quoted
+from lakegate.quoting import quoted
+from lakegate.streams.bad_records import column
 from lakegate.streams.interfaces import StreamContext
 from lakegate.streams.requests.table import RequestTable
 from lakegate.streams.requests.visibility import Deciding

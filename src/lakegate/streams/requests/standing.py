@@ -18,14 +18,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from lakegate.config import Erase, Mutate, StreamSpec
-from lakegate.delta.idempotent_writes import conflicts, quoted_literal, tokened
+from lakegate.delta.idempotent_writes import conflicts, tokened
 from lakegate.delta.table_log import DeltaTableLog, LogGone, TableMetadata
 from lakegate.errors import InvalidRequest, LakegateError
 from lakegate.ids import TableLocation, TokenId, Version
 from lakegate.ports import WriteToken
+from lakegate.quoting import quoted, quoted_literal
 from lakegate.spark.checkpoint import Checkpoint
 from lakegate.spark.fitting import fitted
-from lakegate.streams.bad_records import quoted
 from lakegate.streams.interfaces import APPLY, SETTLE, BatchTurn, StreamContext
 from lakegate.streams.requests.apply import noted
 from lakegate.streams.requests.column_names import Found, column_name, find_columns, is_same, stored_name

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 from lakegate.delta.actions import Body
 from lakegate.delta.table_log import NOTHING_COMES, DeltaTableLog, LogGone
 from lakegate.ids import TableLocation, Version
+from lakegate.quoting import quoted
 from lakegate.streams.requests.column_names import column_name, stored_name
 
 STATES = ("stored", "applied", "superseded", "waiting", "dead")
@@ -109,17 +110,13 @@ def _shown(kind: DataType) -> DataType:
 
 def ddl(layout: StructType) -> str:
     """The columns as SQL, for CREATE TABLE."""
-    return ", ".join(f"{_name(field.name)} {_type(field.dataType)}" for field in layout.fields)
+    return ", ".join(f"{quoted(field.name)} {_type(field.dataType)}" for field in layout.fields)
 
 
 def _type(kind: DataType) -> str:
     if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(f'{_name(field.name)}: {_type(field.dataType)}' for field in kind.fields)}>"
+        return f"STRUCT<{', '.join(f'{quoted(field.name)}: {_type(field.dataType)}' for field in kind.fields)}>"
     return kind.simpleString()
-
-
-def _name(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 class RequestTable:

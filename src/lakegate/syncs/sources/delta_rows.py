@@ -17,6 +17,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructFi
 
 from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.errors import Unavailable
+from lakegate.quoting import quoted
 from lakegate.syncs.plan.change import Image
 
 COME = "_lakegate_come"
@@ -52,7 +53,7 @@ def _coded(fields: Sequence[StructField]) -> list[Column]:
 
 
 def _column(name: str, kind: DataType) -> Column:
-    column = F.col(f"`{name.replace('`', '``')}`")
+    column = F.col(quoted(name))
     if isinstance(kind, TimestampType):
         return F.unix_micros(column)  # as a number: Python's own reading would take the machine's time zone
     if isinstance(kind, StructType | ArrayType | MapType) or kind.typeName() == "variant":
