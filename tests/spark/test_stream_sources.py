@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import lakegate as lg
 from lakegate.errors import Corrupt, InvalidRequest, LakegateError, Unavailable
 from lakegate.ops.inspection import sources_of, verify_pipeline
+from lakegate.pipeline import PipelineRun
 from lakegate.spark.source_files import Listing, listing
 from lakegate.spark.sources import listed
 from lakegate.streams.supervisor import RunReport
@@ -167,7 +168,7 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     lake.put("in/2.parquet", id=["b"], city=["Oslo"], at=pa.array([{"x": 2, "y": 3}], wider))
     lake.put("in/3.parquet", id=["c"], at=pa.array([{"x": 4}], at))
     told: list[str] = []
-    run = lg.pipelines.PipelineRun(  # type: ignore[attr-defined]
+    run = PipelineRun(
         lake.make(dict(add), dict(ignore), dict(stated)).build(base_dir=str(lake.root)),
         spark=lake.session,
         watchers=[Told(told)],
