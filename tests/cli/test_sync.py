@@ -426,8 +426,8 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
     sync(tmp_path, "run", "--once")
     execute(tmp_path, "UPDATE lakegate_stream SET pending = 2")
     bring(tmp_path, "2", CLASH)
-    refused(tmp_path, ("plan",), 2, "a batch was begun")
-    refused(tmp_path, ("run", "--once"), 2, "a batch was begun")
+    refused(tmp_path, ("plan",), 2, "an unfinished batch ends")
+    refused(tmp_path, ("run", "--once"), 2, "an unfinished batch ends")
     assert "begun" in sync(tmp_path, "status").out
 
 
