@@ -176,8 +176,8 @@ def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
         staged = publisher(session).stage(replace(dml, execute=outrun))
         published = publisher(session).finish(staged, write_token(1, 0)).published
     assert (executions, published.level, published.executions) == (5, 5, 5)
-    told = [message for message in caplog.messages if "whose writer does not wait for it" in message]
-    assert [number for message in told for number in (2, 3, 4) if f" {number}. time" in message] == [2, 3]
+    told = [message for message in caplog.messages if "ignores the reservation" in message]
+    assert [number for message in told for number in (2, 3, 4) if f"(attempt {number} " in message] == [2, 3]
     assert all(row.id == 1 for row in session.read.format("delta").load(table).collect())
 
 
