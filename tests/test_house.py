@@ -219,3 +219,8 @@ def test_no_module_has_the_name_of_one_of_the_standard_library() -> None:
     """A reader who sees `inspect` thinks of Python's."""
     modules = [path for path in (ROOT / "src").rglob("*.py") if path.stem in sys.stdlib_module_names]
     assert modules == []
+
+
+def test_no_binary_is_committed() -> None:
+    """Jars are fetched by the lock or compiled here; a name that git no longer ignores brings one in unseen."""
+    assert [path for path in committed() if path.suffix in (".jar", ".class", ".so", ".whl")] == []
