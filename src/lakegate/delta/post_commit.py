@@ -11,11 +11,7 @@ from lakegate.delta.jvm import first_line
 
 AFTERWARDS_MAX = 8
 """Checksums that may wait to be written, and checkpoints; more are written by those who commit."""
-
-
 LOGGER = logging.getLogger("lakegate")
-
-
 Work = Callable[[], Callable[[], object] | None]
 """What a commit leaves. It returns what takes long, as a checkpoint does, if there is any."""
 
@@ -27,7 +23,7 @@ class Afterwards:
         self._short, self._long = _Lane("lakegate-afterwards"), _Lane("lakegate-checkpoints")
 
     def __call__(self, work: Work) -> None:
-        """Have it done, now or soon. A failure of it is said and passed over."""
+        """Queues the work. A failure is logged and does not reach the commit."""
         self._short.take(lambda: self._done(work))
 
     def wait(self) -> None:

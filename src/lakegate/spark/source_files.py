@@ -559,9 +559,8 @@ def of_uri(uri: str) -> str:
 
 
 def _is_same_time(path: str, one_ms: int, other_ms: int) -> bool:
-    if path.startswith("s3a:") and not (
-        one_ms % 1000 and other_ms % 1000
-    ):  # some servers tell less of one object than of a list
+    # Some S3 servers report one object in seconds and a list in milliseconds.
+    if path.startswith("s3a:") and not (one_ms % 1000 and other_ms % 1000):
         return one_ms // 1000 == other_ms // 1000
     return one_ms == other_ms
 

@@ -63,14 +63,14 @@ def with_text(frame: DataFrame) -> DataFrame:
 
 
 def transformed(
-    spec: StreamSpec, batch: DataFrame, computed: Callable[[DataFrame], DataFrame] = lambda good: good
+    spec: StreamSpec, batch: DataFrame, computed: Callable[[DataFrame], DataFrame] | None = None
 ) -> DataFrame:
-    """Applies the user's function, then `computed`, to the records that parse; each record is evaluated once.
+    """Applies the user's function, then `computed`, to the records that parse; evaluates each record once.
 
     A record that parses keeps its place in the source as long as the function keeps the `_lg_` columns.
     """
     if spec.transform is None:
-        return over_good(batch, computed)
+        return batch if computed is None else over_good(batch, computed)
     is_strict = spec.on_bad_record == "fail"
     good = spec.transform(refuse_bad(batch) if is_strict else batch.where(F.col(BAD).isNull()))
     if not isinstance(good, DataFrame):
@@ -85,7 +85,8 @@ def transformed(
     for name in (POSITION, BAD, RAW):
         if name not in good.columns:
             good = good.withColumn(name, F.lit(None).cast("string"))
-    good = computed(good)
+    if computed is not None:
+        good = computed(good)
     return good if is_strict else _with_bad(good, batch)
 
 
