@@ -3,14 +3,15 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env demo test lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
+.PHONY: help env demo test test-all lint bench bench-turns bench-sync bench-rows bench-s3 simulate soak soak-rows matrix matrix-versions clean
 
 BIN := .venv/bin
 JAVA_SOURCES := $(shell find java -name '*.java')
 
 help:
 	@echo 'make demo             three streams on one table, with turns and without; writes a report'
-	@echo 'make test             lint and the whole test suite; skips by name what this machine lacks'
+	@echo 'make test             lint, and each promise once; under 10 minutes; skips by name what this machine lacks'
+	@echo 'make test-all         all that continuous integration runs: `make test`, then the slow tests'
 	@echo 'make env              only the environment: afterwards .venv/bin/lakegate works'
 	@echo 'make lint             ruff, mypy, import-linter'
 	@echo 'make bench            the measurements in benchmarks/'
@@ -61,9 +62,14 @@ lint: env
 	$(BIN)/lint-imports
 
 # Two processes: much of the time a test waits. A file stays in one of them, with the servers it needs.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: env
 	@$(MAKE) --no-print-directory --jobs 2 lint .venv/tests.jsa
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not slow'
+
+test-all: test
+	$(PYTEST) -m slow
 
 .venv/tests.jsa: .venv/.installed
 	@echo '== an archive of Java classes, for the many drivers that tests start'
@@ -96,7 +102,7 @@ soak-rows: env
 	$(BIN)/python -m harness.soak --kind plain,cdf --threads 3 --drivers 3 --disturbed --seconds 90 2>/dev/null
 
 matrix: .venv/tests.jsa
-	LAKEGATE_MATRIX=1 $(BIN)/pytest -m matrix -n 2 --dist loadfile --no-loadscope-reorder
+	LAKEGATE_MATRIX=1 $(PYTEST) -m matrix
 
 matrix-versions: env
 	$(BIN)/python tests/matrix_versions.py

@@ -3,7 +3,10 @@
 A test says what it needs by marker (`spark`, `kafka`, `zookeeper`, `postgres`, `mariadb`, `browser`, `data`, `jdk`, `wheel`);
 where that is missing, the test is skipped by name. LAKEGATE_REQUIRE=all (or a list: LAKEGATE_REQUIRE=kafka,data) makes such a
 skip a failure.
-LAKEGATE_MATRIX=1 adds the long tests marked `matrix`.
+
+Tests have three sizes. `make test` runs each promise once; `make test-all` adds the tests marked `slow`; `make matrix` runs
+those marked `matrix` (LAKEGATE_MATRIX=1). Of a test with several cases that needs Spark or a server, `make test` runs the first
+case, `make test-all` all of them, or the first two if they need Spark; `every_case` takes a test out of this rule.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import shutil
 import signal
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -44,18 +48,23 @@ ARCHIVE = ROOT / ".venv" / "tests.jsa"
 """What `tests.jvm_archive` writes; without it every JVM starts as users have it, which takes twice as long."""
 UNCOMPILED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """Plans of a few rows, each met once or twice: making code of them takes a sixth to a third of the time that such tests take."""
+SMALL_CONF = {
+    "spark.ui.enabled": "false",
+    # Where a call of the DataFrame API was made costs some calls of the JVM for each column: a tenth of the time of a batch.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
 FAST_CONF = {
     **UNCOMPILED,
+    **SMALL_CONF,
     "spark.master": "local[2]",
     "spark.driver.extraJavaOptions": QUICK_JVM,
-    "spark.ui.enabled": "false",
     # Planning such a plan again takes longer than running it. What runs in a process of its own does so, as for users.
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.default.parallelism": "2",
+    "spark.default.parallelism": "1",
     # VACUUM lists a table's files with as many tasks as this says: 10,000 by default.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    "spark.databricks.delta.snapshotPartitions": "2",
     # Tests play writers outside of Lakegate in the JVM of its streams. What users have, `refuse`, is what the commands and the
     # demo run with in processes of their own, and tests/streams/test_implicit_turns.py.
     "spark.lakegate.outside": "pass",
@@ -136,21 +145,30 @@ def pytest_configure() -> None:
 
 def submit_arguments(*, is_compiled: bool) -> str:
     """What drivers in processes of their own are started with; `is_compiled` if Spark makes code of plans, as it does for users."""
-    few = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        **({} if is_compiled else UNCOMPILED),
-    }
+    few = SMALL_CONF | ({} if is_compiled else UNCOMPILED)
     return " ".join([*(f"--conf {key}={value}" for key, value in few.items()), "pyspark-shell"])
 
 
+SPARK_CASES_MAX = 2
+"""How many cases of one test on Spark `make test-all` runs; `make matrix` runs the others."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test by the fixtures that it asks for; leave out the long ones unless they are wanted."""
+    """Mark each test by the fixtures that it asks for and by its size; deselect `matrix` unless it is wanted."""
+    cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
         for fixture, marker in NEEDED_BY_FIXTURE.items():
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(marker)
+        marks = {mark.name for mark in item.iter_markers()}
+        if not marks & {"every_case", "matrix"} and marks & LACKS.keys():
+            one = item.path, item.nodeid.split("[")[0]
+            cases[one] += 1
+            if cases[one] > SPARK_CASES_MAX and "spark" in marks:
+                item.add_marker("matrix")
+            elif cases[one] > 1:
+                item.add_marker("slow")
     if os.environ.get("LAKEGATE_MATRIX", "0") in ("", "0"):
         long = [item for item in items if item.get_closest_marker("matrix")]
         items[:] = [item for item in items if item not in long]

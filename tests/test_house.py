@@ -177,6 +177,7 @@ print("rows", spark.read.format("delta").load(sys.argv[1]).count(), lakegate.__f
 """
 
 
+@pytest.mark.slow
 @pytest.mark.wheel
 @pytest.mark.jdk
 @pytest.mark.spark

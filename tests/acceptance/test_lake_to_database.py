@@ -16,6 +16,8 @@ from lakegate.demo.database_servers import fresh_postgres
 from tests.acceptance.engagement import Source
 from tests.acceptance.test_real_data import write_spec
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "lakegate"]
 
 

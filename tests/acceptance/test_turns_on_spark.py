@@ -84,6 +84,7 @@ def make_folders(root: Path) -> None:
         (root / "in" / kind).mkdir(parents=True)
 
 
+@pytest.mark.slow
 def test_a_backlog_gives_the_turn_to_others_after_its_limit(spark: SparkSession, tmp_path: Path) -> None:
     """Seven files and two batches a turn make four turns; each batch is written once."""
     make_folders(tmp_path)
@@ -153,6 +154,7 @@ def test_a_stream_that_computes_ahead_is_not_idle_meanwhile(spark: SparkSession,
     assert (len(is_idle) >= 2, any(is_idle)) == (True, False)
 
 
+@pytest.mark.slow
 def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: SparkSession, tmp_path: Path) -> None:
     """A stream without data of its own stays until the other has written, meets what it wrote, and both end."""
     make_folders(tmp_path)
@@ -198,6 +200,7 @@ def test_a_run_until_idle_does_not_go_by_what_was_said_in_an_earlier_one(spark: 
     assert sorted(map(tuple, rows)) == [(0, "p0"), (10, "q")]
 
 
+@pytest.mark.slow
 def test_a_stream_waits_for_one_of_its_run_that_is_not_alive_yet(spark: SparkSession, tmp_path: Path) -> None:
     """Beyond its `lock_timeout`: the other has its process, and no session before its Spark is up."""
     make_folders(tmp_path)
@@ -377,6 +380,7 @@ def test_a_function_that_fails_after_its_write_is_not_written_again(written: Wri
     assert outcomes == ["failed", "replayed"]
 
 
+@pytest.mark.slow
 def test_what_a_function_meets_when_its_turn_is_lost_does_not_end_the_job(written: Written) -> None:
     """The query is stopped in the middle of its work, which fails in whatever way: the batch runs again in the next turn."""
     drop(written.root / "in", "own", 0, people(0, 10))
@@ -499,6 +503,7 @@ print("closed", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ended_by", "told"), [("Spark", ""), ("the code", "ValueError")])
 def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp_path: Path) -> None:
     """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""

@@ -14,6 +14,8 @@ from tests.cli.command import Ran, lakegate, state_of
 from tests.frozen import assert_frozen
 from tests.frozen.on_disk import shape
 
+pytestmark = pytest.mark.slow
+
 FILE = """\
 name: p
 storage: ./_lakegate

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from lakegate.streams.dead_letters import StreamLetters
 from tests.cli.command import Ran, lakegate, state_of
 
+pytestmark = pytest.mark.slow
+
 FILE = """\
 name: p
 storage: ./_lakegate

@@ -24,6 +24,8 @@ from lakegate.cli.run import _is_not_of_py4j
 from lakegate.errors import combined_exit_code
 from tests.conftest import FAST_CONF
 
+pytestmark = pytest.mark.slow
+
 FILE = """\
 name: p
 storage: ./_lakegate
@@ -122,7 +124,9 @@ def rows(spark: Any, root: Path) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("together", [False, True], ids=["processes", "together"])
+@pytest.mark.parametrize(
+    "together", [pytest.param(False, marks=pytest.mark.matrix), True], ids=["processes", "together"]
+)
 def test_a_stream_whose_jvm_was_killed_is_started_again(spark: Any, tmp_path: Path, together: bool) -> None:
     """With one line, and what came meanwhile is written once; streams of other JVMs go on."""
     (tmp_path / "lakegate.yml").write_text(FILE)

@@ -448,6 +448,7 @@ def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call(handles: Calla
     assert time.monotonic() - begun_s < 10
 
 
+@pytest.mark.slow
 def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., DynamodbTurnStore], aws: AwsServer) -> None:
     """A network that swallows everything costs the time of one call, not of each attempt."""
     record = begin_record(LOCK, Epoch(1))

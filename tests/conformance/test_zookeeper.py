@@ -71,6 +71,7 @@ class TestEnsemble(TurnStoreConformance):
             store.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaSources, tmp_path: Path) -> None:
     """What a client of the leader was told of, a client of a follower reads, though the news is still on its way there."""
     with ExitStack() as ways:
@@ -271,6 +272,7 @@ def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call() -> None:
     assert time.monotonic() - begun_s < 15
 
 
+@pytest.mark.slow
 def test_a_call_has_one_deadline_whatever_it_does(url: str, node: ZookeeperNode) -> None:
     """A network that swallows everything costs the time of one call, not of each attempt."""
     with Proxy(node.port) as network:

@@ -523,6 +523,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
@@ -604,6 +605,7 @@ except lakegate.errors.TurnNotGranted as refused:
 """
 
 
+@pytest.mark.slow
 def test_a_turn_ends_though_python_stands_still(tmp_path: Path) -> None:
     """SIGSTOP of Python while its statement runs in the JVM: the JVM refuses the commit by its own clock."""
     table, ready = tmp_path / "t", tmp_path / "ready"

@@ -42,6 +42,7 @@ def no_descriptor_left(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_a_note_that_cannot_be_read_is_not_no_note(session: SparkSession, tmp_path: Path) -> None:
     """A folder of its name, links to nothing, a file in the way, text that is no note, no descriptor: each commit is refused."""
     table = make_table(session, tmp_path / "t")
@@ -122,6 +123,7 @@ for number in range(1, 4):
 """
 
 
+@pytest.mark.slow
 def test_a_left_over_child_cannot_write_when_its_turn_is_over(session: SparkSession, tmp_path: Path) -> None:
     """It has escaped from the program's process group: it writes in the turn, and is refused behind it, also in another's turn."""
     table = make_table(session, tmp_path / "t")

@@ -400,6 +400,7 @@ def test_commits_tell_what_each_operation_did(session: SparkSession, log: DeltaT
     assert not any(file.is_data_change for file in (*optimize.added, *optimize.removed))
 
 
+@pytest.mark.slow
 def test_tokens_survive_checkpoints_and_the_cleaning_of_the_log(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path
 ) -> None:

@@ -13,6 +13,8 @@ from lakegate import settings
 from lakegate.demo.lake import INGESTION, Lake
 from lakegate.ops import inspection
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.spark
 @pytest.mark.timeout(1800)

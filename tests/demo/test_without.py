@@ -15,6 +15,7 @@ from lakegate.demo.records import Cut
 from lakegate.demo.without import Plain
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "order",

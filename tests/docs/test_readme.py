@@ -17,6 +17,8 @@ import pytest
 from tests.conftest import ROOT, submit_arguments
 from tests.docs.markdown import Fence, fences, named
 
+pytestmark = pytest.mark.slow
+
 README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial" / "first-pipeline.md"
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -23,6 +23,8 @@ from lakegate.rows.statement import Dml
 from tests.cli.command import lakegate as command
 from tests.delta.delta_tables import commit_paths, make_table
 
+pytestmark = pytest.mark.every_case
+
 SUB_QUERY = "its condition has a sub-query"
 ASSIGNS = "what it assigns has a sub-query"
 TIME = "its condition says what time it is"

@@ -17,6 +17,8 @@ from lakegate.delta.jvm import Jvm
 from lakegate.ids import TableLocation
 from tests.delta.delta_tables import foreign_commit, make_table
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = "id BIGINT, v BIGINT, p STRING"
 IN_CHECKSUM_MAX = 50
 """So many files Delta lists in a checksum."""

@@ -12,6 +12,8 @@ import pytest
 from lakegate.ids import TableLocation
 from tests.delta.delta_tables import commit_paths
 
+pytestmark = pytest.mark.slow
+
 KILLED = """
 import os, signal, sys
 from dataclasses import replace

@@ -121,9 +121,19 @@ def level_on_the_page(kind: Kind, variant: Variant, winner: Form, ours: Form) ->
     return int(said()[ours.name, winner.name][SHOWN.index(variant.name)])
 
 
+def size_of(winner: Form, ours: Form) -> pytest.MarkDecorator:
+    """`make test-all` meets each statement twice on each side: with itself and with the next one."""
+    names = list(FORMS)
+    distance = (names.index(ours.name) - names.index(winner.name)) % len(names)
+    if distance > 1:
+        return pytest.mark.matrix
+    return pytest.mark.slow if distance or ours.name != "UPDATE" else pytest.mark.every_case
+
+
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("kind", "variant", "winner", "ours"),
-    [pytest.param(*case, id=" | ".join(part.name for part in case)) for case in chosen()],
+    [pytest.param(*case, id=" | ".join(part.name for part in case), marks=size_of(*case[2:])) for case in chosen()],
 )
 def test_a_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, winner: Form, ours: Form) -> None:
     """The table, its log, its change feed and its row ids are those of the winner first and the other one after it."""
@@ -349,6 +359,7 @@ def test_an_optimize_of_a_clustered_table_leaves_out_rows_that_were_deleted(lake
     assert (ended.outcome.published.level, ended.outcome.published.executions) == (2, 1)
 
 
+@pytest.mark.slow
 def test_what_winners_brought_is_found_whatever_their_files_say_of_themselves(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -196,6 +196,7 @@ while not asked.is_set():
 """
 
 
+@pytest.mark.slow
 def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
     session: SparkSession, tmp_path: Path
 ) -> None:

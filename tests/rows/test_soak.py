@@ -18,21 +18,20 @@ from lakegate.rows.execution import publisher
 from lakegate.rows.sql import statement
 from tests.conftest import data_dir
 
-RUNS = [
-    Run(kind="cdf", seed="7.cdf", threads=4, seconds=25),
-    Run(kind="partitioned", seed="7.partitioned", drivers=2, threads=3, seconds=35, is_disturbed=True),
-]
-"""A minute in all. Of the second one's drivers one is stopped for a while, and killed at the end."""
+RUN = Run(kind="cdf", seed="7.cdf", threads=4, seconds=20)
 LONG_RUNS = [
+    # Of the drivers one is stopped for a while, and killed at the end.
+    Run(kind="partitioned", seed="7.partitioned", drivers=2, threads=3, seconds=35, is_disturbed=True),
     Run(kind="plain", seed="7.plain", threads=4, seconds=120, statements_max=5),
     *(Run(kind=kind, seed=f"7.{kind}", threads=6, seconds=60) for kind in ("tracked", "mapped", "copied", "all")),
     Run(kind="cdf", seed="7.cdf", drivers=3, threads=3, seconds=90, is_disturbed=True),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "run",
-    [*RUNS, *(pytest.param(run, marks=pytest.mark.matrix) for run in LONG_RUNS)],
+    [RUN, *(pytest.param(run, marks=pytest.mark.matrix) for run in LONG_RUNS)],
     ids=lambda run: f"{run.kind}-{run.drivers}x{run.threads}",
 )
 @pytest.mark.timeout(900)

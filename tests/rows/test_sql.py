@@ -77,6 +77,7 @@ def test_an_insert_of_a_frame_by_name_follows_others_as_it_is(session: SparkSess
     assert rows(session, made) == Counter([(1, 3), (2, 4), (3, 5), (4, 6), (8, 80), (8, 80)])
 
 
+@pytest.mark.slow
 def test_a_purge_loses_no_race(session: SparkSession, made: str) -> None:
     """Rows that others hide meanwhile are hidden in the files that it wrote; it is shown as what it is."""
     session.sql(f"INSERT INTO {made} SELECT id + 10, id FROM range(10)").collect()

@@ -21,7 +21,7 @@ from tests.s3.drivers import conf_for
 from tests.s3.policy import DYNAMODB_PAGE, TO_MAKE_THE_TABLE, allowed, needed
 from tests.s3.stores import Store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.every_case]
 Look = Callable[..., list[Finding]]
 
 
@@ -218,6 +218,7 @@ def test_another_error_that_names_a_place_on_s3_is_no_refusal(jvm: Any, hadoop: 
     assert refusal(missing.value) is None
 
 
+@pytest.mark.slow
 def test_the_command_looks_at_a_table_and_mends_it(aws: AwsServer, store: Store, tmp_path: Path) -> None:
     """Store, checks and exit status of `lakegate doctor`; a damaged state is named, then mended; and the policy allows it."""
     store.begin(3, "three", has_aside=False)

@@ -13,7 +13,7 @@ from lakegate.demo.aws_server import AwsServer, Fault
 from lakegate.spark.log_stores import GATE
 from tests.s3.stores import ENTRIES, Store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.every_case]
 COMMIT = r"_delta_log/\d{20}\.json$"
 MakeStore = Callable[[str], Store]
 

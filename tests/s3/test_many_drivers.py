@@ -18,6 +18,8 @@ from lakegate.spark.jars import JarSources
 from lakegate.spark.java import JavaSources, find_java
 from lakegate.spark.log_stores import CLASSES
 
+pytestmark = pytest.mark.slow
+
 DRIVERS, COMMITS = 3, 50
 PROGRAM = Path(__file__).parent / "java" / "CommitMany.java"
 SLOW_PUTS = Fault("delay", kind="PUT", key=r"_delta_log/\d{20}\.json$", times=None, delay_ms=30)

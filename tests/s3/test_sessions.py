@@ -78,6 +78,7 @@ def test_a_statement_says_what_s3_refused(aws: AwsServer, asked: Asked) -> None:
     assert asked.ask("statement", "DELETE FROM delta.`s3a://lake/refusing` WHERE id = 3")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_run_says_what_s3_refused(aws: AwsServer, asked: Asked, tmp_path: Path) -> None:
     """`lakegate run` ends with 6 and a line; its table's bucket is not there, and then its checkpoint's."""
     (tmp_path / "in").mkdir()

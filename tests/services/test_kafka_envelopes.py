@@ -22,6 +22,8 @@ from tests.cli.command import lakegate
 from tests.syncs.rooms import begin, expected, state
 from tests.syncs.test_debezium import envelopes
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 3
 
 

@@ -23,7 +23,7 @@ from lakegate.telemetry.ledger import read_ledger
 from lakegate.turns.coordinator import Coordinator
 from tests.cli.command import lakegate as run_lakegate
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 SPEC = """
 name: engagement

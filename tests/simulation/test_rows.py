@@ -127,6 +127,7 @@ def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: boo
     assert explored((update(0, 1), delete(0), append(4, 0)), 3, follows=2, marks=marks).violation == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
 )
@@ -163,6 +164,7 @@ def test_a_planted_bug_leaves_nothing_behind() -> None:
     assert explored(READ_MOVED_TAKEN, 2).violation == ""
 
 
+@pytest.mark.slow
 def test_a_reservation_stops_all_but_writers_without_a_gate() -> None:
     """They may cost another execution. Where all pass a gate three are enough."""
     few = (update(0, 1), append(4, 0))

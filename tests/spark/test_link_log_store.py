@@ -59,6 +59,7 @@ def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versi
     return won[0], won[1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_two_processes_are_never_both_told_that_they_wrote_one_version(

@@ -212,6 +212,7 @@ print("master", spark.conf.get("spark.master"), "rows", spark.read.format("delta
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_submitted_script_needs_only_the_jars(tmp_path: Path, jars_from: JarSources) -> None:
     """Under spark-submit the master stays the submitted one, and Delta and our store are set without being asked for."""
@@ -238,6 +239,7 @@ print("rows", spark.read.format("delta").load(sys.argv[1]).count())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_two_drivers_start_at_once_on_an_empty_cache(tmp_path: Path, jars_from: JarSources) -> None:
     """Both fill the cache, and both write Delta."""

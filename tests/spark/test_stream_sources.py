@@ -259,6 +259,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
     assert list(listed(lake.session, f"{mounted}/in/a").files) == [f"{mounted}/in/a"]
 
 
+@pytest.mark.slow
 def test_files_on_another_file_system_are_compared_as_well(lake: Lake, mounted: str) -> None:
     """Source, checkpoint or both: what Spark passes over is named in the run and in `verify`; what it reads again is refused."""
     places = {"Source": (mounted, str(lake.root)), "Checkpoint": (str(lake.root), mounted), "Both": (mounted, mounted)}

@@ -154,6 +154,7 @@ def test_a_request_that_a_row_refuses_is_set_aside_and_the_others_apply(session:
     assert (9, 5) in b.rows("id", "v")
 
 
+@pytest.mark.slow
 def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkSession, tmp_path: Path) -> None:
     """The record as it came, not as it was changed; rows of others stay, and it is told."""
     mut = mutate(match={"id": "id"}, set_={"v": "v"})
@@ -171,6 +172,7 @@ def test_a_record_that_a_standing_request_makes_bad_is_set_aside(session: SparkS
     assert any("stay as others wrote them" in e.text for e in b.gathered.events if isinstance(e, Noticed))
 
 
+@pytest.mark.slow
 def test_a_function_that_raises_for_one_record_loses_that_record_alone(session: SparkSession, tmp_path: Path) -> None:
     """A function of the user with a UDF, and UDFs in expressions; before its turn or in it; one that raises for all stops.
 

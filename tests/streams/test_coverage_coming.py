@@ -25,6 +25,8 @@ from tests.stream_bench import Bench, Crash, table
 from tests.streams.computed_before import ERASURE, noting
 from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
+pytestmark = pytest.mark.slow
+
 VECTORS = {"delta.enableDeletionVectors": "true"}
 BEFORE = ["In"]
 

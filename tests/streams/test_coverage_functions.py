@@ -25,6 +25,8 @@ from tests.delta.delta_tables import commit_paths, make_table
 from tests.delta.test_idempotent_writes import wait_until
 from tests.streams.computed_before import noting
 
+pytestmark = pytest.mark.slow
+
 
 class Written:
     """A query of the user's own over `root/in`, which merges into a table."""

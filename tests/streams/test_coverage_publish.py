@@ -37,6 +37,8 @@ from tests.stream_bench import Bench, Crash, stream, table
 from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, noting, staged
 from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
+pytestmark = pytest.mark.slow
+
 KEEP = Append(columns={"person": "alias"}, key=("id",), on_duplicate="keep_first")
 
 

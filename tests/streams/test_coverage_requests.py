@@ -25,6 +25,8 @@ from tests.stream_bench import Crash, stream, table
 from tests.streams.computed_before import ERASURE, OTHERS, ahead, files_of, last_lines, noting, staged
 from tests.streams.test_mutate import COLUMNS, RECORD, REQUEST, bench, foreign, persons, records, requests
 
+pytestmark = pytest.mark.slow
+
 KEEPS_UP = pytest.mark.parametrize("keeps_up", [False, True], ids=["in its turn", "before its turn"])
 
 

@@ -52,6 +52,7 @@ def test_rows_of_an_erased_person_never_come_back(session: SparkSession, tmp_pat
         assert "P" not in {row[0] for row in b.rows("person", version=version)}
 
 
+@pytest.mark.slow
 def test_mutation_out_of_an_erased_person_concerns_later_rows(session: SparkSession, tmp_path: Path) -> None:
     """Rows gone stay gone; rows of the alias that come later follow the mutation that leads elsewhere."""
     b = bench(session, tmp_path)
@@ -80,6 +81,7 @@ def test_lift_and_return(session: SparkSession, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_kept_requests_and_dead_letters_of_the_person_go_too(session: SparkSession, tmp_path: Path) -> None:
     """What other streams keep about an erased person is deleted in the same turn; a crash before `settle` repeats nothing."""
     b = bench(session, tmp_path, applies_to="arrived")
@@ -111,6 +113,7 @@ def test_foreign_rows_of_an_erased_person_go_at_the_next_sweep(session: SparkSes
     assert b.stream("TTL").idle_at() == {b.target: b.log.head(b.target)}
 
 
+@pytest.mark.slow
 def test_person_named_by_columns_that_no_request_sets(session: SparkSession, tmp_path: Path) -> None:
     """An erasure by (org, person), a mutation that sets the person only: the row's own org decides, row by row."""
     columns = "id STRING, alias STRING, org STRING, person STRING"
@@ -129,12 +132,12 @@ SEEDS = [
     pytest.param(3, True, False, marks=pytest.mark.matrix),
     pytest.param(4, True, False, marks=pytest.mark.matrix),
     # Of these numbers many an append comes between a change of rows and the end of its batch.
-    (239, False, True),
-    *[pytest.param(seed, False, True, marks=pytest.mark.matrix) for seed in (24, 157, 395, 74, 282)],
+    *[pytest.param(seed, False, True, marks=pytest.mark.matrix) for seed in (239, 24, 157, 395, 74, 282)],
     *[pytest.param(seed, True, True, marks=pytest.mark.matrix) for seed in (77, 175, 194, 218)],
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "is_ahead", "may_crash"), SEEDS)
 def test_streams_interleaved_at_random_equal_a_plain_replay(
     session: SparkSession, tmp_path: Path, seed: int, is_ahead: bool, may_crash: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
@@ -118,6 +119,7 @@ def test_what_comes_back_from_a_cast_fits_and_nothing_else_does(session: SparkSe
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_a_value_is_never_changed_to_fit(session: SparkSession, tmp_path: Path) -> None:
     """Records, keys of erasures and mutations, and set values: what would be changed is set aside with the record as it came."""
     kinds = {

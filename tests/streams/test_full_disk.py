@@ -14,7 +14,8 @@ from harness.disks import small_disk
 from lakegate.errors import Unavailable
 
 
-@pytest.mark.parametrize("full", ["table", "storage"])
+@pytest.mark.slow
+@pytest.mark.parametrize("full", ["table", pytest.param("storage", marks=pytest.mark.matrix)])
 def test_a_stream_on_a_full_disk_ends_clearly_and_goes_on_when_there_is_room(
     session: SparkSession, tmp_path: Path, full: str
 ) -> None:

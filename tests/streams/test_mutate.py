@@ -79,6 +79,7 @@ def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path) ->
     assert persons(b) == {"3": "c", "4": "p", "5": "p"}
 
 
+@pytest.mark.slow
 def test_null_keys_and_late_sequences(session: SparkSession, tmp_path: Path) -> None:
     """No key, no sequence: dead with a reason. A lower sequence: superseded, in this batch or a later one, never applied."""
     b = bench(session, tmp_path, sequence_by="CASE WHEN n < 90 THEN n END")
@@ -149,6 +150,7 @@ def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path
     assert persons(b)["5"] == "c"
 
 
+@pytest.mark.slow
 def test_never_matched_request_dies_after_its_time(session: SparkSession, tmp_path: Path) -> None:
     """`unmatched`: after `retry_for` a request that never matched is a dead letter; one that was replayed waits again."""
     from lakegate.streams.requests.admin import drop_requests, list_requests, replay_requests
@@ -183,6 +185,7 @@ def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: P
     assert persons(b) == {"1": "p", "2": "p", "3": "a"}
 
 
+@pytest.mark.slow
 def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
     """Rows that a writer without turns appends meet what stands when the stream sweeps; then the stream is idle."""
     b = bench(session, tmp_path)
@@ -206,6 +209,7 @@ def test_moved_keys_of_others_rows_only(session: SparkSession, tmp_path: Path) -
     assert not b.stream("Mut").has_sweep_work()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["apply", "settle"])
 def test_a_sweep_that_ended_between_its_steps_moves_no_row_twice(
     session: SparkSession, tmp_path: Path, step: str
@@ -257,6 +261,7 @@ def test_crash_after_each_step_repeats_the_rest_only(
     assert ("3" in persons(b)) == (step != "store")
 
 
+@pytest.mark.slow
 def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSession, tmp_path: Path) -> None:
     """Delta refuses time travel to what is older than a table keeps removed files: a week, or as short as it is told."""
     b = bench(session, tmp_path, applies_to="arrived")
@@ -293,6 +298,7 @@ def test_rows_meet_what_was_applied_and_not_settled(
     assert not b.stream("Mut").has_sweep_work()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_erased_persons_stay_away_before_their_erasure_is_settled(
     session: SparkSession, tmp_path: Path, step: str
@@ -315,6 +321,7 @@ def test_erased_persons_stay_away_before_their_erasure_is_settled(
     assert not b.stream("TTL").has_sweep_work()
 
 
+@pytest.mark.slow
 def test_a_batch_cut_anywhere_gives_the_same_table(session: SparkSession, tmp_path: Path) -> None:
     """Where the source is cut into two batches changes nothing: chains, deletions, erased persons, later rows.
 

@@ -43,6 +43,7 @@ def alter(b: Bench, sql: str) -> None:
     b.session.sql(f"ALTER TABLE delta.`{b.target}` {sql}")
 
 
+@pytest.mark.slow
 def test_requests_follow_their_columns(session: SparkSession, tmp_path: Path) -> None:
     """Widened, renamed to a name that needs quotes, and dropped: erasures and mutations go on, or everybody stops."""
     b = bench(session, tmp_path, "id INT, v STRING", *streams("id"))
@@ -71,6 +72,7 @@ def test_requests_follow_their_columns(session: SparkSession, tmp_path: Path) ->
     assert "stand for the column the person, which the table no longer has" in said
 
 
+@pytest.mark.slow
 def test_requests_follow_their_stream_to_a_new_name(session: SparkSession, tmp_path: Path) -> None:
     """It takes them over, once, wherever it dies; removed it stops the table's streams; two that could be it are none."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
@@ -146,6 +148,7 @@ def test_a_request_table_that_is_gone_or_older_stops_the_streams(session: SparkS
     assert not RequestTables(b.context()).accept_loss("Nobody", reason="a slip")
 
 
+@pytest.mark.slow
 def test_a_match_column_that_delta_fills_in_is_met(session: SparkSession, tmp_path: Path) -> None:
     """A batch that does not bring the column, which is generated, or has a DEFAULT: the erased person does not come back by it."""
     kinds = (

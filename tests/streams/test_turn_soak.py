@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.matrix
 @pytest.mark.spark
 @pytest.mark.zookeeper
 @pytest.mark.timeout(1500)

@@ -212,6 +212,7 @@ def until(what: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_a_target_that_is_restarted_does_not_end_the_sync(kind: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -45,6 +45,7 @@ def world(aws: AwsServer, tmp_path: Path, aws_credentials: None) -> Iterator[Wor
     os.kill(aws.pid, signal.SIGCONT)  # a test that failed may have left it standing
 
 
+@pytest.mark.slow
 def test_a_killed_holder_is_followed_after_its_lease_whatever_the_clocks_say(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_killed_holder_is_followed_after_its_lease_whatever_the_clocks_say(
     world.check()
 
 
+@pytest.mark.slow
 def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on(world: World) -> None:
     """Its first look at the clock says so; it is granted a later turn afterwards."""
     holder = world.start("holder", turns=1, lines=1000, pause_s=0.1)
@@ -109,6 +111,7 @@ def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(worl
     world.check()
 
 
+@pytest.mark.slow
 def test_a_server_that_stands_still_costs_a_pause_or_a_turn_and_nothing_else(world: World, aws: AwsServer) -> None:
     """Within the lease the turn goes on; past it, it is given up in time. What was under way then is carried out late."""
     jobs = [world.start(f"job-{n}", turns=1000) for n in range(3)]

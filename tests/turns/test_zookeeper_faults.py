@@ -74,6 +74,7 @@ def test_a_holder_that_is_killed_is_followed_after_its_lease(world: World) -> No
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on(world: World) -> None:
     """Its first look at the clock says so; it is granted a later turn afterwards."""
     holder = world.start("holder", turns=1, lines=40, pause_s=0.1)
@@ -131,6 +132,7 @@ def test_a_short_cut_of_the_network_costs_a_pause_and_no_turn(world: World, netw
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_a_slow_network_makes_turns_slow_and_loses_none(world: World, network: Proxy) -> None:
     """0.1 s in each direction, at each of the questions that a turn asks."""
     network.be("delay")
@@ -143,6 +145,7 @@ def test_a_slow_network_makes_turns_slow_and_loses_none(world: World, network: P
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNode) -> None:
     """Killed and started again within the lease: the holder keeps its turn and the others their places."""
     jobs = [world.start(f"job-{n}", turns=15, pause_s=0.05) for n in range(3)]
@@ -160,6 +163,7 @@ def test_waiters_outlive_a_restart_of_the_server(world: World, node: ZookeeperNo
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: World, node: ZookeeperNode) -> None:
     """The turn that was on is given up by its holder, in time; nobody gets one from a server that is not there."""
     holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
@@ -177,6 +181,7 @@ def test_turns_go_on_after_the_server_was_away_for_longer_than_a_lease(world: Wo
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, network: Proxy) -> None:
     """Its ticket counts for nothing, so those behind it are served; it asks again itself when it is back."""
     holder = world.start("holder", turns=1, lines=200, pause_s=0.05)
@@ -194,6 +199,7 @@ def test_a_session_that_expires_while_waiting_leaves_no_contender(world: World, 
     world.check_no_ghost()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["blackhole", "lose_replies", "refuse"])
 def test_giving_up_while_the_network_breaks_leaves_no_ghost(
     world: World, node: ZookeeperNode, network: Proxy, what: str
