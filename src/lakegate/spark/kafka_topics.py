@@ -54,7 +54,7 @@ class Topics:
                 raise CheckpointMismatch(
                     "the topic is not the one that was read before: it was deleted and created again, or it is another cluster's; "
                     "nothing was read",
-                    advice="Read all of the new one with --new-checkpoint JOB, or take the old `servers` back",
+                    advice="Read the whole new topic with --new-checkpoint JOB, or restore the old `servers`",
                     topic=topic,
                 )
         options = {name.lower(): value for name, value in self._source.options.items()}

@@ -65,8 +65,8 @@ def s3_settings(log_store: str, given: Mapping[str, str]) -> dict[str, str]:
         )
     if given.get("spark.hadoop.fs.s3a.create.conditional.enabled", "true").lower() == "false":
         raise InvalidRequest(
-            "fs.s3a.create.conditional.enabled=false takes away what commits and checkpoints on S3 rest on; no session was "
-            "made",
+            "fs.s3a.create.conditional.enabled=false takes away the conditional puts that commits and checkpoints on S3 need; no "
+            "session was made",
             advice="Leave it out; for a server without conditional puts: log_store: dynamodb",
         )
     _require_checkpoints(given.get(CHECKPOINTS_KEY, CHECKPOINTS))
@@ -87,7 +87,7 @@ def require_checkpoints(spark: SparkSession) -> None:
 def _require_checkpoints(found: str | None) -> None:
     if found != CHECKPOINTS:
         raise InvalidRequest(
-            "with this way to write checkpoints, on S3 two runs of one query can each plan a batch, each in its own way; "
+            "with this way to write checkpoints, two runs of one query on S3 can plan the same batch differently; "
             "nothing was started",
             advice=f"Leave {CHECKPOINTS_KEY} as lakegate.session(…, s3=True) sets it: {CHECKPOINTS}",
             found=found or "(Spark's own)",

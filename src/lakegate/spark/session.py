@@ -222,7 +222,7 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
             continue
         try:
             if key in ONLY_AT_START:
-                raise AnalysisException("Spark would take it and not follow it")
+                raise AnalysisException("Spark would accept it without effect")
             spark.conf.set(key, value)
         except AnalysisException:  # static, or of Spark's core
             fixed.append(f"{key}={setting(key, value)} (is {setting(key, before[key] or '')})")

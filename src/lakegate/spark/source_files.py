@@ -35,14 +35,14 @@ _MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_met
 Reason = Literal["rewritten", "hidden", "link", "unlogged", "unread", "waiting", "empty"]
 WORDS: Mapping[Reason, tuple[str, str]] = {
     "rewritten": (
-        "rewritten after the stream had read them; what they hold now was not read",
-        "Give what is new a name of its own",
+        "rewritten after the stream had read them; their new content was not read",
+        "Write new records to a file with a new name",
     ),
     "hidden": (
         "hidden by their name or their folder's (_NAME, .NAME, NAME._COPYING_) and not read",
         "Rename them if they hold records",
     ),
-    "link": ("links that lead nowhere, and not read", "Restore what they lead to"),
+    "link": ("links with a missing target, and not read", "Restore their targets"),
     "unlogged": (
         f"not in the log of the Spark query that writes the folder ({SPARK_METADATA}) and not read, as Spark does not read them",
         "A query that failed may have left them; move them to a folder without that log if they hold records",
@@ -465,7 +465,7 @@ class Taken:
         """Checks that the log reaches the newest offsets: otherwise Spark would record new files, but read none of them.
 
         Raises:
-            Corrupt: a part of the log is gone; nothing was read.
+            Corrupt: a part of the log is missing; nothing was read.
         """
         newest = max((int(name) for name in self._stored.names("offsets") if name.isdecimal()), default=None)
         last = None if newest is None else self._offset(newest)

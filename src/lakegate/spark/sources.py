@@ -240,7 +240,7 @@ def require_files(spark: SparkSession, source: Source, known: Known, batch_id: i
             name.lower() for name in folder_columns(files, known.there.base).keys() - known.folders.keys()
         }
         if late:
-            raise LostTurn("folders that give a column came while the query began; the batch will run again")
+            raise LostTurn("folders that add a column appeared while the query began; the batch will run again")
 
 
 def _missing(spark: SparkSession, base: str, files: Sequence[str]) -> str | None:
@@ -269,7 +269,7 @@ def _refuse_other_source(source: FilesSource, there: Listing, taken: Taken) -> N
     if taken.files and not any(f"{path}/".startswith(base) for path in taken.files):
         raise Corrupt(
             "the checkpoint is of another source: it has taken no file of this one; nothing was read",
-            advice="Take the old `files` back; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
+            advice="Restore the old `files`; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
             source=source.path,
             taken=printable(next(iter(taken.files))),
         )

@@ -56,7 +56,7 @@ class _Read:
     cached: list[DataFrame]
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         for frame in self.cached:
             frame.unpersist()
 
@@ -214,7 +214,7 @@ class AppendStream:
         ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
         records = self._records(batch) if ahead is None else None
         if log.head(target) < 0:
-            # CREATE makes version 0, and the entry commit comes after it. A first append that also created the table could not be
+            # CREATE makes version 0, and the entry commit follows. A first append that also created the table could not be
             # fenced, and might land after the append of an earlier run.
             records = self._records(batch) if records is None else records
             columns = self._table.columns or ddl(records.drop(*SOURCE_COLUMNS).schema)

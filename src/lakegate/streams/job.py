@@ -330,7 +330,7 @@ class Job:
             raise InvalidRequest(
                 f"the query of {self.name} takes turns only when lakegate.start(writer, job) or "
                 "lakegate.supervise(make_query, job) runs it; nothing was written",
-                advice="In place of writer.start() write lakegate.start(writer, job)",
+                advice="Replace writer.start() with lakegate.start(writer, job)",
             )
         self._function = function
         self._on_batch(batch, batch_id)

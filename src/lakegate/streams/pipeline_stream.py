@@ -82,7 +82,7 @@ class StreamWork:
             path = local_path(target)
             if path is not None and is_taken(path):
                 raise InvalidRequest(
-                    "the table's place holds other files and is no Delta table; nothing was written",
+                    "the table's path holds other files and no Delta table; nothing was written",
                     advice="Name another folder, or convert it: CONVERT TO DELTA",
                     table=target,
                 )
@@ -116,7 +116,7 @@ class StreamWork:
             )
         if reading.version > 0 and not reading.tokens:
             self._notice(
-                f"{target} was made without Lakegate and is not governed: other pipelines cannot see to which lock it "
+                f"{target} was made without Lakegate and is not governed: other pipelines do not know to which lock it "
                 f"belongs. Make it governed with: lakegate adopt {target} --lock {self._table.lock}"
             )
             self._is_governed = True
@@ -193,7 +193,7 @@ class StreamWork:
         except AnalysisException as error:
             raise InvalidRequest(
                 f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
-                advice="See which key of the file it is with: lakegate check",
+                advice="Find the wrong key of the file with: lakegate check",
             ) from error
         except Exception as error:
             known = None if self._spec.source is None else file_trouble(error, self._spec.source)

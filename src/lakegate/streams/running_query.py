@@ -98,7 +98,7 @@ class RunningQuery:
 
         Raises:
             TurnNotGranted: a batch was not given the turn in time; it was not written.
-            LostTurn: the turn ended before a batch did; the batch comes again with the next start.
+            LostTurn: the turn ended before a batch did; the batch is repeated at the next start.
             LakegateError: see its class.
         """
         if not self._ended.wait(timeout):
@@ -120,8 +120,8 @@ class RunningQuery:
         location = location_of(writer)
         if (option_of(writer, "asyncProgressTrackingEnabled") or "").lower() == "true":
             raise InvalidRequest(
-                "with asyncProgressTrackingEnabled the commit log does not tell which batches are done, and so not when a turn "
-                "may end; the query was not started",
+                "with asyncProgressTrackingEnabled the commit log does not show which batches are done, so Lakegate cannot know "
+                "when a turn may end; the query was not started",
                 advice="Leave the option out",
             )
         self._checkpoint = Checkpoint(self._spark, location)
@@ -256,7 +256,7 @@ class RunningQuery:
                 self._error = self._error or failed(error)
         except JVM_ERRORS as error:
             self._error = self._error or Unavailable(
-                "Spark is gone; what its batch wrote is found next time", detail=first_line(error)
+                "Spark has ended; the next run finds what its batch wrote", detail=first_line(error)
             )
         with self._guard:
             turn = self._turn

@@ -294,7 +294,7 @@ class Supervisor:
         job = self._coordinator.job
         return TurnNotGranted(
             f"{job} is {pause}; it takes no turn, and nothing was written",
-            advice=f"Let it go on with: lakegate resume {job}",
+            advice=f"Resume it with: lakegate resume {job}",
         )
 
     # ------------------------------------------------------------------------------------------------------ query
@@ -401,7 +401,7 @@ class Supervisor:
             self.report.batches += 1
             self.report.rows += rows
         except BaseException as error:
-            # A lost turn stops the query; the error that our function then meets within its work is not the cause.
+            # A lost turn stops the query; the error that our function then gets within its work is not the cause.
             self._error = self._error or source_trouble(error) or refusal(error) or refused(error) or error
             raise
 

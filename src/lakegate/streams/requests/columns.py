@@ -143,7 +143,7 @@ class Intake:
         stays = [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
         nested = requests.select(F.struct("*").alias("_lg_request"))
         rows = nested.select("_lg_request", *[value.alias(name) for name, value in set_.items()], *stays)
-        # Rules on the key alone are for existing rows, which satisfy them. A request without a key matches no row.
+        # Rules on the key alone concern the rows with that key, not the request. A request without a key matches no row.
         of_key = told_by(nested.select(*stays), rules)
         tests = [rule for rule in told_by(rows, rules) if all(rule is not one for one in of_key)]
         is_update = F.col("_lg_request.op") == "update"

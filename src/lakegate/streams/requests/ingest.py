@@ -38,7 +38,7 @@ class Taken:
     cached: DataFrame | None
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         if self.cached is not None:
             self.cached.unpersist()
 
@@ -91,7 +91,7 @@ class Storing:
             raise InvalidRequest(
                 f"the requests of {self._spec.name} were stored for other columns or types than they have now "
                 f"({', '.join(changed)}); nothing was written",
-                advice="Take the old `match`, `set` and `sequence_by` back, and give what is new a stream of its own",
+                advice="Restore the old `match`, `set` and `sequence_by`, and add a stream for the new ones",
                 table=location,
             )
 

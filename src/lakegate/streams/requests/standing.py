@@ -77,7 +77,7 @@ class _Layout:
 
 
 class RequestTables:
-    """The request tables that stand for one table, as one of its streams uses them.
+    """The request tables that apply to one table, as one of its streams uses them.
 
     Args:
         context: The stream's context.
@@ -99,7 +99,7 @@ class RequestTables:
         """Compares the present request tables with what is recorded of them; changes nothing.
 
         Raises:
-            InvalidRequest: standing requests are missing, or belong to no stream, or their columns are gone.
+            InvalidRequest: standing requests are missing, or belong to no stream, or their columns no longer exist.
         """
         for trouble in self.troubles():
             raise trouble.error(self._context.target)
@@ -227,8 +227,8 @@ class RequestTables:
             Trouble(
                 stream=name,
                 what=f"requests of {name} stand for the table, and {name} is no stream of the file",
-                advice=f"Put the stream back. A stream of a new name takes its requests over if it has the same kind and columns. "
-                f"If they are not to stand any more: lakegate requests accept-loss {name} --reason …",
+                advice=f"Restore the stream. A stream with a new name inherits its requests if it has the same kind and columns. "
+                f"To end the requests: lakegate requests accept-loss {name} --reason …",
             )
         ]
 
@@ -257,14 +257,14 @@ class RequestTables:
                 return Trouble(
                     stream=stream.name,
                     what=f"requests of {stream.name} stand for the column {columns.missing[0]}, which the table no longer has",
-                    advice=f"Have the column back, or end them: lakegate requests accept-loss {stream.name} --reason …",
+                    advice=f"Restore the column, or end the requests: lakegate requests accept-loss {stream.name} --reason …",
                 )
             if not is_same(columns.names, said.get(key, ())):
                 return Trouble(
                     stream=stream.name,
                     what=f"the requests of {stream.name} were stored for other columns than `{key}` names: "
                     f"{', '.join(columns.names)}",
-                    advice=f"Take the old `{key}` back, and give what is new a stream of its own",
+                    advice=f"Restore the old `{key}`, and add a stream for the new one",
                 )
             found[part] = tuple(wanted.schema[name] for name in columns.names)
             physical[part] = [_physical(field) for field in found[part]]
@@ -345,7 +345,7 @@ class RequestTables:
         """Notes next to the table its request tables. Call it in a turn, before a new request table has its first request."""
         context = self._context
         if self._schema() is None:
-            return  # there is no table yet; the run after its first append writes the notes
+            return  # there is no table yet; the turn of its first append writes the notes
         notes = read_notes(context.session, context.target)
         for stream in self._owners.values():
             location = context.requests_of(stream)
@@ -374,7 +374,7 @@ class RequestTables:
             turn.enter(location)
             self._refuse_misfits(stream, layout)
             turn.amend(location, name="columns", statement=lambda token: self._rewrite(stream, layout, token))
-            text = f"the requests of {stream.name} follow the table's columns: {', '.join(f.name for f in layout.key)}"
+            text = f"the requests of {stream.name} were adapted to the table's columns: {', '.join(f.name for f in layout.key)}"
             self._context.events.emit(Noticed(job=self._name, text=text))
         if not layout.is_noted:
             turn.enter(location)
@@ -427,7 +427,7 @@ class RequestTables:
             raise InvalidRequest(
                 f"{count} requests of {stream.name} have values that the columns {', '.join(f.name for f in layout.key)} can no "
                 "longer have; nothing was written",
-                advice="Take the old type of the column back",
+                advice="Restore the old type of the column",
                 table=self._context.target,
             )
 
@@ -486,7 +486,7 @@ class RequestTables:
             )
             delete_table(context.session, note.location)
             drop_note(context.session, context.target, note.stream)
-            text = f"{heir.name} goes on with the requests of {note.stream}, which is no stream of the file any more"
+            text = f"{heir.name} has inherited the requests of {note.stream}, which is no stream of the file any more"
             context.events.emit(Noticed(job=self._name, text=text))
             changed = True
         return changed
@@ -540,10 +540,7 @@ def refuse_lost(session: SparkSession, log: DeltaTableLog, table: TableLocation)
 
 
 def _gone(name: str, what: str) -> Trouble:
-    advice = (
-        "Put the newest copy of it back. If its requests are not to stand any more: "
-        f"lakegate requests accept-loss {name} --reason …"
-    )
+    advice = f"Restore its newest copy. To end its requests: lakegate requests accept-loss {name} --reason …"
     return Trouble(stream=name, what=what, advice=advice)
 
 

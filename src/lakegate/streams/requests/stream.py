@@ -76,7 +76,7 @@ class _Ahead:
     """The turn uses the result as it is; it is not updated any more."""
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         self.records.unpersist()
         if self.computed is not None:
             self.computed.taken.forget()

@@ -57,7 +57,7 @@ class Sweeps:
         head = head if applied_at is None else applied_at
         paths = self._progress.unseen(last.tested, head) if head >= 0 else frozenset()
         if paths is None:
-            text = "the log no longer tells which files are new, so the whole table is tested"
+            text = "the log no longer shows which files are new, so the whole table is tested"
             self._context.events.emit(Noticed(job=self._spec.name, text=text))
         if self._meaning.is_standing:
             return self._sweep_standing(turn, head, paths, batch_id, is_applied=applied_at is not None)
@@ -117,7 +117,9 @@ class Sweeps:
                 standing = standing.withColumn("op", F.when(F.col("is_doomed"), F.lit("delete")).otherwise(F.col("op")))
             rules = rows.out_of_line(standing, head, paths)
             if rules.num_rows > 0 and self._meaning.moves_rows and paths is None:
-                text = "rows that others wrote were not moved: the log no longer tells them from rows moved before"
+                text = (
+                    "rows that others wrote were not moved: the log no longer distinguishes them from rows moved before"
+                )
                 context.events.emit(Noticed(job=self._spec.name, text=text))
             elif rules.num_rows > 0 and self._meaning.moves_rows:
                 rules = self._kept_rules(rows, rules, head, paths)
@@ -146,7 +148,7 @@ class Sweeps:
         if not broken:
             return rules
         reason = next(iter(broken.values()))
-        text = f"rows of {len(broken)} keys stay as others wrote them: what stands for them {reason}"
+        text = f"rows of {len(broken)} keys stay as others wrote them: their standing request {reason}"
         self._context.events.emit(Noticed(job=self._spec.name, text=text))
         return rules.filter(pc.invert(pc.is_in(rules["key_hash"], value_set=pa.array(list(broken), pa.string()))))
 
