@@ -72,7 +72,7 @@ class _Computed:
     insert: Staged
     """The prepared commit."""
     refused: DataFrame | None
-    """Records that break a rule of the table once standing requests have changed them; None where a bad record stops the stream."""
+    """Records that break a rule of the table once standing requests have changed them; None where none are kept."""
 
 
 @dataclass(slots=True, kw_only=True)

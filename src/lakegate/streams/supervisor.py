@@ -200,7 +200,7 @@ class Supervisor:
         Args:
             is_finished: Called after each look.
             on_waiting: Receives the reason for each further wait.
-            idle_run: Names a run whose jobs end when all of them are idle: the job announces there that it is idle, or ends.
+            idle_run: Names a run whose jobs end when all of them are idle: the job announces there when it is idle or ends.
 
         Raises:
             TurnNotGranted: another run of the job is alive; or no other job is alive or expected, so waiting longer cannot help.
