@@ -136,6 +136,6 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_one_that_was_read(
         time.sleep(0.2)
     admin.create_topics([NewTopic(f"{topic}.records", 1, 1)])[f"{topic}.records"].result(30)
     send(kafka_servers, f"{topic}.records", records(10, 5))
-    with pytest.raises(CheckpointMismatch, match="deleted and made anew"):
+    with pytest.raises(CheckpointMismatch, match="deleted and created again"):
         streams.run("Ingestion", once=True, spark=spark)
     assert ids(spark, tmp_path) == [0, 1, 2]

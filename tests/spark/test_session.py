@@ -124,7 +124,7 @@ def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_pa
 
 
 def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
-    """Without our store two processes could both be told that they wrote one version."""
+    """Without our store two processes could both believe that they wrote one version."""
     from lakegate.spark.log_stores import GATE
     from lakegate.spark.session import LOG_STORE_KEY, require_fit
 

@@ -1,4 +1,4 @@
-"""Reads a streaming checkpoint: whose it is, which batches are done, and the bytes of a batch's offsets. Writes nothing."""
+"""Reads a streaming checkpoint: its query id, its completed batches, and the bytes of a batch's offsets. Writes only notes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lakegate.turns.protocol.protocol import CheckpointView
 
 
 class Checkpoint:
-    """The checkpoint of one query, by its location, on any file system that Hadoop knows.
+    """The checkpoint of one query, by its location, on any file system that Hadoop supports.
 
     Raises:
-        InvalidRequest: It lies on S3, and the session would not write it by conditional puts; nothing was started.
+        InvalidRequest: It is on S3, and the session would not write it by conditional puts; nothing was started.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -33,10 +33,10 @@ class Checkpoint:
         self._fs: Any = self._path("").getFileSystem(self._conf)
 
     def query_id(self) -> str | None:
-        """The id of the query that the checkpoint belongs to; None if no query has used it yet.
+        """Returns the id of the query that the checkpoint belongs to; None if no query has used it yet.
 
         Raises:
-            Corrupt: there are offsets, or commits, without the file that says whose they are.
+            Corrupt: there are offsets, or commits, without the file that names the query; or this file cannot be read.
         """
         text = self.read("metadata")
         if text is None:
@@ -57,9 +57,9 @@ class Checkpoint:
             ) from error
 
     def look(self) -> tuple[CheckpointView, int | None]:
-        """Which batch is the last in the commit log; and the open one, which an earlier run planned and did not finish.
+        """Returns the last batch in the commit log; and the open batch, which an earlier run planned and did not finish, if any.
 
-        A query that is started now runs the open batch again.
+        A query that starts now runs the open batch again.
         """
         committed = max(self._batches("commits"), default=-1)
         planned = max(self._batches("offsets"), default=-1)
@@ -67,19 +67,19 @@ class Checkpoint:
         return CheckpointView(last_committed=committed, is_batch_open=is_open), planned if is_open else None
 
     def is_committed(self, batch: int) -> bool:
-        """Whether the batch is in the commit log."""
+        """Returns True if the batch is in the commit log."""
         return self.read(f"commits/{batch}") is not None
 
     def offsets_sha256(self, batch: int) -> str | None:
-        """SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has cleaned it away."""
+        """Returns the SHA-256 of the bytes of `offsets/<batch>`, hex; None if Spark has deleted the file."""
         data = self.read(f"offsets/{batch}")
         return None if data is None else hashlib.sha256(data).hexdigest()
 
     def refuse_damage(self, source: Literal["files", "kafka"]) -> None:
-        """Looks whether the newest offsets and the newest commit can be read, and are of this kind of source.
+        """Checks that the newest offsets and the newest commit can be read, and belong to this kind of source.
 
         Raises:
-            Corrupt: they cannot, or are of another; nothing was run.
+            Corrupt: they cannot be read, or belong to another kind; nothing was run.
         """
         planned = max(self._batches("offsets"), default=None)
         committed = max(self._batches("commits"), default=None)
@@ -97,11 +97,11 @@ class Checkpoint:
                 )
 
     def has_begun(self) -> bool:
-        """Whether a batch was planned."""
+        """Returns True if a batch was planned."""
         return bool(self._batches("offsets"))
 
     def kafka_offsets(self) -> dict[str, dict[int, int]]:
-        """Topic → partition → the next offset to read, as of the last batch in the commit log: one that is open is read again.
+        """Returns topic → partition → the next offset to read, after the last batch in the commit log; an open batch is read again.
 
         Empty before the first commit.
         """
@@ -109,26 +109,26 @@ class Checkpoint:
         data = None if committed is None else self.read(f"offsets/{committed}")
         if data is None:
             return {}
-        said = parsed(data.splitlines()[2])  # `refuse_damage` has looked at it
+        said = parsed(data.splitlines()[2])  # `refuse_damage` has checked it
         return {
             topic: {int(number): int(at) for number, at in partitions.items()} for topic, partitions in said.items()
         }
 
     def note(self, name: str) -> str | None:
-        """A note of Lakegate's own beside Spark's files; None where there is none."""
+        """Returns a note of Lakegate, which is next to Spark's files; None if there is none."""
         data = self.read(name)
         return None if data is None else data.decode(errors="replace")
 
     def write_note(self, name: str, text: str) -> None:
-        """Writes a note; there must be none of this name."""
+        """Writes a note; no note of this name may exist."""
         self._bulk.write(self._path(""), name, self._conf, text.encode())
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder of it; empty where there is none."""
+        """Returns the names in a folder of the checkpoint; empty if there is no such folder."""
         return str(self._bulk.names(self._fs, self._path(folder))).split("\n")[:-1]
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file of it; None where there is none."""
+        """Returns the bytes of a file of the checkpoint; None if there is no such file."""
         found = self._bulk.read(self._path(name), self._conf)
         return None if found is None else bytes(found)
 
@@ -140,7 +140,7 @@ class Checkpoint:
 
 
 def _damage(data: bytes, name: str, source: str) -> str | None:
-    """What is wrong with a file of offsets or commits; None if nothing is."""
+    """Returns the fault of a file of offsets or commits; None if there is none."""
     try:
         lines = data.decode("utf-8").splitlines()
         if not lines:
@@ -170,10 +170,10 @@ def _damage(data: bytes, name: str, source: str) -> str | None:
 
 
 def location_of(writer: DataStreamWriter) -> str:
-    """The checkpoint location that a writer was given by its option.
+    """Returns the checkpoint location in the options of a writer.
 
     Raises:
-        InvalidRequest: it was given none; a query without a fixed checkpoint cannot be run again.
+        InvalidRequest: the option is missing; a query without a fixed checkpoint cannot be run again.
     """
     location = option_of(writer, "checkpointLocation")
     if location is None:
@@ -185,9 +185,9 @@ def location_of(writer: DataStreamWriter) -> str:
 
 
 def option_of(writer: DataStreamWriter, name: str) -> str | None:
-    """An option that a writer was given; None if it was not."""
-    # PySpark offers no getter, and the checkpoint's place must be known before the query starts: which batch is a replay is
-    # told by what is there *before*.
+    """Returns an option of a writer; None if it is not set."""
+    # PySpark has no getter, and the checkpoint's location must be known before the query starts: its content *before* the start
+    # shows which batch is a replay.
     jwriter: Any = writer._jwrite
     field = jwriter.getClass().getDeclaredField("extraOptions")
     field.setAccessible(True)

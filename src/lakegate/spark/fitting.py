@@ -1,7 +1,7 @@
-"""Values as a column's type, and whether the column gives them back: the one rule for records, keys, set values and folders.
+"""Casts values to a column's type and tests that nothing is lost: the one rule for records, keys, set values and folders.
 
-A cast that changes a value is a misfit, as one that fails: 7.9 is no BIGINT, '07' is no INT, 12:30 is no DATE. A cast from which
-the value comes back is none: 7.0 is a BIGINT, 1.5 is a DECIMAL(10, 2). Source: docs/explanation/requests.md, "What fits".
+A cast that fails or changes the value is a misfit: 7.9 is no BIGINT, '07' is no INT, 12:30 is no DATE. A cast that can be reversed
+is none: 7.0 is a BIGINT, 1.5 is a DECIMAL(10, 2). Source: docs/explanation/requests.md, "What fits".
 
 Rules for editors: a check is SQL over the value alone, and reads neither the clock nor the table.
 """
@@ -42,20 +42,20 @@ from pyspark.sql.types import (
 from lakegate.quoting import quoted
 
 _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
-"""Where Spark keeps that a STRING column is a CHAR(n) or a VARCHAR(n)."""
+"""Key under which Spark records that a STRING column is a CHAR(n) or a VARCHAR(n)."""
 _EXACT = DecimalType(38, 18)
 _PLAIN = r"^-?(0|[1-9][0-9]{0,19})([.][0-9]{1,18})?$"
-"""Numbers that `_EXACT` holds, as people write them: without blanks, a plus, leading zeros or an exponent."""
+"""Numbers that `_EXACT` can hold, as people write them: without blanks, plus sign, leading zeros or exponent."""
 _INSTANT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 _ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})"
 _DAYS = (DateType, TimestampType, TimestampNTZType)
 
 
 def fitted(value: Column, given: DataType, wanted: StructField) -> tuple[Column, Column]:
-    """The value as a column's type, NULL if it does not fit; and why it does not, NULL if it does.
+    """Returns the value with a column's type, NULL if it does not fit; and the reason, NULL if it fits.
 
     Args:
-        value: Of the type `given`.
+        value: A value of the type `given`.
         given: Its type.
         wanted: The column.
     """
@@ -73,12 +73,12 @@ def fitted(value: Column, given: DataType, wanted: StructField) -> tuple[Column,
 
 
 def comparable(sql: str, kind: DataType, depth: int = 0) -> str:
-    """SQL of a value that `=` compares as the value itself; a MAP or a VARIANT, which `=` refuses, by all that is in it.
+    """Returns SQL of a value that `=` can compare; a MAP or VARIANT, which `=` refuses, is converted with all its content.
 
     Args:
         sql: The value.
         kind: Its type.
-        depth: How many functions it is in.
+        depth: The number of enclosing lambda functions.
     """
     name = f"_lg_x{depth}"
     match kind:
@@ -105,7 +105,7 @@ def _is_comparable(kind: DataType) -> bool:
 
 
 def _cast(value: Column, given: DataType, wanted: DataType) -> tuple[Column, Column | None]:
-    """The value as another type, and whether it does not come back from there; None: it always does. Of NULL nothing is said."""
+    """Returns the value with another type, and a test of whether the cast loses something; None: it never does. Ignores NULL."""
     if given == wanted:
         return value, None
     match given, wanted:
@@ -124,7 +124,7 @@ def _cast(value: Column, given: DataType, wanted: DataType) -> tuple[Column, Col
             cast = F.map_from_arrays(keys, values)
             if not lost:
                 return cast, None
-            # A key that does not fit is NULL, which a map refuses.
+            # A key that does not fit is NULL, and a map refuses NULL keys.
             return F.when(~reduce(or_, lost), cast), reduce(or_, lost)
         case AtomicType(), AtomicType() if _can_cast(given, wanted):
             cast = value.try_cast(wanted)
@@ -134,7 +134,7 @@ def _cast(value: Column, given: DataType, wanted: DataType) -> tuple[Column, Col
 
 
 def _cast_struct(value: Column, given: StructType, wanted: StructType) -> tuple[Column, Column | None]:
-    """Field by field, by name; a field that is not given is NULL, one that is not wanted stays, for Delta to add or to refuse."""
+    """Casts field by field, by name; a missing field is NULL, and an unknown one stays, for Delta to add or to refuse."""
     by_name = {field.name.lower(): field for field in given.fields}
     parts, lost = [], []
     for field in wanted.fields:
@@ -152,12 +152,12 @@ def _cast_struct(value: Column, given: StructType, wanted: StructType) -> tuple[
 
 def _is_lost(item: Column, given: DataType, wanted: DataType) -> Column:
     _, is_changed = _cast(item, given, wanted)
-    assert is_changed is not None, "a cast that always gives back is not asked about"
+    assert is_changed is not None, "a cast that never loses anything needs no test"
     return item.isNotNull() & is_changed
 
 
 def _can_cast(given: DataType, wanted: DataType) -> bool:
-    """Whether a value of one type can mean the same as one of the other; a number is no time, whatever Spark takes it for."""
+    """Returns True if values of the two types can mean the same; a number is never a time, although Spark would cast it."""
     pair = (given, wanted)
     if any(isinstance(one, StringType) for one in pair):
         return True
@@ -173,7 +173,7 @@ def _is_given_back(value: Column, cast: Column, given: DataType, wanted: DataTyp
         case BinaryType(), StringType():
             return F.is_valid_utf8(cast)
     is_same = cast.try_cast(given).eqNullSafe(value)
-    # Floating point saturates: 2^63 as BIGINT is the highest one, which comes back as 2^63. No DOUBLE is that number.
+    # Floating point saturates: 2^63 cast to BIGINT is the highest BIGINT, which cast back is 2^63. No DOUBLE equals that BIGINT.
     if _is_coarser(given, wanted):
         return is_same & (value != _highest(given))
     if _is_coarser(wanted, given):
@@ -182,7 +182,7 @@ def _is_given_back(value: Column, cast: Column, given: DataType, wanted: DataTyp
 
 
 def _is_coarser(whole: DataType, other: DataType) -> bool:
-    """Whether the highest number of an integer type is none of a floating-point type."""
+    """Returns True if the highest number of an integer type has no equal in a floating-point type."""
     return (isinstance(whole, LongType) and isinstance(other, FloatType | DoubleType)) or (
         isinstance(whole, IntegerType) and isinstance(other, FloatType)
     )
@@ -193,7 +193,7 @@ def _highest(kind: DataType) -> Column:
 
 
 def _is_text_given_back(text: Column, cast: Column, wanted: DataType) -> Column:
-    """Whether a text says what the value says: as Spark writes it, but for trailing zeros, a `T`, and a time zone of an instant."""
+    """Tests that a text equals the value as Spark writes it, apart from trailing zeros, a `T`, and a time zone of an instant."""
     written = cast.cast("string")
     match wanted:
         case BinaryType():
@@ -213,7 +213,7 @@ def _is_text_given_back(text: Column, cast: Column, wanted: DataType) -> Column:
 
 
 def _cut(text: Column, kind: str, length: int) -> tuple[Column, Column]:
-    """A text as CHAR(n) or VARCHAR(n), and whether it is longer; blanks at its end do not count."""
+    """Returns a text as CHAR(n) or VARCHAR(n), and a test of whether it is longer; blanks at its end do not count."""
     is_longer = text.isNotNull() & (F.length(F.rtrim(text)) > length)
     padded = F.rpad(text, length, " ")
     if kind == "char":

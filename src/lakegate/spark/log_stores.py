@@ -1,7 +1,7 @@
-"""Which store of commits stands behind the gate for a table's file system, and what tells two such stores apart.
+"""The log store behind the gate for a table's file system, and the settings in which two log stores differ.
 
-Two drivers that write one table must have the same: they do not see each other's commits otherwise. A governed table's
-note names it, and each driver compares.
+All drivers that write one table must have the same log store: otherwise they do not see each other's commits. The note of a
+governed table names it, and each driver compares.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from lakegate.errors import InvalidRequest
 
 GATE: Final = "io.github.lakegate.GateLogStore"
 GATED_SCHEMES: Final = ("file", "s3a", "s3", "s3n", "hdfs", "viewfs", "abfs", "abfss", "gs")
-"""`s3` and `s3n` only to be refused: a table has one address."""
+"""`s3` and `s3n` are gated only to be refused: a table has one address."""
 BEHIND: Final = "spark.lakegate.logStore.s3a"
 CLASSES: Final = {
     "conditional": "io.github.lakegate.ConditionalPutLogStore",
     "dynamodb": "io.github.lakegate.DynamoDbLogStore",
     "single_driver": "io.delta.storage.S3SingleDriverLogStore",
 }
-"""What can stand behind the gate on S3, by its word in `lakegate.yml`."""
+"""The log stores behind the gate on S3, by their names in `lakegate.yml`."""
 CHECKPOINTS_KEY: Final = "spark.sql.streaming.checkpointFileManagerClass"
 CHECKPOINTS: Final = "io.github.lakegate.S3CheckpointFileManager"
 VACUUM_KEY: Final = "spark.databricks.delta.vacuum.logging.enabled"
 
 DYNAMODB_KEYS: Final = ("spark.io.delta.storage.S3DynamoDBLogStore.", "io.delta.storage.S3DynamoDBLogStore.")
-"""Delta's own prefixes: a site that runs Delta's store keeps its settings."""
+"""Delta's own prefixes: a site that uses Delta's log store keeps its settings."""
 DYNAMODB_TABLE, DYNAMODB_REGION = ("ddb.tableName", "delta_log"), ("ddb.region", "us-east-1")
-"""Key and default, both Delta's."""
+"""Key and default, both from Delta."""
 
 _ENDPOINT: Final = "spark.hadoop.fs.s3a.endpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStore:
-    """A store of commits as a governed table's note names it."""
+    """A log store as the note of a governed table names it."""
 
     name: str
     """`link`, `conditional`, `dynamodb`, `single_driver` or `stock`."""
@@ -46,48 +46,48 @@ class LogStore:
 
 
 def gate_settings() -> dict[str, str]:
-    """The gate in front of every file system on which tables may lie."""
+    """Returns the settings that put the gate in front of every file system on which tables may be."""
     return {f"spark.delta.logStore.{scheme}.impl": GATE for scheme in GATED_SCHEMES}
 
 
 def s3_settings(log_store: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What a session for S3 needs beside `given`: the store of commits, safe checkpoints, and how to reach an own server.
+    """Returns the settings for S3 that `given` lacks: the log store, safe checkpoints, and the access to a private server.
 
     Raises:
-        InvalidRequest: `log_store` is no such word, or `given` makes commits unsafe.
+        InvalidRequest: `log_store` is no known name, or `given` makes commits unsafe.
     """
     wanted = class_of(log_store)
     flags = {flag.strip() for flag in given.get("spark.hadoop.fs.s3a.performance.flags", "").split(",")}
     if flags & {"create", "*"} or given.get("spark.hadoop.fs.s3a.create.performance", "").lower() == "true":
         raise InvalidRequest(
-            "fs.s3a.performance.flags with create lets S3A overwrite a file that it was told not to; no session was made",
+            "fs.s3a.performance.flags with create lets S3A overwrite a file that it must not overwrite; no session was made",
             advice="Leave the flag out",
         )
     if given.get("spark.hadoop.fs.s3a.create.conditional.enabled", "true").lower() == "false":
         raise InvalidRequest(
-            "fs.s3a.create.conditional.enabled=false takes away what commits and checkpoints on S3 rest on; no session was "
-            "made",
+            "fs.s3a.create.conditional.enabled=false takes away the conditional puts that commits and checkpoints on S3 need; no "
+            "session was made",
             advice="Leave it out; for a server without conditional puts: log_store: dynamodb",
         )
     _require_checkpoints(given.get(CHECKPOINTS_KEY, CHECKPOINTS))
     require_vacuum(given.get(VACUUM_KEY, "true"))
     settings = {BEHIND: wanted, CHECKPOINTS_KEY: CHECKPOINTS}
     if _ENDPOINT in given:
-        # A server of one's own is reached by its address alone: its buckets have no host names, and its region no meaning.
+        # A private server is reached by its address alone: its buckets have no host names, and its region has no meaning.
         settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
         settings["spark.hadoop.fs.s3a.endpoint.region"] = "us-east-1"
     return settings
 
 
 def require_checkpoints(spark: SparkSession) -> None:
-    """Raise `InvalidRequest` unless a session writes checkpoints on S3 by conditional puts."""
+    """Raises `InvalidRequest` unless a session writes checkpoints on S3 by conditional puts."""
     _require_checkpoints(spark.conf.get(CHECKPOINTS_KEY, None))
 
 
 def _require_checkpoints(found: str | None) -> None:
     if found != CHECKPOINTS:
         raise InvalidRequest(
-            "with this way to write checkpoints, on S3 two runs of one query can each plan a batch, each in its own way; "
+            "with this way to write checkpoints, two runs of one query on S3 can plan the same batch differently; "
             "nothing was started",
             advice=f"Leave {CHECKPOINTS_KEY} as lakegate.session(…, s3=True) sets it: {CHECKPOINTS}",
             found=found or "(Spark's own)",
@@ -95,7 +95,7 @@ def _require_checkpoints(found: str | None) -> None:
 
 
 def require_vacuum(is_logged: str) -> None:
-    """Raise `InvalidRequest` unless a VACUUM on S3 begins with a commit, which the gate can refuse."""
+    """Raises `InvalidRequest` unless a VACUUM on S3 begins with a commit, which the gate can refuse."""
     if is_logged.lower() != "true":
         raise InvalidRequest(
             f"without {VACUUM_KEY} a VACUUM on S3 is no commit, and deletes files of a table outside of its turns; nothing "
@@ -105,10 +105,10 @@ def require_vacuum(is_logged: str) -> None:
 
 
 def class_of(log_store: str) -> str:
-    """The class for a word of `log_store`; that of `conditional` for `auto`.
+    """Returns the class for a name of `log_store`; `auto` means `conditional`.
 
     Raises:
-        InvalidRequest: there is no such word.
+        InvalidRequest: the name is unknown.
     """
     try:
         return CLASSES["conditional" if log_store == "auto" else log_store]
@@ -119,7 +119,7 @@ def class_of(log_store: str) -> str:
 
 
 def log_store_of(spark: SparkSession, location: str) -> LogStore:
-    """The store that this session commits to `location` with."""
+    """Returns the log store with which this session commits to `location`."""
     scheme = location.partition(":")[0].lower() if ":" in location else "file"
     if scheme == "file":
         return LogStore(name="link")
@@ -134,6 +134,6 @@ def log_store_of(spark: SparkSession, location: str) -> LogStore:
 
 
 def _dynamodb(spark: SparkSession, key: str, otherwise: str) -> str:
-    # As the store asks: settings of the session, and Hadoop's.
+    # As the log store reads them: settings of the session, and Hadoop's.
     hadoop = spark._jsparkSession.sessionState().newHadoopConf()
     return next((str(found) for prefix in DYNAMODB_KEYS if (found := hadoop.get(prefix + key)) is not None), otherwise)

@@ -1,6 +1,6 @@
-"""Maven repositories: which one to ask, with what credentials, and how often before giving up.
+"""Maven repositories: which one to use, with which credentials, and how many retries.
 
-Nothing here names an address: it comes from the user, from Maven's settings, or from the resolver that Spark ships.
+This module contains no address: addresses come from the user, from Maven's settings, or from the resolver that Spark ships.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakegate.errors import Unavailable
 
 ANSWER_TIMEOUT_S = 60.0
 FINAL_STATUSES = (401, 403, 404, 410)
-"""Answers that do not change by asking again."""
+"""HTTP statuses that a retry does not change."""
 
 R = TypeVar("R")
 
@@ -40,7 +40,7 @@ class Repository:
 def asking_again(
     path: str, repositories: Sequence[Repository], waits_s: Sequence[float], act: Callable[[Repository], R]
 ) -> R:
-    """What `act` gives for the first repository that serves it; asks again after what may pass."""
+    """Returns the result of `act` for the first repository that serves it; retries after errors that may pass."""
     notes = []
     for repository in repositories:
         for wait_s in (*waits_s, None):
@@ -63,7 +63,7 @@ def asking_again(
 
 
 def repositories(addresses: str | None, *, auth: str | None, settings: Path | None) -> tuple[Repository, ...]:
-    """The repositories to ask, in order: those given, else the mirror that Maven's settings name, else the default.
+    """Returns the repositories to use, in order: the given ones, else the mirror in Maven's settings, else the default.
 
     Args:
         addresses: Base addresses, separated by commas.
@@ -78,7 +78,7 @@ def repositories(addresses: str | None, *, auth: str | None, settings: Path | No
 
 
 def _repository(address: str, auth: str | None) -> Repository:
-    """A repository from its address; user and password may stand in the address, where urllib does not read them."""
+    """Parses a repository's address; takes user and password out of it, because urllib does not read them there."""
     parts = urllib.parse.urlsplit(address)
     if "@" in parts.netloc:
         credentials, _, host = parts.netloc.rpartition("@")
@@ -88,7 +88,7 @@ def _repository(address: str, auth: str | None) -> Repository:
 
 
 def _mirror_of_central(settings: Path) -> Repository | None:
-    """The mirror that Maven's settings.xml puts in the place of central, with its credentials."""
+    """Returns the mirror that replaces central in Maven's settings.xml, with its credentials."""
     try:
         root = ElementTree.parse(settings).getroot()
     except (OSError, ElementTree.ParseError):
@@ -112,7 +112,7 @@ def _mirror_of_central(settings: Path) -> Repository | None:
 
 
 def _default_repository() -> str:
-    """The repository that Spark's own resolver (Ivy, among PySpark's jars) falls back to: one default, not two."""
+    """Returns the default repository of Spark's own resolver (Ivy, among PySpark's jars), so that there is one default, not two."""
     spec = find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path()
     for jar in jars.glob("ivy-*.jar"):
@@ -127,12 +127,12 @@ def _default_repository() -> str:
 
 
 def open_artifact(repository: Repository, path: str, *, first_byte: int = 0) -> http.client.HTTPResponse:
-    """The answer to asking for `path`, from `first_byte` on if the repository can do that; the caller closes it."""
+    """Requests `path`, from `first_byte` on if the repository supports ranges; the caller closes the response."""
     request = urllib.request.Request(repository.base + path, headers={"User-Agent": "lakegate"})
     if first_byte:
         request.add_header("Range", f"bytes={first_byte}-")
     if repository.auth:
-        # Unredirected: a repository that sends us elsewhere must not send the password along.
+        # Unredirected: a redirect to another server must not send the password there.
         secret = base64.b64encode(repository.auth.encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {secret}")
     response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S)

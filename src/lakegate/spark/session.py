@@ -1,4 +1,4 @@
-"""A Spark session with Delta and the commit rules that Lakegate needs; or a clear word why one will not do."""
+"""Makes a Spark session with Delta and the commit rules that Lakegate needs, or reports why a session cannot be used."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 LOG_STORE_KEY = "spark.delta.logStore.file.impl"
 S3_FILES = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LINES = ("4.1",)
-"""Spark lines for whose Hadoop the set `s3a` has been tried."""
+"""Spark lines with whose Hadoop the set `s3a` was tested."""
 KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 LOCAL_DEFAULTS = {
-    # Without it Spark asks the resolver for this machine's name, which on laptops often points elsewhere.
+    # Without it Spark asks the resolver for this machine's name, which on laptops often gives a wrong address.
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
     # The web UI has no password: it shows statements with their values, and everybody on the machine could end jobs in it.
@@ -46,11 +46,11 @@ LOCAL_DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
 }
 GATE_DEFAULTS = {
-    # A commit that waits at the gate must not hold the lock of Delta's log, which the one that it waits for needs.
+    # A commit that waits at the gate must not hold the lock of Delta's log: the commit before it needs that lock.
     "spark.databricks.delta.commitLock.enabled": "false",
-    # The gate refuses commits. Delta makes one before a VACUUM deletes files, but on S3 only where it is told to.
+    # The gate refuses commits. Delta makes a commit before a VACUUM deletes files, but on S3 only with this setting.
     VACUUM_KEY: "true",
-    # So long, at least, others let a statement go first that has lost twice.
+    # The minimum time for which others let a statement go first that has lost twice.
     "spark.lakegate.holdMs": "30000",
 }
 ONLY_AT_START = ("spark.master", "spark.jars", "spark.submit.deployMode")
@@ -75,26 +75,26 @@ def session(
     submitted: bool = False,
     progress: Progress | None = None,
 ) -> SparkSession:
-    """A session in which Delta works and a commit on local disk is put-if-absent between processes.
+    """Returns a session in which Delta works and a commit on local disk is put-if-absent between processes.
 
-    The one that exists is returned if it is fit, with `conf` applied to it. Otherwise Java is looked for, the jars are
+    An existing session is returned if it is suitable, with `conf` applied to it. Otherwise Java is searched for, the jars are
     fetched (the first time only) and a JVM is started. The master is `local[*]` unless `conf` or
     spark-submit names one.
 
     Args:
         name: The application's name.
-        conf: Spark configuration; entries win over what is set here, lists of jars and of extensions are joined.
+        conf: Spark configuration; its entries override the ones set here, lists of jars and of extensions are joined.
         kafka: Kafka sources and sinks are wanted.
         s3: Tables on S3 are wanted.
-        log_store: How commits get there: `auto`, `conditional`, `dynamodb` or `single_driver`.
+        log_store: How commits are written there: `auto`, `conditional`, `dynamodb` or `single_driver`.
         sources: Where the jars may come from.
         java: Where a Java runtime may be.
-        environ: The environment of this process, which a JVM inherits.
-        submitted: This process was started by spark-submit, which has a JVM and settings of its own already.
-        progress: Told about each jar that is fetched.
+        environ: The environment of this process, which the JVM inherits.
+        submitted: This process was started by spark-submit, so it already has a JVM and settings.
+        progress: Called for each jar that is fetched.
 
     Raises:
-        InvalidRequest: The session that exists, or the one that `conf` asks for, cannot be used; nothing was changed.
+        InvalidRequest: The existing session, or the one that `conf` asks for, cannot be used; nothing was changed.
         MissingExtra: No Java 17 or 21.
         Unavailable: A jar cannot be fetched.
     """
@@ -140,14 +140,14 @@ def session(
 
 
 def require_fit(spark: SparkSession, *, kafka: bool = False, s3: bool = False, log_store: str = "auto") -> None:
-    """Check that `spark` can be used: classic, with Delta, with our store of commits; with S3 if that is wanted.
+    """Checks that `spark` can be used: classic, with Delta, with our log store; with S3 if that is wanted.
 
     Raises:
-        InvalidRequest: What is missing, and how to start a session that has it.
+        InvalidRequest: Names what is missing, and how to start a session that has it.
     """
     if is_remote() or type(spark).__module__.startswith("pyspark.sql.connect"):
         raise _connect_refused()
-    spark_line(spark.version)  # SPARK_HOME may point to another Spark than the PySpark that is installed
+    spark_line(spark.version)  # SPARK_HOME may point to another Spark than that of the installed PySpark
     extensions = str(spark.conf.get("spark.sql.extensions", ""))
     wanted = [DELTA_EXTENSION, GATE, *([KAFKA_SOURCE] if kafka else []), *([S3_FILES] if s3 else [])]
     lacking = [name for name in wanted if not _loadable(spark, name)]
@@ -165,8 +165,8 @@ def require_fit(spark: SparkSession, *, kafka: bool = False, s3: bool = False, l
     store = spark.conf.get(LOG_STORE_KEY, None)
     if store != GATE:
         raise InvalidRequest(
-            "this Spark session has another store of commits for local disk, under which two processes can both be "
-            "told that they wrote one version; nothing was changed",
+            "this Spark session has another store of commits for local disk, with which two processes can both "
+            "believe that they wrote one version; nothing was changed",
             advice=START_ANEW,
             store=store or "(Delta's own)",
         )
@@ -213,7 +213,7 @@ def _existing_session() -> SparkSession | None:
 
 
 def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
-    """Set on a running session what can still be set; if anything cannot, set nothing."""
+    """Applies the settings that a running session can still change; if one cannot be changed, applies none."""
     before = {key: spark.conf.get(key, None) for key in given}
     fixed: list[str] = []
     for key, value in given.items():
@@ -222,7 +222,7 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
             continue
         try:
             if key in ONLY_AT_START:
-                raise AnalysisException("Spark would take it and not follow it")
+                raise AnalysisException("Spark would accept it without effect")
             spark.conf.set(key, value)
         except AnalysisException:  # static, or of Spark's core
             fixed.append(f"{key}={setting(key, value)} (is {setting(key, before[key] or '')})")
@@ -238,7 +238,7 @@ def _apply(spark: SparkSession, given: Mapping[str, str]) -> None:
 
 
 def _complete(given: dict[str, str], sets: list[str], *, sources: JarSources, progress: Progress | None) -> None:
-    """Add to `given` what a JVM that is about to be started needs."""
+    """Adds to `given` the settings that a new JVM needs."""
     given.setdefault("spark.master", "local[*]")
     if given["spark.master"].startswith("local"):
         for key, value in LOCAL_DEFAULTS.items():
@@ -249,7 +249,7 @@ def _complete(given: dict[str, str], sets: list[str], *, sources: JarSources, pr
 
 
 def _adopt_submitted(given: dict[str, str]) -> None:
-    """Add to `given` what spark-submit was not told; jars are on its class path already, or cannot come there now."""
+    """Adds to `given` what spark-submit did not set; jars are on its class path already, or cannot be added now."""
     SparkContext._ensure_initialized()
     told = dict(SparkConf(_jvm=SparkContext._jvm).getAll())
     _add_delta(given, told)

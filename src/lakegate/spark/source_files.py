@@ -1,7 +1,7 @@
-"""The files of a source: what Spark sees, what it passes over, and what a stream has taken. Needs no Spark.
+"""The files of a source: those that Spark sees, those that it passes over, and those that a stream has taken. Needs no Spark.
 
-Spark's file source skips files in silence: hidden names, and a file that was rewritten under a name that it has taken. Its log
-of files (`sources/0` in a checkpoint) says what was taken, so the difference can be counted and named.
+Spark's file source skips files silently: files with hidden names, and a file that was rewritten under a name it has taken. Its
+log of files (`sources/0` in a checkpoint) lists the taken files, so the difference can be counted and named.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from lakegate.private_files import make_folder, open_file
 from lakegate.stored_json import parsed
 
 MAGIC = re.compile(r"[\\{}\[\]*?]")
-"""What makes a path a glob for Hadoop."""
+"""The characters that make a path a glob for Hadoop."""
 COPYING = "._COPYING_"
 SPARK_METADATA, DELTA_LOG = "_spark_metadata", "_delta_log"
 HIDDEN_SHOWN_MAX = 3
 LOG_VERSION = "v1"
 _LOG = "sources/0"
-"""Where a checkpoint has Spark's log of files."""
+"""Folder of Spark's log of files in a checkpoint."""
 _MARKERS = re.compile(r"_SUCCESS|_started_.*|_committed_.*|_metadata|_common_metadata|\..*\.crc|\.DS_Store")
-"""Files beside data that never hold records: markers of jobs that ended, checksums, footers of other files."""
+"""Files next to data that never hold records: markers of jobs that ended, checksums, footers of other files."""
 
 Reason = Literal["rewritten", "hidden", "link", "unlogged", "unread", "waiting", "empty"]
 WORDS: Mapping[Reason, tuple[str, str]] = {
     "rewritten": (
-        "rewritten after the stream had read them; what they hold now was not read",
-        "Give what is new a name of its own",
+        "rewritten after the stream had read them; their new content was not read",
+        "Write new records to a file with a new name",
     ),
     "hidden": (
         "hidden by their name or their folder's (_NAME, .NAME, NAME._COPYING_) and not read",
         "Rename them if they hold records",
     ),
-    "link": ("links that lead nowhere, and not read", "Restore what they lead to"),
+    "link": ("links with a missing target, and not read", "Restore their targets"),
     "unlogged": (
         f"not in the log of the Spark query that writes the folder ({SPARK_METADATA}) and not read, as Spark does not read them",
         "A query that failed may have left them; move them to a folder without that log if they hold records",
@@ -51,46 +51,46 @@ WORDS: Mapping[Reason, tuple[str, str]] = {
     "waiting": ("not read yet", "The next run of the stream reads them"),
     "empty": ("without a byte, and read as files without records", "Give a file that was filled later a new name"),
 }
-"""Reason → what is said of such files, and what to do."""
+"""Reason → the words of the report on such files, and the advice."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when it was looked at."""
+    """The state of a file when it was looked at."""
 
     modified_ns: int
     size_bytes: int
 
     @property
     def modified_ms(self) -> int:
-        """As Spark's log of files has it."""
+        """The modification time in the unit of Spark's log of files."""
         return self.modified_ns // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The files that a source stands for, by their paths."""
+    """The files of a source, by their paths."""
 
     base: str = ""
-    """The folder below which they lie, as their paths name it."""
+    """The folder that holds them, written as in their paths."""
     files: Mapping[str, FileState] = field(default_factory=dict)
-    """Those that Spark sees."""
+    """The files that Spark sees."""
     hidden: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
-    """Links that lead nowhere."""
+    """Links with a missing target."""
     unlogged: tuple[str, ...] = ()
-    """Files that are not in the log of the Spark query that writes the folder: Spark reads those of the log alone."""
+    """Files that are not in the log of the Spark query that writes the folder: Spark reads only the files in that log."""
     tables: tuple[str, ...] = ()
     """Folders that are Delta tables."""
 
     def in_order(self) -> list[str]:
-        """The files that Spark sees, in the order in which it takes them."""
+        """Returns the files that Spark sees, in the order in which it takes them."""
         return sorted(self.files, key=lambda path: (self.files[path].modified_ms, path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """Files of a source that are not read, or not as they are now; for one reason."""
+    """Files of a source that are not read, or not in their present state; for one reason."""
 
     reason: Reason
     files: tuple[str, ...]
@@ -104,12 +104,12 @@ class PassedOver:
 
 
 def printable(path: str) -> str:
-    """A path without characters that would move a terminal's cursor."""
+    """Returns a path without characters that would move a terminal's cursor."""
     return "".join(char if char.isprintable() else "?" for char in path)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark reads nothing of a file or folder of this name."""
+    """Returns True if Spark does not read a file or folder of this name."""
     return (name.startswith("_") and "=" not in name) or name.startswith(".") or name.endswith(COPYING)
 
 
@@ -117,22 +117,22 @@ def is_hidden(name: str) -> bool:
 
 
 def plain(path: str) -> str:
-    """A path of this machine's disk without `file:`."""
+    """Returns a path of this machine's disk without `file:`."""
     return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:") else path
 
 
 def is_local(path: str) -> bool:
-    """Whether the path is of this machine's file system."""
+    """Returns True if the path is on this machine's file system."""
     return path.startswith("file:") or ("://" not in path and not path.startswith(("hdfs:", "viewfs:", "s3a:")))
 
 
 def is_glob(path: str) -> bool:
-    """Whether the path stands for what matches it. A path that is there as it is written is no glob."""
+    """Returns True if the path is a glob. A path that exists literally is not a glob."""
     return MAGIC.search(path) is not None and not (is_local(path) and os.path.lexists(plain(path)))
 
 
 def base_of(path: str) -> str:
-    """The folder below which a source's files lie: the source itself, or the part of it before the first wildcard."""
+    """Returns the folder that holds a source's files: the source itself, or the part of it before the first wildcard."""
     whole = plain(path) if is_local(path) else path
     if not is_glob(path):
         return os.path.dirname(whole) if is_local(path) and os.path.isfile(whole) else whole
@@ -145,9 +145,9 @@ def base_of(path: str) -> str:
 
 
 def spark_path(path: str) -> str:
-    """The path as Spark's file source has to be given it.
+    """Returns the path in the form that Spark's file source needs.
 
-    Spark takes a path with a special character for a glob, and cannot stream from one file that is not named by a glob.
+    Spark treats a path with a special character as a glob, and can stream from a single file only if a glob names it.
     """
     if not is_local(path) or is_glob(path):
         return path
@@ -157,13 +157,13 @@ def spark_path(path: str) -> str:
 
 
 def as_glob(path: str) -> str:
-    """A glob that the path of one file alone matches."""
+    """Returns a glob that matches only the path of this file."""
     folder, name = os.path.split(path)
     return f"{folder.rstrip('/')}/[{name[0]}]{name[1:]}"
 
 
 def globbed(pattern: str) -> list[str]:
-    """What a glob of Hadoop matches on this machine's disk: `*`, `?`, `[a-z]`, `[^a]`, `{a,b}` and `\\` before a character."""
+    """Returns the matches of a Hadoop glob on the local disk: `*`, `?`, `[a-z]`, `[^a]`, `{a,b}` and `\\` before a character."""
     found: set[str] = set()
     for one in _alternatives(pattern):
         at = ["/"]
@@ -202,7 +202,7 @@ def _expression(token: str) -> str:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The patterns that `{a,b}` stands for."""
+    """Expands `{a,b}` in a pattern to several patterns."""
     depth, start = 0, -1
     cuts: list[int] = []
     place = 0
@@ -232,11 +232,11 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def listing(path: str) -> Listing:
-    """The files of a source on this machine's disk, at any depth; one pass.
+    """Lists the files of a source on this machine's disk, at any depth; one pass.
 
     Raises:
         Unavailable: a folder cannot be read.
-        Corrupt: the folder has a log of the Spark query that writes it, which is damaged.
+        Corrupt: the folder has a damaged log of the Spark query that writes it.
     """
     files: dict[str, FileState] = {}
     hidden: list[str] = []
@@ -245,7 +245,7 @@ def listing(path: str) -> Listing:
     roots = globbed(plain(path)) if is_glob(path) else [plain(path)]
     tables += [table for table in {_table_of(root) for root in roots} if table is not None]
     for root in roots:
-        if os.path.basename(root) in (DELTA_LOG, SPARK_METADATA):  # Spark leaves these out, too
+        if os.path.basename(root) in (DELTA_LOG, SPARK_METADATA):  # Spark skips these, too
             continue
         if os.path.isdir(root):
             _walk(root, files, hidden, links, tables, is_below_hidden=False)
@@ -266,7 +266,7 @@ def listing(path: str) -> Listing:
 
 
 def far_listing(text: str) -> Listing:
-    """The files of a source on another file system, as `Bulk.listing` tells of them. A log of Spark's in the folder is not read."""
+    """Parses the output of `Bulk.listing` for a source on another file system. A log of a Spark query in the folder is not read."""
     whole, *lines = text.split("\n")[:-1]
     root = ""
     files: dict[str, FileState] = {}
@@ -296,7 +296,7 @@ def far_listing(text: str) -> Listing:
 
 
 def _table_of(path: str) -> str | None:
-    """The Delta table that a file, or a folder of one of its partitions, belongs to."""
+    """Returns the Delta table that a file, or a folder of one of its partitions, belongs to."""
     folder = os.path.dirname(path.rstrip("/"))
     while "=" in os.path.basename(folder):
         folder = os.path.dirname(folder)
@@ -304,7 +304,7 @@ def _table_of(path: str) -> str | None:
 
 
 def _logged(folder: Path) -> set[str]:
-    """The files that the log of a Spark query names."""
+    """Returns the files in the log of a Spark query."""
     names = [name for name in os.listdir(folder) if re.fullmatch(r"\d+([.]compact)?", name)]
     since = max((int(name[: -len(".compact")]) for name in names if name.endswith(".compact")), default=-1)
     newer = [name for name in names if name.isdecimal() and int(name) > since]
@@ -322,10 +322,10 @@ def _logged(folder: Path) -> set[str]:
 
 
 def _entries(log: bytes) -> list[Any]:
-    """What a log of files has, line by line.
+    """Parses a log of files, line by line.
 
     Raises:
-        ValueError: it is no log of files.
+        ValueError: the bytes are no log of files.
     """
     lines = log.decode().split("\n")
     if lines[0] != LOG_VERSION:
@@ -391,16 +391,16 @@ def _unreadable(path: str, error: OSError) -> Unavailable:
 
 
 class Stored(Protocol):
-    """The files of a checkpoint, wherever it lies."""
+    """The files of a checkpoint, on any file system."""
 
     @property
     def location(self) -> str: ...
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder of it; empty where there is none."""
+        """Returns the names in a folder of the checkpoint; empty if there is no such folder."""
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a file of it; None where there is none."""
+        """Returns the bytes of a file of the checkpoint; None if there is no such file."""
 
 
 class _OnDisk:
@@ -429,23 +429,23 @@ class _OnDisk:
 
 
 class Taken:
-    """The files that a stream has planned or read, by Spark's own log in its checkpoint; read again only where it grew."""
+    """The files that a stream has planned or read, by Spark's log in its checkpoint; only new parts of the log are read."""
 
     def __init__(self, checkpoint: Path | Stored) -> None:
         self._stored = _OnDisk(checkpoint) if isinstance(checkpoint, Path) else checkpoint
         self._sizes_file = checkpoint / "lakegate" / "sizes.jsonl" if isinstance(checkpoint, Path) else None
         self.files: dict[str, int] = {}
-        """Path → time of modification in ms, as Spark saw it."""
+        """Path → modification time in ms, as Spark saw it."""
         self.sizes: dict[str, int] = {}
-        """Path → bytes when its batch was begun; of files that were taken since Lakegate notes it. Spark does not."""
+        """Path → bytes when its batch began; for files taken since Lakegate records sizes. Spark does not record them."""
         self._read: set[int] = set()
         self._batches: dict[int, list[str]] = {}
 
     def refresh(self) -> Taken:
-        """Reads what was added since.
+        """Reads the entries added since the last call.
 
         Raises:
-            Corrupt: it is no log of files.
+            Corrupt: the file is no log of files.
         """
         names = self._stored.names(_LOG)
         if not self._read:
@@ -462,10 +462,10 @@ class Taken:
         return self
 
     def refuse_lost(self) -> None:
-        """Looks whether the log reaches as far as the newest offsets: else Spark would note new files, and read none of them.
+        """Checks that the log reaches the newest offsets: otherwise Spark would record new files, but read none of them.
 
         Raises:
-            Corrupt: a part of the log is gone; nothing was read.
+            Corrupt: a part of the log is missing; nothing was read.
         """
         newest = max((int(name) for name in self._stored.names("offsets") if name.isdecimal()), default=None)
         last = None if newest is None else self._offset(newest)
@@ -478,10 +478,10 @@ class Taken:
             )
 
     def note_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Notes how large the files of a batch are, before anything of it is written; in a checkpoint on this machine's disk.
+        """Records the sizes of a batch's files before the batch is written; only in a checkpoint on this machine's disk.
 
         Raises:
-            Unavailable: it cannot be written.
+            Unavailable: the sizes cannot be written.
         """
         new = {path: size for path, size in sizes.items() if self.sizes.get(path) != size}
         if not new or self._sizes_file is None:
@@ -504,7 +504,7 @@ class Taken:
             return
         try:
             lines = self._sizes_file.read_bytes().split(b"\n")
-        except OSError:  # a checkpoint from before, or a copy without it: times alone are compared
+        except OSError:  # an older checkpoint, or a copy without the file: only times are compared
             return
         for line in lines:
             try:
@@ -513,7 +513,7 @@ class Taken:
                 continue
 
     def of_batch(self, batch: int) -> list[str]:
-        """The files of a batch of the query, as its offsets say; empty where Spark has cleaned these away."""
+        """Returns the files of a batch of the query, by its offsets; empty where Spark has deleted these."""
         last, before = self._offset(batch), self._offset(batch - 1) if batch else -1
         if last is None:
             return []
@@ -528,7 +528,7 @@ class Taken:
             return None
 
     def newest(self, count: int) -> list[str]:
-        """The files that were taken last, the newest first."""
+        """Returns the files that were taken last, the newest first."""
         return [path for batch in sorted(self._batches)[-count:] for path in self._batches[batch]][: -count - 1 : -1]
 
     def _take(self, name: str) -> None:
@@ -547,11 +547,11 @@ class Taken:
                 advice="Restore the checkpoint from a copy, or start a new one with --new-checkpoint JOB (its rows come again)",
                 path=f"{self._stored.location}/{_LOG}/{name}",
             ) from error
-        self._batches.update(batches)  # a compacted file has all of each batch
+        self._batches.update(batches)  # a compacted file has all entries of each batch
 
 
 def of_uri(uri: str) -> str:
-    """The path of a `file:` URI as Spark writes it; another URI decoded."""
+    """Returns the path of a `file:` URI as Spark writes it; decodes any other URI."""
     return unquote(plain(uri))
 
 
@@ -559,14 +559,14 @@ def of_uri(uri: str) -> str:
 
 
 def _is_same_time(path: str, one_ms: int, other_ms: int) -> bool:
-    # Some S3 servers report one object in seconds and a list in milliseconds.
+    # Some S3 servers return seconds for one object and milliseconds in a list.
     if path.startswith("s3a:") and not (one_ms % 1000 and other_ms % 1000):
         return one_ms // 1000 == other_ms // 1000
     return one_ms == other_ms
 
 
 def moved(there: Listing, taken: Taken) -> tuple[str, str] | None:
-    """A file that was taken, and where it is now, if it was moved within the source: Spark would read it again."""
+    """Returns a taken file and its new path if it was moved within the source: Spark would read it again. Else None."""
     waiting = [path for path in there.files if path not in taken.files]
     if not waiting:
         return None
@@ -590,13 +590,13 @@ def passed_over(
     is_drained: bool,
     still_there: Callable[[Sequence[str]], Sequence[str]] = _on_disk,
 ) -> list[PassedOver]:
-    """What of a source is not read, or is not read as it is now.
+    """Returns the files of a source that are not read, or not read in their present state.
 
     Args:
         there: The source's files.
-        taken: What the stream has taken, looked at after `there`; None if that is not known.
+        taken: The files that the stream has taken, read after `there`; None if they are unknown.
         is_drained: The stream has read all that Spark gave it since `there`: a file that was not taken was passed over.
-        still_there: Which of some files are there now.
+        still_there: Returns those of some files that still exist.
     """
     rewritten, unread = [], []
     if taken is not None:

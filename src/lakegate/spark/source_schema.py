@@ -1,4 +1,4 @@
-"""The columns of a source of files: as stated, as its Parquet files say together, and those that folder names `name=value` give."""
+"""The columns of a source of files: as stated, merged from its Parquet files, and those of folders named `name=value`."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from lakegate.errors import Corrupt
 from lakegate.spark.source_files import FileState, printable
 
 READ_BY_PATH = {"__globPaths__": "false", "recursiveFileLookup": "true"}
-"""Options with which Spark reads files by their exact paths, and takes no column from their folders."""
+"""Options with which Spark reads files by their exact paths, and takes no columns from their folders."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _WIDER = (("integer", "long"), ("float", "double"), ("integer", "double"))
-"""Types of one column in two files that Spark reads as the second."""
+"""Pairs of types that one column may have in two files: Spark reads both as the second type."""
 REPLACE = (
-    "Write the file again, or move it out of the source; to go on without it, put an empty file in its place. "
+    "Write the file again, or move it out of the source; to go on without it, put an empty file there instead. "
     "Write files under a hidden name (_NAME), and rename them when they are whole"
 )
 
 
 class Footers:
-    """What Parquet files on this machine's disk say of themselves; the footer of each is read once."""
+    """The metadata of Parquet files on this machine's disk; each footer is read once."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[FileState, int, str]] = {}
@@ -47,14 +47,14 @@ class Footers:
         self._names: dict[str, tuple[str, ...]] = {}
 
     def read(self, files: Mapping[str, FileState], older: Mapping[str, FileState]) -> None:
-        """Reads those that are not known, and forgets all others.
+        """Reads the footers that are not known yet, and forgets all others.
 
         Args:
             files: Path → state, of files that will be read.
-            older: The same of files that were read; what they are now does not matter, so a damaged one is left out.
+            older: The same for files that were read already; their present content does not matter, so a damaged one is left out.
 
         Raises:
-            Corrupt: one of `files` is no Parquet file.
+            Corrupt: one of `files` is not a Parquet file.
         """
         known: dict[str, tuple[FileState, int, str]] = {}
         for path, state in [*files.items(), *older.items()]:
@@ -67,7 +67,7 @@ class Footers:
         self._known = known
 
     def _look(self, path: str, state: FileState) -> tuple[FileState, int, str]:
-        if state.size_bytes == 0:  # Spark takes it for a file without rows
+        if state.size_bytes == 0:  # Spark reads it as a file without rows
             return state, 0, ""
         try:
             footer = parquet.read_metadata(path)
@@ -79,19 +79,19 @@ class Footers:
                 advice=REPLACE,
                 file=printable(path),
             ) from error
-        text = str(footer.schema).partition("\n")[2]  # its first line is an address in memory
+        text = str(footer.schema).partition("\n")[2]  # the first line is an address in memory
         return state, footer.num_rows, hashlib.sha256(text.encode()).hexdigest()
 
     def most_rows(self) -> int:
-        """Rows of the largest file."""
+        """Returns the number of rows of the largest file."""
         return max((rows for _, rows, _ in self._known.values()), default=0)
 
     def one_of_each(self) -> dict[str, str]:
-        """Kind of schema → one file that has it."""
+        """Returns kind of schema → one file that has it."""
         return {kind: path for path, (_, _, kind) in self._known.items() if kind}
 
     def columns(self) -> dict[str, str]:
-        """Every column and field by its dotted name → a file that has it."""
+        """Returns every column and field by its dotted name → a file that has it."""
         found: dict[str, str] = {}
         for kind, path in self.one_of_each().items():
             if kind not in self._names:
@@ -101,11 +101,11 @@ class Footers:
         return found
 
     def merged(self, spark: SparkSession, waiting: Collection[str] = ()) -> StructType:
-        """The columns of all files together, each with a type that reads them all.
+        """Returns the columns of all files, each with a type that can read them all.
 
         Args:
             spark: Reads one file of each kind of schema.
-            waiting: Paths of files that will be read. Of others only the columns are wanted if none is.
+            waiting: Paths of files that will be read. The other files only add columns, unless none is waiting.
 
         Raises:
             Corrupt: two files cannot be read with one schema, or Spark cannot read a column's type.
@@ -123,7 +123,7 @@ class Footers:
                 continue
             try:
                 schema = self._schema(spark, kind, path)
-            except Corrupt:  # it was read when it was another
+            except Corrupt:  # it had another schema when it was read
                 continue
             if merged is None:
                 merged = schema
@@ -145,7 +145,7 @@ class Footers:
 
 
 def unreadable_columns(path: str, error: PySparkException) -> Corrupt:
-    """What Spark cannot read in a Parquet file, by the name of its column where that can be told."""
+    """Returns an error for columns of a Parquet file that Spark cannot read; it names them where they can be found."""
     try:
         columns = [
             name
@@ -188,7 +188,7 @@ def _typed(schema: pa.Schema) -> Iterable[tuple[str, pa.DataType]]:
 
 
 def left_out(columns: Mapping[str, str], stated: StructType) -> dict[str, str]:
-    """Columns and fields of files that a stated schema does not have → a file that has them; the outermost name only."""
+    """Returns columns and fields of files that a stated schema lacks → a file that has them; the outermost name only."""
     found: dict[str, str] = {}
     for name, path in columns.items():
         at: DataType = stated
@@ -210,7 +210,7 @@ def left_out(columns: Mapping[str, str], stated: StructType) -> dict[str, str]:
 
 
 class _Different(Exception):
-    """Two types that no one type reads."""
+    """Two types that no common type can read."""
 
     def __init__(self, name: str, one: DataType, other: DataType) -> None:
         super().__init__(name)
@@ -218,7 +218,7 @@ class _Different(Exception):
 
 
 def _both(one: StructType, other: StructType, path: str, first: str) -> StructType:
-    """The columns of both, each with a type that reads both."""
+    """Returns the columns of both schemas, each with a type that reads both."""
     try:
         merged = _merged("", one, other)
     except _Different as different:
@@ -262,7 +262,7 @@ def _merged(name: str, one: DataType, other: DataType) -> DataType:
 
 
 def _added(merged: StructType, older: StructType) -> StructType:
-    """The columns of `merged`, and those that only `older` has."""
+    """Returns the columns of `merged`, and those that only `older` has."""
     known = {name.lower() for name in merged.names}
     return StructType([*merged.fields, *(field for field in older.fields if field.name.lower() not in known)])
 
@@ -271,7 +271,7 @@ def _added(merged: StructType, older: StructType) -> StructType:
 
 
 def folder_values(path: str, base: str) -> dict[str, str]:
-    """What the folders `name=value` of a file say, below the source's own folder; the innermost where a name comes twice."""
+    """Returns the values of a file's folders `name=value` below the source's own folder; of equal names the innermost counts."""
     inner = path[len(base) :] if path.startswith(base) else path
     found = {}
     for part in inner.split("/")[:-1]:
@@ -282,7 +282,7 @@ def folder_values(path: str, base: str) -> dict[str, str]:
 
 
 def folder_columns(paths: Iterable[str], base: str) -> dict[str, DataType]:
-    """Names that the folders of files give → a type that all their values have."""
+    """Returns the column names of the files' folders → a type that fits all their values."""
     values: dict[str, set[str]] = {}
     folders: set[str] = set()
     for path in paths:

@@ -1,6 +1,6 @@
-"""What a stream reads: files or Kafka as a streaming DataFrame whose rows know their place in the source.
+"""Reads a source: files or Kafka as a streaming DataFrame whose rows carry their position in the source.
 
-Four columns are added to the record's own:
+Four columns are added to those of the record:
 `_lg_order` (a struct that sorts in source order within a batch), `_lg_position` (the same for people: file#row, or
 topic/partition/offset), `_lg_bad` (why the record did not parse, null if it did) and `_lg_raw` (its text if it did not).
 """
@@ -59,56 +59,56 @@ from lakegate.spark.source_schema import NO_VALUE, Footers, folder_columns, left
 
 ORDER, POSITION, BAD, RAW = "_lg_order", "_lg_position", "_lg_bad", "_lg_raw"
 RECORD = "_lg_record"
-"""Put beside these four on the way into a table: the record's columns as the source, or the user's function, gave them."""
+"""Added to these four on the way into a table: the record's columns as the source, or the user's function, returned them."""
 SOURCE_COLUMNS = (ORDER, POSITION, BAD, RAW, RECORD)
 KAFKA_DATA_LOSS = ("KAFKA_DATA_LOSS", "failOnDataLoss")
-"""What Spark says where offsets of a checkpoint, or of a plan, are gone."""
+"""Words of Spark's errors where offsets of a checkpoint, or of a plan, no longer exist."""
 _CORRUPT, _TEXT, _VALUE = "_lg_corrupt", "_lg_text", "_lg_value"
 _NUMBERS = itertools.count()
 _OF_FILES = ("multiline", "encoding", "charset", "linesep")
-"""Options of a reader of files that a reader of one record has no use for."""
+"""Options of a file reader that a reader of single records does not use."""
 LINE_SAMPLE_BYTES = 1 << 20
 TAKEN_FOOTERS_MAX = 100
-"""Of so many files that were taken last the columns are known, beside those of the files that are waiting."""
+"""The number of last taken files whose columns are known, in addition to those of the waiting files."""
 NOTHING_PASSED_OVER = {
-    "maxFileAge": "36500d",  # Spark's default passes over files a week older than the newest, as copies that keep times are
+    "maxFileAge": "36500d",  # Spark's default skips files a week older than the newest, such as copies that keep times
     "fileNameOnly": "false",
     "latestFirst": "false",
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
 }
-"""Options of Spark's file source, whatever the session says."""
+"""Options of Spark's file source that override the session's settings."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Known:
-    """What one stream knows of its source from one look to the next; see `looked_at`."""
+    """A stream's knowledge of its source, kept from one look to the next; see `looked_at`."""
 
     taken: Taken | None = None
-    """The files that it has taken; None where there is no checkpoint to tell."""
+    """The files that the stream has taken; None where there is no checkpoint."""
     there: Listing | None = None
     """The source's files, as of the last look."""
     footers: Footers = field(default_factory=Footers)
     folders: Mapping[str, DataType] = field(default_factory=dict)
     """Columns that folders `name=value` give, as of the last look."""
     schema: StructType | None = None
-    """Of the Parquet files, as of the last look that found any."""
+    """The schema of the Parquet files, as of the last look that found any."""
     lines: dict[str, tuple[FileState, int]] = field(default_factory=dict)
-    """Files of text that are waiting → how they were when their lines were estimated, and the lines."""
+    """Waiting text files → their state when their lines were estimated, and the number of lines."""
     records: JsonRecords | None = None
-    """What is left out of records of JSON."""
+    """The fields left out of JSON records."""
     texts: str | None = None
-    """The function that splits whole files into records of JSON."""
+    """Name of the function that splits whole files into JSON records."""
 
     def waiting(self) -> list[str]:
-        """The source's files that are not taken yet."""
+        """Returns the source's files that are not taken yet."""
         assert self.there is not None, "the source was looked at"
         taken = {} if self.taken is None else self.taken.files
         return [path for path in self.there.files if path not in taken]
 
 
 def listed(spark: SparkSession, path: str) -> Listing:
-    """The files of a source, wherever it lies.
+    """Lists the files of a source, on any file system.
 
     Raises:
         Unavailable: there is no such file or folder, or it cannot be read.
@@ -135,7 +135,7 @@ def listed(spark: SparkSession, path: str) -> Listing:
 def compared(
     spark: SparkSession, source: FilesSource, there: Listing, taken: Taken, *, is_drained: bool
 ) -> list[PassedOver]:
-    """What of a source is not read, or is not read as it is now; see `passed_over`."""
+    """Returns the files of a source that are not read, or not read in their present state; see `passed_over`."""
     if is_local(source.path):
         return passed_over(there, taken, is_drained=is_drained)
 
@@ -147,11 +147,11 @@ def compared(
 
 
 def looked_at(spark: SparkSession, source: FilesSource, known: Known) -> None:
-    """Lists the source's files and reads what Spark has taken of them; on this machine's disk also the footers of Parquet files.
+    """Lists the source's files and reads which of them Spark has taken; on a local disk also the footers of Parquet files.
 
     Raises:
         Unavailable: there is no such file or folder, or it cannot be read.
-        Corrupt: a file that is waiting is no Parquet file; or the checkpoint's log of files is damaged, or of another source.
+        Corrupt: a waiting file is no Parquet file; or the checkpoint's log of files is damaged, or belongs to another source.
         InvalidRequest: the source is a Delta table.
     """
     known.there = listed(spark, source.path)
@@ -174,8 +174,8 @@ def looked_at(spark: SparkSession, source: FilesSource, known: Known) -> None:
     if not is_local(source.path):
         return
     if source.format == "parquet":
-        # Of those that were taken the newest: a column that only they have may be named by the stream, and the last ones are
-        # read again if their batch was not done.
+        # Of the taken files the newest: the stream may name a column that only they have, and the last ones are read again if
+        # their batch was not finished.
         newest = [] if known.taken is None else known.taken.newest(TAKEN_FOOTERS_MAX)
         files, taken = known.there.files, {} if known.taken is None else known.taken.files
         older = {path: files[path] for path in newest if path in files and files[path].modified_ms == taken[path]}
@@ -184,13 +184,13 @@ def looked_at(spark: SparkSession, source: FilesSource, known: Known) -> None:
 
 
 def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_per_batch: int) -> DataFrame:
-    """The source as a streaming DataFrame.
+    """Returns the source as a streaming DataFrame.
 
     Args:
         spark: The session.
-        source: Where and what.
-        known: What the stream knows of its source; kept from one call to the next.
-        max_rows_per_batch: Bound of a micro-batch. Files are taken whole, so one file above it makes one batch.
+        source: The source's definition.
+        known: The stream's knowledge of its source; kept from one call to the next.
+        max_rows_per_batch: Limit of a micro-batch. Files are never split, so a larger file makes a batch of its own.
 
     Raises:
         InvalidRequest: the schema cannot be read, or a folder without files gives none to infer it from.
@@ -206,11 +206,11 @@ def read_stream(spark: SparkSession, source: Source, known: Known, *, max_rows_p
 
 
 def require_files(spark: SparkSession, source: Source, known: Known, batch_id: int) -> None:
-    """Looks whether the files that a batch was planned from are still there: Spark leaves out those that are not.
+    """Checks that the files from which a batch was planned still exist: Spark silently skips missing ones.
 
     Raises:
-        Corrupt: one is gone; nothing of the batch was written.
-        LostTurn: folders `name=value` came while the query began, so that a column would have been empty.
+        Corrupt: a file is missing; nothing of the batch was written.
+        LostTurn: folders `name=value` were added while the query began, so that a column would have been empty.
     """
     if not isinstance(source, FilesSource) or known.taken is None or known.there is None:
         return
@@ -230,7 +230,7 @@ def require_files(spark: SparkSession, source: Source, known: Known, batch_id: i
         raise Corrupt(
             f"the source has lost {how_many} of the {len(files)} files that batch {batch_id} was planned from; nothing of "
             "the batch was written",
-            advice="Put it back; or, to go on without it, put an empty file in its place",
+            advice="Put it back; or, to go on without it, put an empty file there instead",
             file=printable(gone[0]),
         )
     known.taken.note_sizes(sizes)
@@ -240,11 +240,11 @@ def require_files(spark: SparkSession, source: Source, known: Known, batch_id: i
             name.lower() for name in folder_columns(files, known.there.base).keys() - known.folders.keys()
         }
         if late:
-            raise LostTurn("folders that give a column came while the query began; the batch will run again")
+            raise LostTurn("folders that add a column appeared while the query began; the batch will run again")
 
 
 def _missing(spark: SparkSession, base: str, files: Sequence[str]) -> str | None:
-    """One of these files of another file system that is not there; in one call. A line break in a name would make two of it."""
+    """Returns one of these files that is missing on another file system; in one call. Names with a line break are skipped."""
     jvm: Any = spark._jvm
     jsession: Any = spark._jsparkSession
     folder = jvm.org.apache.hadoop.fs.Path(base)
@@ -254,7 +254,7 @@ def _missing(spark: SparkSession, base: str, files: Sequence[str]) -> str | None
 
 
 def left_out_columns(source: Source, known: Known) -> list[str]:
-    """What the stated schema leaves out of the Parquet files that are waiting: a sentence for each column."""
+    """Returns a sentence for each column of the waiting Parquet files that the stated schema leaves out."""
     if not isinstance(source, FilesSource) or source.schema is None or source.format != "parquet":
         return []
     found = left_out(known.footers.columns(), _declared(source.schema))
@@ -269,24 +269,24 @@ def _refuse_other_source(source: FilesSource, there: Listing, taken: Taken) -> N
     if taken.files and not any(f"{path}/".startswith(base) for path in taken.files):
         raise Corrupt(
             "the checkpoint is of another source: it has taken no file of this one; nothing was read",
-            advice="Take the old `files` back; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
+            advice="Restore the old `files`; or start a new checkpoint with --new-checkpoint JOB, which reads every file here",
             source=source.path,
             taken=printable(next(iter(taken.files))),
         )
 
 
 def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -> StructType:
-    """The record's columns: as declared, or those that the Parquet files have together; and those of the folders' names.
+    """Returns the record's columns: as declared, or merged from the Parquet files; and those of the folders' names.
 
     Args:
         spark: The session.
-        source: Where and what.
-        known: What a look at it found; one is made by default.
+        source: The source's definition.
+        known: The result of a look at the source; made here if it is None.
 
-    Raises:
-        InvalidRequest: it cannot be parsed or inferred.
-        Unavailable: the place does not exist.
-        Corrupt: see `looked_at`.
+        Raises:
+            InvalidRequest: the schema cannot be parsed or inferred.
+            Unavailable: the source does not exist.
+            Corrupt: see `looked_at`.
     """
     if isinstance(source, FilesSource) and known is None:
         known = Known()
@@ -302,7 +302,7 @@ def schema_of(spark: SparkSession, source: Source, known: Known | None = None) -
         schema = known.footers.merged(spark, waiting)
     except PySparkException as error:
         raise Unavailable(f"the source {source.path} cannot be read: {error.getCondition() or error}") from error
-    if not schema.fields and known.schema is not None:  # what was read was taken away
+    if not schema.fields and known.schema is not None:  # the files that were read have been removed
         return known.schema
     if not schema.fields:
         raise InvalidRequest(
@@ -347,7 +347,7 @@ _PASSES = re.compile(
     "SocketTimeout|timed out|ConnectException|Connection reset|UnknownHost|NoHttpResponse|SdkClientException|BlockMissing"
     "|Input/output error|Too many open files|OutOfMemory"
 )
-"""Of an error that a file is not to blame for."""
+"""Words of errors that are not a file's fault."""
 _LOG_DAMAGED = re.compile(
     r"(?:Failed to read log file|Incomplete log file|MALFORMED_LOG_FILE|BATCH_METADATA_NOT_FOUND"
     r"|CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED|ChecksumException|Invalid streaming checkpoint|UnsupportedLogVersion)[^\n]*"
@@ -355,9 +355,9 @@ _LOG_DAMAGED = re.compile(
 
 
 def source_trouble(error: BaseException) -> LakegateError | None:
-    """The error in our words if it is about the source or its checkpoint; None if it is another, or in our words already.
+    """Returns our error for a fault of the source or its checkpoint; None for other errors, and for errors of ours.
 
-    Records that Kafka has deleted unread, or a file of the checkpoint that is damaged. Files: see `file_trouble`.
+    It covers records that Kafka has deleted unread, and a damaged file of the checkpoint. Files: see `file_trouble`.
     """
     if isinstance(error, LakegateError):
         return None
@@ -378,7 +378,7 @@ def source_trouble(error: BaseException) -> LakegateError | None:
 
 
 def file_trouble(error: BaseException, source: Source) -> LakegateError | None:
-    """The error in our words if a file of the source is not as it must be; None if it is another, or one that passes by."""
+    """Returns our error for a faulty file of the source; None for other errors, and for errors that may pass."""
     if isinstance(error, LakegateError) or not isinstance(source, FilesSource):
         return None
     texts = texts_of(error)
@@ -386,14 +386,14 @@ def file_trouble(error: BaseException, source: Source) -> LakegateError | None:
     if failed is None or any(_PASSES.search(text) for text in texts):
         return None
     kind, path = failed[1] or "", of_uri(failed[2].strip())
-    if not path.startswith(base_of(source.path)):  # of a table that the batch reads
+    if not path.startswith(base_of(source.path)):  # a file of a table that the batch reads
         return None
     file = printable(path)
     differs = next((found for text in texts if (found := _MISMATCH.search(text))), None)
     if differs is not None:
         return Corrupt(
             "a file of the source has another type in a column than the stream reads; the batch was not written",
-            advice="Write the file again with the column's type, or put an empty file in its place to go on without it",
+            advice="Write the file again with the column's type, or put an empty file there to go on without it",
             file=file,
             column=differs[1].strip("[]"),
             type=differs[3],
@@ -402,7 +402,7 @@ def file_trouble(error: BaseException, source: Source) -> LakegateError | None:
     if kind == "FILE_NOT_EXIST":
         return Corrupt(
             "the source has lost a file that the batch was planned from; nothing of the batch was written",
-            advice="Put it back; or, to go on without it, put an empty file in its place",
+            advice="Put it back; or, to go on without it, put an empty file there instead",
             file=file,
         )
     if any("Permission denied" in text or "AccessControlException" in text for text in texts):
@@ -413,16 +413,16 @@ def file_trouble(error: BaseException, source: Source) -> LakegateError | None:
         )
     return Corrupt(
         "a file of the source is damaged; the batch was not written",
-        advice="Put a whole file in its place, or an empty one to go on without it",
+        advice="Replace it with a whole file, or with an empty one to go on without it",
         file=file,
     )
 
 
 def placed(batch: DataFrame, source: Source) -> DataFrame:
-    """A micro-batch of `read_stream` in which every row knows its place; to be called once, before anything else.
+    """Adds to each row of a `read_stream` micro-batch its position; call it once, before anything else.
 
-    Lines of text rise within a split, and splits within a file; only a batch, and no streaming query, can number them.
-    The number in `_lg_position` counts the lines that one task reads, which is the place in the file where it reads one.
+    Lines of text are in ascending order within a split, and splits within a file; only a batch can number them, a streaming query
+    cannot. The number in `_lg_position` counts the lines that one task reads: the line in the file, if the task reads one file.
     """
     if not isinstance(source, FilesSource) or source.format == "parquet":
         return batch
@@ -447,13 +447,13 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
         reader = reader.format("text").option("wholetext", str(whole).lower())
     read = StructType([StructField("value", StringType())]) if is_text else schema
     if is_local(source.path) or not _has_folders(spark, source):
-        # Spark's own reading of the names of folders drops files beside them in silence; without it, files below others.
+        # Without this option Spark takes columns from folder names, and silently drops files next to or below other folders.
         reader = reader.option("recursiveFileLookup", "true")
     frame = reader.schema(read).load(_path_for(spark, source.path))
     if whole:
         texts = _texts(spark, known, how)(F.col("value").cast("binary"))
         frame = frame.select(F.explode(texts).alias(_TEXT), "_metadata")
-    elif is_text:  # lines without a record are none, and a mark of the byte order is no part of one
+    elif is_text:  # a blank line is no record, and a byte order mark is no part of one
         frame = frame.select(F.expr("ltrim('\ufeff', value)").alias(_TEXT), "_metadata").where(
             F.col(_TEXT).rlike(r"\S")
         )
@@ -484,7 +484,7 @@ def _files(spark: SparkSession, source: FilesSource, known: Known, max_rows: int
 
 
 def _path_for(spark: SparkSession, path: str) -> str:
-    """The path as Spark's file source has to be given it; see `spark_path`."""
+    """Returns the path in the form that Spark's file source needs; see `spark_path`."""
     if is_local(path) or is_glob(path):
         return spark_path(path)
     jvm: Any = spark._jvm
@@ -492,23 +492,23 @@ def _path_for(spark: SparkSession, path: str) -> str:
     place = jvm.org.apache.hadoop.fs.Path(path)
     try:
         status = place.getFileSystem(jsession.sessionState().newHadoopConf()).getFileStatus(place)
-    except JVM_ERRORS:  # it is not there, or may not be read: Spark says so
+    except JVM_ERRORS:  # the path does not exist, or may not be read: Spark reports it
         return path
     return as_glob(path) if status.isFile() else path
 
 
 def _has_folders(spark: SparkSession, source: FilesSource) -> bool:
-    """Whether Spark finds folders `name=value` in a source that is not on this machine's disk."""
+    """Returns True if Spark finds folders `name=value` in a source that is not on this machine's disk."""
     probe = "_lg_probe"
     try:
         found = spark.read.format(source.format).schema(f"{probe} STRING").load(source.path).schema
-    except AnalysisException:  # nothing is there yet
+    except AnalysisException:  # there is no file yet
         return False
     return found.names != [probe]
 
 
 def _texts(spark: SparkSession, known: Known, options: Mapping[str, str]) -> Callable[[Column], Column]:
-    """What splits a whole file, as bytes, into the texts of its records: its JSON values with `multiLine`, else its lines."""
+    """Returns a function that splits a whole file (bytes) into texts of records: JSON values with `multiLine`, else lines."""
     if known.texts is None:
         jvm: Any = spark._jvm
         line = None if options.get("multiline", "").lower() == "true" else r"\r\n|\r|\n"
@@ -521,7 +521,7 @@ def _texts(spark: SparkSession, known: Known, options: Mapping[str, str]) -> Cal
 
 
 def _registered(spark: SparkSession, function: Any, kind: str) -> str:
-    """The name of a Java function of one column, for this session."""
+    """Registers a Java function of one column for this session; returns its name."""
     jsession: Any = spark._jsparkSession
     jvm: Any = spark._jvm
     name = f"lakegate_json_{next(_NUMBERS)}"
@@ -530,7 +530,7 @@ def _registered(spark: SparkSession, function: Any, kind: str) -> str:
 
 
 def _of_folder(name: str, wanted: StructField, own: Column, base: str) -> tuple[Column, Column]:
-    """A column's value by the file's folder `name=value`, else by the record itself; and why it does not fit."""
+    """Returns a column's value from the file's folder `name=value`, else from the record; and the reason if it does not fit."""
     depth = len([part for part in base.split("/") if part])
     inner = F.regexp_replace("_metadata.file_path", f"^(file:)?/*([^/]+/){{{depth}}}", "/")
     text = F.regexp_extract(inner, f".*/{re.escape(quote(name))}=([^/]*)/", 1)
@@ -554,9 +554,9 @@ def _no_text() -> Column:
 
 
 def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
-    """How many files make a micro-batch, so that their rows stay within `max_rows` unless one file alone is above it."""
+    """Returns the options that limit the files of a micro-batch to `max_rows` rows, unless a single file has more."""
     if not is_local(source.path):
-        # Footers of a remote store cost a request each; a bound in bytes keeps the batch in the right order of magnitude.
+        # Footers of a remote store cost one request each; a limit in bytes keeps the batch in the right order of magnitude.
         return {"maxBytesPerTrigger": str(max_rows * 100)}
     if source.format == "parquet":
         largest = known.footers.most_rows()
@@ -573,11 +573,11 @@ def _pace(source: FilesSource, known: Known, max_rows: int) -> dict[str, str]:
 
 
 def _lines_of(path: str, size_bytes: int) -> int:
-    """Lines of a file, estimated from its first megabyte."""
+    """Estimates the lines of a file from its first megabyte."""
     try:
         with open(path, "rb") as lines:
             sample = lines.read(LINE_SAMPLE_BYTES)
-    except OSError:  # gone, or not to be read: Spark will say so
+    except OSError:  # the file is missing, or may not be read: Spark reports it
         return 0
     return sample.count(b"\n") * max(1, size_bytes // max(1, len(sample))) + 1
 
@@ -589,7 +589,7 @@ def _kafka(spark: SparkSession, source: KafkaSource, known: Known, max_rows: int
         "subscribe": ",".join(source.topics),
         "startingOffsets": "earliest",
         "maxOffsetsPerTrigger": str(max_rows),
-        "kafka.isolation.level": "read_committed",  # what a producer took back was never sent
+        "kafka.isolation.level": "read_committed",  # no records of aborted transactions
         **source.options,
     }
     frame = spark.readStream.format("kafka").options(**options).load()
@@ -610,14 +610,14 @@ def _field(name: str, within: str = "") -> Column:
 def with_json(
     spark: SparkSession, frame: DataFrame, schema: StructType, known: Known, options: Mapping[str, str]
 ) -> DataFrame:
-    """The rows with the record of JSON that `_lg_text` is, in `_lg_value`, and why it is bad, NULL if it is not, in `_lg_bad`.
+    """Parses the JSON record in `_lg_text` to `_lg_value`, and adds in `_lg_bad` the reason if it is bad, else NULL.
 
     Args:
         spark: The session.
-        frame: With `_lg_text`.
-        schema: Of the records.
-        known: Keeps the function that looks at them.
-        options: Of Spark's reader of JSON, by their names in lower case.
+        frame: Rows with `_lg_text`.
+        schema: The schema of the records.
+        known: Keeps the function that checks the records.
+        options: Options of Spark's JSON reader, by their names in lower case.
     """
     if known.records is None or known.records.schema != schema:
         known.records = JsonRecords(spark, schema, options)
@@ -640,7 +640,7 @@ def with_json(
 
 
 def _as_text(kind: DataType) -> DataType:
-    """The type with STRING in place of CHAR and VARCHAR, which `from_json` refuses; the table's column bounds their length."""
+    """Replaces CHAR and VARCHAR, which `from_json` refuses, with STRING; the table's column limits their length."""
     match kind:
         case CharType() | VarcharType():
             return StringType()
@@ -654,7 +654,7 @@ def _as_text(kind: DataType) -> DataType:
 
 
 class JsonRecords:
-    """What Spark leaves out of records of JSON in silence, or changes: a second value, fields that the schema lacks, digits."""
+    """Finds the parts of JSON records that Spark silently drops or changes: repeated values, unknown fields, digits."""
 
     def __init__(self, spark: SparkSession, schema: StructType, options: Mapping[str, str]) -> None:
         jvm: Any = spark._jvm
@@ -671,13 +671,13 @@ class JsonRecords:
         )
 
     def refusal(self, text: Column) -> Column:
-        """Why a record is refused, NULL if it is not; notes the names of its fields that the schema lacks."""
+        """Returns the reason why a record is refused, else NULL; collects the names of its fields that the schema lacks."""
         return F.call_function(self._refusal, text)
 
     def exact(self, text: Column) -> Column:
-        """The record for Spark's reader: numbers that are wanted as texts are texts, with all their digits."""
+        """Returns the record for Spark's reader: numbers for columns of text become texts, with all their digits."""
         return F.call_function(self._exact, text)
 
     def left_out(self) -> list[str]:
-        """Fields of the records until now that the schema lacks, by their dotted names; the first hundred."""
+        """Returns the dotted names of fields found so far that the schema lacks; at most a hundred."""
         return [printable(name) for name in str(self._names.value()).split("\n") if name]

@@ -15,16 +15,16 @@ T = TypeVar("T")
 
 
 class Beside(Protocol):
-    """Has something done in a thread with the tags of this one, by which the jobs of a lost turn are cancelled."""
+    """Runs work in a thread that inherits the job tags of this one; the jobs of a lost turn are cancelled by these tags."""
 
     def __call__(self, work: Callable[[], T]) -> Future[T]:
-        """Begin it."""
+        """Starts the work."""
         ...
 
 
 @contextmanager
 def beside(session: SparkSession) -> Iterator[Beside]:
-    """Whatever was begun in the block has ended with it."""
+    """Yields a function that starts work in parallel threads; all of it has ended when the block ends."""
     with ThreadPoolExecutor(AT_ONCE_MAX, thread_name_prefix="lakegate-beside") as pool:
 
         def begin(work: Callable[[], T]) -> Future[T]:

@@ -1,4 +1,4 @@
-"""A stream that brings rows: columns added, records that do not fit told apart, standing requests met, duplicates left out."""
+"""An append stream: adds columns, sets bad records aside, applies standing requests to new rows, and leaves out duplicates."""
 
 from __future__ import annotations
 
@@ -45,56 +45,56 @@ from lakegate.telemetry.events import Noticed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """A batch as the table's columns, before requests of the table met it."""
+    """A batch with the table's columns, before the standing requests are applied to it."""
 
     metadata: TableMetadata
-    """Of the table that it was read for."""
+    """The table's definition when the batch was read."""
     rows: DataFrame
-    """With the source's columns."""
+    """The good records, with the source's columns."""
     bad: DataFrame | None
-    """Records that do not fit, where they are kept."""
+    """Records that do not fit; None where a bad record stops the stream."""
     cached: list[DataFrame]
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         for frame in self.cached:
             frame.unpersist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """A batch after the requests of the table."""
+    """A batch after the standing requests were applied to it."""
 
     look: Look
-    """At the requests that it has met."""
+    """The state of the request tables that the batch was computed from."""
     version: Version | None
-    """Of the target, before it was looked through for keys; None where that is not done."""
+    """The target's version in which duplicate keys were looked up; None where the stream looks up no keys."""
     insert: Staged
-    """Its commit."""
+    """The prepared commit."""
     refused: DataFrame | None
-    """Records that the table refuses after what stands for them, where they are kept."""
+    """Records that break a rule of the table once standing requests have changed them; None where none are kept."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Ahead:
-    """A batch before its turn."""
+    """A batch that is computed before its turn."""
 
     batch_id: int
     read: _Read
     rest: Rest
-    """Of others."""
+    """Detects that other streams have stopped changing the request tables."""
     look: Look
-    """The last one."""
+    """The last state of the request tables that was read."""
     settled: frozenset[str] = frozenset()
-    """Others who have settled a batch since this one was read, and not stored another."""
+    """Other streams that have recorded the outcomes of a batch since this one was read, and have stored no other batch."""
     computed: _Computed | None = None
-    """None where others had the turn, or committed while what stands was read."""
+    """None where other streams hold the turn, or where they committed while the standing requests were read."""
     is_taken: bool = False
-    """Its turn goes on with what it has come to: it follows nothing any more."""
+    """The turn uses the batch as it is; it is not recomputed any more."""
 
 
 class AppendStream:
-    """Appends each record once, changed by the standing requests of the table, unless its person is erased."""
+    """Appends each record once, changed by the table's standing requests. Rows of erased keys are left out."""
 
     def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Append):
@@ -103,7 +103,7 @@ class AppendStream:
         self._noticed: set[str] = set()
         self._ahead: _Ahead | None = None
         self._keeping = threading.Lock()
-        """While a batch is made to follow what others have committed."""
+        """Held while the batch is recomputed after commits of others."""
         self._deciding = Deciding(context, _deciding_on(context))
         self._standing = RequestTables(context, spec.name)
 
@@ -119,21 +119,21 @@ class AppendStream:
         return records if log.head(target) < 0 else self._prepared(records, log.metadata(target))
 
     def has_sweep_work(self) -> bool:
-        """Never: an append keeps nothing."""
+        """False: an append stream keeps nothing for later."""
         return False
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Nothing to do."""
+        """Does nothing: an append stream has no sweeps."""
         return BatchResult()
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        """The head: whatever is in the table, there is nothing left to append."""
+        """Returns the head: a table never leaves work for an append stream."""
         return {self._context.target: self._context.log.head(self._context.target)}
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Reads a micro-batch, and computes its commit; nothing where there is no table yet.
+        """Reads a micro-batch and computes its commit. Does nothing while the table does not exist.
 
-        If turns come before that may make more requests stand, which rows meet, the commit is left to `keep_up`.
+        Other turns may come first and add standing requests that apply to these rows. The commit is then left to `keep_up`.
 
         Raises:
             InvalidRequest: as `run_batch`.
@@ -161,10 +161,10 @@ class AppendStream:
         return [self._context.log.known(table) for table in (self._context.target, *self._request_tables)]
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Computes the commit anew when others have changed what it hangs on.
+        """Recomputes the commit when other streams have changed the tables that it was computed from.
 
-        That is when no turn comes before that may make more requests stand: who has the turn has settled what it brings. Before
-        that, the rows would be read again with the batch. Or when others change nothing for a while.
+        It waits until no turn comes first that may add standing requests: by then the turn's holder has recorded its outcomes. An
+        earlier recomputation would be repeated with the next batch. It also recomputes when others change nothing for a while.
         """
         ahead = self._ahead
         if ahead is None:
@@ -182,7 +182,7 @@ class AppendStream:
                 self._hold(self._computed(ahead.read, look))
 
     def _hold(self, computed: _Computed | None) -> None:
-        """Has a commit ready, and tells those of this driver who come after it."""
+        """Keeps a prepared commit, and announces it to the streams of this driver that take later turns."""
         assert self._ahead is not None, "a batch was read"
         self._ahead.computed = computed
         if computed is None:
@@ -197,7 +197,7 @@ class AppendStream:
             rows, refused = self._met(read, look)
         except ColumnMoved:
             return None
-        # What was stored and stands is read as it is now, and must be of the same moment as what was settled.
+        # Stored requests that count as standing are read at the current version. It must belong to the same moment as the outcomes.
         if look.unsettled and not self._deciding.is_read(look):
             return None
         insert = stage_append(session, rows, target, self._options)
@@ -214,8 +214,8 @@ class AppendStream:
         ahead = self._ahead if self._ahead is not None and self._ahead.batch_id == batch_id else None
         records = self._records(batch) if ahead is None else None
         if log.head(target) < 0:
-            # Version 0 is CREATE, and the entry commit comes after it: a first append that made the table could not be
-            # fenced, and might land on top of an earlier run's.
+            # CREATE makes version 0, and the entry commit follows. A first append that also created the table could not be
+            # fenced, and might land after the append of an earlier run.
             records = self._records(batch) if records is None else records
             columns = self._table.columns or ddl(records.drop(*SOURCE_COLUMNS).schema)
             create_table(
@@ -232,7 +232,7 @@ class AppendStream:
         insert: Staged | None = None
         refused: DataFrame | None = None
         if ahead is not None:
-            with self._keeping:  # what was begun before the turn is needed now
+            with self._keeping:  # waits for a recomputation that began before the turn
                 ahead.is_taken = True
         if ahead is not None and not _is_same(ahead.read.metadata, metadata):
             self._drop_ahead()
@@ -273,10 +273,10 @@ class AppendStream:
     def _write_of(
         self, insert: Staged | None, rows: DataFrame | None, *, is_ahead: bool
     ) -> Callable[[WriteToken], object]:
-        """What writes a batch with a token: its commit is put, or it is computed now."""
+        """Returns the function that writes a batch with a token: it commits the prepared statement, or computes the append now."""
         if insert is not None:
             return partial(finish, insert)
-        assert rows is not None, "what was not computed is computed now"
+        assert rows is not None, "a batch without a prepared commit has rows"
         session, target = self._context.session, self._context.target
         insert_now = partial(append, rows, target, options=self._options)
         if not is_ahead:
@@ -284,7 +284,7 @@ class AppendStream:
         return lambda token: put(session, target, Operation.INSERT, partial(insert_now, token), token)
 
     def _read(self, batch: DataFrame, metadata: TableMetadata, *, is_kept: bool = False) -> _Read:
-        """The records of a batch that fit, and those that do not; `is_kept` if they will be read more than once."""
+        """Splits a batch into records that fit and records that do not; `is_kept` if they will be read more than once."""
         rows, bad = self._prepared(batch, metadata), None
         is_strict = self._spec.on_bad_record == "fail"
         if is_strict:
@@ -295,11 +295,11 @@ class AppendStream:
         return _Read(metadata=metadata, rows=rows, bad=bad, cached=cached)
 
     def _met(self, read: _Read, look: Look) -> tuple[DataFrame, DataFrame | None]:
-        """The rows that a batch adds, after what stands for them; and records that the table refuses then, where they are kept."""
+        """Returns the rows after the standing requests, and the records that the table then refuses (None: none are kept)."""
         rows, refused, metadata = read.rows, None, read.metadata
         sets = any(isinstance(one.kind, Mutate) and one.kind.set for one in self._deciding.streams)
         if sets and rules_of(metadata):
-            # What stands sets values of its own, so a good record may become a row that the table refuses.
+            # Standing requests set values, so a good record may become a row that the table refuses.
             rows = self._without_erased(self._with_standing(remembered(rows), look, metadata), look, metadata)
             rows = with_text(marked(rows, metadata))
             if self._spec.on_bad_record == "fail":
@@ -313,8 +313,8 @@ class AppendStream:
         return rows.drop(*SOURCE_COLUMNS), refused
 
     def _holds(self, computed: _Computed, now: Look) -> bool:
-        """Whether no commit has changed what a batch was computed from."""
-        # Rows that others append concern only who looks for keys.
+        """Returns True if no commit has changed the tables that a batch was computed from."""
+        # Rows that others append matter only if the stream looks up keys.
         version = computed.version
         if version is not None and not self._context.log.is_unchanged(self._context.target, version):
             return False
@@ -331,7 +331,7 @@ class AppendStream:
         return {"mergeSchema": "true"} if self._spec.on_new_column == "add" else {}
 
     def _written_by(self, token: WriteToken, before: Version) -> int:
-        """Rows in the commit of this token, which is after `before`, and was looked for when it was made."""
+        """Returns the number of rows in the commit of this token, which is after `before`; the log has read it already."""
         log, target = self._context.log, self._context.target
         for commit in reversed(log.commits(target, before, log.seen(target))):
             if commit.tokens.get(token.token_id) == token.number:
@@ -341,11 +341,11 @@ class AppendStream:
     # ------------------------------------------------------------------------------------------------------- columns
 
     def _records(self, batch: DataFrame) -> DataFrame:
-        """The batch as the user's function leaves it, with the columns of `columns`."""
+        """Returns the batch after the user's function, with the columns of `columns`."""
         return transformed(self._spec, batch, lambda good: self._with_columns(remembered(good)))
 
     def _with_columns(self, batch: DataFrame) -> DataFrame:
-        """The record's columns and those of `columns`, each SQL over the record as it came; nothing where it did not parse."""
+        """Adds the columns of `columns`, each SQL over the original record; NULL where the record did not parse."""
         tried = {name: attempted(F.expr(sql)) for name, sql in self._append.columns.items()}
         is_good = F.col(BAD).isNull()
         misfits = [
@@ -355,7 +355,7 @@ class AppendStream:
         return batch.withColumns({**values, BAD: F.coalesce(BAD, *misfits)}) if tried else batch
 
     def _prepared(self, batch: DataFrame, metadata: TableMetadata) -> DataFrame:
-        """The table's columns, and in `_lg_bad` what does not fit."""
+        """Returns the table's columns, and in `_lg_bad` the reason why a record does not fit."""
         kept, misfits = self._fitted(batch, metadata)
         bad = F.coalesce(BAD, *misfits)
         frame = batch.select(*kept.values(), ORDER, POSITION, bad.alias(BAD), RAW, RECORD)
@@ -364,7 +364,7 @@ class AppendStream:
         return with_text(marked(frame, metadata))
 
     def _fitted(self, batch: DataFrame, metadata: TableMetadata) -> tuple[dict[str, Column], list[Column]]:
-        """Table column → its value, and the tests that each record has to pass."""
+        """Returns table column → its value, and the tests that each record has to pass."""
         given = {field.name.lower(): field for field in batch.schema.fields if field.name not in SOURCE_COLUMNS}
         kept: dict[str, Column] = {}
         checks: list[Column] = []
@@ -391,7 +391,7 @@ class AppendStream:
         return kept, checks
 
     def _extra(self, given: Mapping[str, StructField], kept: dict[str, Column]) -> None:
-        """Columns that the table does not have: added, or left out and said so."""
+        """Adds the columns that the table lacks, or leaves them out and reports it."""
         if self._spec.on_new_column == "add":
             kept.update({field.name: column(field.name) for field in given.values()})
             return
@@ -411,7 +411,7 @@ class AppendStream:
             self._leave_out(field.name)
 
     def _leave_out(self, name: str) -> None:
-        """Says once of a column, or of a field by its dotted name, that it is left out."""
+        """Reports once that a column, or a field by its dotted name, is left out."""
         if name not in self._noticed:
             self._noticed.add(name)
             text = f"the source has a column that the table lacks, and that is left out: {name}"
@@ -420,7 +420,7 @@ class AppendStream:
     def _without_new_fields(
         self, name: str, value: Column, given: DataType, wanted: DataType
     ) -> tuple[Column, DataType]:
-        """A value without the fields that the table's column lacks, at any depth, and its type then."""
+        """Returns a value without the fields that the table's column lacks, at any depth, and its type."""
         match given, wanted:
             case StructType(), StructType():
                 types = {field.name.lower(): field.dataType for field in wanted.fields}
@@ -458,7 +458,7 @@ class AppendStream:
         return [self._context.requests_of(stream) for stream in self._deciding.streams]
 
     def _with_standing(self, rows: DataFrame, look: Look, metadata: TableMetadata) -> DataFrame:
-        """The rows after the standing mutations of the table, stream by stream."""
+        """Applies the table's standing mutations to the rows, stream by stream."""
         now_ms = self._context.clock.wall_ms()
         for stream in self._deciding.streams:
             if not isinstance(stream.kind, Mutate):
@@ -481,7 +481,7 @@ class AppendStream:
                 continue
             known = _with_match(rows, erased.columns, metadata)
             if known is None:
-                continue  # no row of this batch can be of an erased person
+                continue  # no row of this batch can have an erased key
             names = {name.lower(): name for name in known.columns}
             renamed = erased.toDF(*[f"_lg_e{i}" for i in range(len(erased.columns))])
             same = [column(names[name.lower()]) == F.col(f"_lg_e{i}") for i, name in enumerate(erased.columns)]
@@ -491,7 +491,7 @@ class AppendStream:
     # ---------------------------------------------------------------------------------------------------- duplicates
 
     def _first_of_key(self, rows: DataFrame, cached: list[DataFrame]) -> DataFrame:
-        """The rows whose key is neither in the table nor earlier in the batch."""
+        """Returns the rows whose key is neither in the table nor earlier in the batch."""
         key = [column(name) for name in self._append.key]
         place = Window.partitionBy(*key).orderBy(ORDER)
         rows = rows.withColumn("_lg_place", F.row_number().over(place)).where("_lg_place = 1").drop("_lg_place")
@@ -505,7 +505,7 @@ class AppendStream:
 
 
 def _deciding_on(context: StreamContext) -> list[StreamSpec]:
-    """The streams whose standing requests later rows meet, in the order written: mutations, then erasures."""
+    """Returns the streams whose standing requests apply to later rows: mutations, then erasures, each in the order written."""
     streams = context.neighbours
     mutations = [
         stream
@@ -516,10 +516,10 @@ def _deciding_on(context: StreamContext) -> list[StreamSpec]:
 
 
 def _with_match(rows: DataFrame, match: Sequence[str], metadata: TableMetadata) -> DataFrame | None:
-    """Rows with the columns that requests match, those too that Delta fills in when it writes; None if one is NULL in all rows.
+    """Returns rows with the columns that requests match, also those that Delta fills in; None if one of them is NULL in all rows.
 
     Raises:
-        ColumnMoved: The table has no such column: the requests have to follow it first.
+        ColumnMoved: The table has no such column: the requests must be moved to its new name first.
     """
     known, given = (
         {field.name.lower(): field for field in metadata.schema.fields},
@@ -539,13 +539,13 @@ def _with_match(rows: DataFrame, match: Sequence[str], metadata: TableMetadata) 
 
 
 def meet(rows: DataFrame, standing: DataFrame, mutate: Mutate, metadata: TableMetadata) -> DataFrame:
-    """The rows after the standing requests of one stream: deleted, changed, or as they were.
+    """Applies the standing requests of one stream to rows: deletes them, changes them, or leaves them as they are.
 
     Args:
         rows: Rows on their way into the table.
-        standing: `key`, `op`, `set`; at most one a key.
+        standing: `key`, `op`, `set`; at most one row per key.
         mutate: The stream's keys.
-        metadata: Of the table.
+        metadata: The table's definition.
     """
     match = list(fields_of(standing.schema["key"].dataType, "key"))
     known = _with_match(rows, match, metadata)
@@ -572,7 +572,7 @@ def _union(one: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def _is_same(before: TableMetadata, now: TableMetadata) -> bool:
-    """Whether the columns and rules of a table are as they were."""
+    """Returns True if the columns and rules of a table are unchanged."""
     return (before.id, before.schema, before.properties) == (now.id, now.schema, now.properties)
 
 

@@ -1,7 +1,7 @@
-"""Records on their way into a table: the good and the bad, the user's function, and what does not fit.
+"""Records on their way into a table: good and bad records, the user's function, and dead letters.
 
-A record that must not be skipped stops the batch inside Spark's own job, by an error that names it; so a good batch is not
-read twice to find out that it is good.
+Where a bad record must stop the batch, an error inside Spark's own job stops it and names the record. So a good batch is not
+read twice only to check it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MARK = "lakegate: bad record"
 _MESSAGE = re.compile(rf"{_MARK} \[\[(.*?)\]\] \[\[(.*?)\]\]", re.DOTALL)
 LETTER_COLUMNS = "raw STRING, reason STRING, position STRING, batch BIGINT, at_ms BIGINT"
 LETTER_PROPERTIES = {"delta.dataSkippingNumIndexedCols": "0"}
-"""Statistics of the texts are of no use to anybody, and would stay in the log for a month after the texts are gone."""
+"""Nobody uses statistics of these texts, and they would stay in the log for a month after the texts were deleted."""
 
 
 def column(name: str) -> Column:
-    """A column by its exact name, whatever characters are in it."""
+    """A column by its exact name, whatever characters it contains."""
     return F.col(quoted(name))
 
 
@@ -42,14 +42,14 @@ def payload(frame: DataFrame) -> list[str]:
 
 
 JSON = {
-    # As exact as the values are: what is set aside may be sent again.
+    # As exact as the values are: a record that is set aside may be sent again.
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 
 
 def remembered(frame: DataFrame) -> DataFrame:
-    """A frame that carries each record as it came, in `_lg_record`, whatever becomes of its columns."""
+    """Returns a frame that keeps each original record in `_lg_record`, whatever happens to its columns."""
     names = payload(frame)
     return frame.withColumn(
         RECORD, F.struct(*map(column, names)) if names else F.lit(None).cast("struct<nothing: int>")
@@ -57,7 +57,7 @@ def remembered(frame: DataFrame) -> DataFrame:
 
 
 def with_text(frame: DataFrame) -> DataFrame:
-    """A frame that knows of a bad record what it was, in `_lg_raw`: its text where it did not parse, else its columns as JSON."""
+    """Returns a frame with the text of each bad record in `_lg_raw`: the text that did not parse, else the columns as JSON."""
     text = F.coalesce(RAW, F.to_json(RECORD, JSON))
     return frame.withColumn(RAW, F.when(F.col(BAD).isNotNull(), text)).drop(RECORD)
 
@@ -67,7 +67,7 @@ def transformed(
 ) -> DataFrame:
     """Applies the user's function, then `computed`, to the records that parse; evaluates each record once.
 
-    A record that parses keeps its place in the source as long as the function keeps the `_lg_` columns.
+    A record that parses keeps its position in the source as long as the function keeps the `_lg_` columns.
     """
     if spec.transform is None:
         return batch if computed is None else over_good(batch, computed)
@@ -79,7 +79,7 @@ def transformed(
             advice="Return a DataFrame",
         )
     if ORDER not in good.columns:
-        # Rows that have lost their place are ordered as they come.
+        # Rows without a position are numbered in the order in which Spark returns them.
         good = good.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
         batch = batch.withColumn(ORDER, F.struct(F.monotonically_increasing_id().alias("row")))
     for name in (POSITION, BAD, RAW):
@@ -91,10 +91,10 @@ def transformed(
 
 
 def over_good(batch: DataFrame, computed: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """What is computed of a batch, where bad records have no values.
+    """Applies `computed` to a batch. Bad records get no values.
 
-    Spark evaluates a Python UDF for every row that it reads, also within a CASE that does not choose it. So the bad records are
-    read apart where there is a UDF.
+    Spark evaluates a Python UDF for every row that it reads, even inside a CASE branch that is not chosen. So a batch with a UDF
+    is read twice: once for the good records, once for the bad ones.
     """
     whole = computed(batch)
     if not _has_python(whole):
@@ -114,14 +114,14 @@ def _has_python(frame: DataFrame) -> bool:
 
 
 def refuse_bad(frame: DataFrame) -> DataFrame:
-    """The same rows; the first bad one stops the job (see `refusals`)."""
+    """Returns the same rows; the first bad one stops the job (see `refusals`)."""
     told = F.concat(F.lit(f"{_MARK} [["), F.coalesce(POSITION, F.lit("?")), F.lit("]] [["), F.col(BAD), F.lit("]]"))
     return frame.where(F.assert_true(F.col(BAD).isNull(), told).isNull())
 
 
 @contextmanager
 def refusals(spec: StreamSpec) -> Iterator[None]:
-    """Tells a record that `refuse_bad` met as `InvalidRequest`: what, where, what to do."""
+    """Raises InvalidRequest for a bad record that stopped a job (see `refuse_bad`), with its reason and position."""
     try:
         yield
     except Exception as error:
@@ -137,11 +137,11 @@ def refusals(spec: StreamSpec) -> Iterator[None]:
 
 
 def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
-    """Raises InvalidRequest for requests that the table refuses, if a bad record stops the stream.
+    """Raises InvalidRequest for requests that the table refuses, if `on_bad_record` is `fail`.
 
     Args:
         spec: The stream.
-        refused: Request id → why.
+        refused: Request id → reason.
     """
     if spec.on_bad_record != "fail":
         return
@@ -154,7 +154,7 @@ def refuse_stored(spec: StreamSpec, refused: Mapping[str, str]) -> None:
 
 
 def write_dead_letters(turn: BatchTurn, context: StreamContext, spec: StreamSpec, bad: DataFrame, batch_id: int) -> int:
-    """Keeps records that do not parse or fit; how many there are. Writes nothing where there are none."""
+    """Writes records that do not parse or fit to the dead letters. Returns their number; writes nothing if there are none."""
     count = bad.count()
     if count == 0:
         return 0

@@ -1,4 +1,4 @@
-"""Whose checkpoint is it? A job goes on only from the checkpoint that the ledger knows it by."""
+"""Checks the owner of a checkpoint: a job continues only from the checkpoint that the ledger records for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lakegate.telemetry.events import TurnEnded
 def checkpoint_check(
     rows: Iterable[TurnEnded], *, job: str, location: str, is_new_allowed: bool
 ) -> Callable[[str | None], None]:
-    """A check of the query id that a job's checkpoint holds, to be made before each run.
+    """Makes a check of the query id in a job's checkpoint, to be called before each run.
 
     Args:
         rows: The ledger.
         job: The job about to run.
         location: Its checkpoint, for the message.
-        is_new_allowed: The user has said that a new checkpoint is meant; its rows come again.
+        is_new_allowed: The user has asked for a new checkpoint; the source's rows are read again.
 
     Returns:
         A function of the query id (None: no query has used the checkpoint yet) that raises `CheckpointMismatch` for a
@@ -41,7 +41,7 @@ def checkpoint_check(
             what = "is gone" if query_id is None else "is another one than before"
             raise CheckpointMismatch(
                 f"the checkpoint of {job} {what}, though the ledger shows turns of this job; nothing was run",
-                advice=f"Restore it, or start anew with --new-checkpoint {job}: then its source is read again from its beginning",
+                advice=f"Restore it, or start again with --new-checkpoint {job}: then its source is read again from its beginning",
                 checkpoint=location,
             )
         if query_id is not None:

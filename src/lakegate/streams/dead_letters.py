@@ -1,8 +1,8 @@
 """The dead letters of one stream: list them, drop them, and send them again through the stream, each once.
 
-Sending again has three steps, each a commit with a token, so that a command that is killed goes on where it was:
-1. `mark`: the letters get the number of a batch, and the corrected record;
-2. the stream writes that batch, as it writes one of its source;
+Sending again has three steps. Each is a commit with a token, so a command that is killed continues where it stopped:
+1. `mark`: the letters get a batch number and the corrected record;
+2. the stream writes that batch like a batch of its source;
 3. `sent`: the letters of that batch are deleted.
 """
 
@@ -32,24 +32,24 @@ from lakegate.streams.requests.apply import noted
 from lakegate.streams.requests.table import RequestTable
 
 DROP, MARK, SENT = 0, 1, 9
-"""Steps on the table of dead letters. `DEAD_LETTERS`, of records that are refused again, lies between `MARK` and `SENT`."""
+"""Steps on the table of dead letters. `DEAD_LETTERS`, for records that are refused again, is between `MARK` and `SENT`."""
 ID = (
     "concat('d-', left(sha2(concat_ws('\\u0001', coalesce(position, ''), cast(batch AS STRING), cast(at_ms AS STRING), "
     "coalesce(raw, '')), 256), 12))"
 )
-"""SQL: a letter's id, of what never changes in it. Equal records of one batch without a place of their own share one."""
+"""SQL: a letter's id, made of columns that never change. Equal records of one batch without a position share one id."""
 SENDING = "is being sent again; lakegate dead-letters retry ends it"
 OPTIONAL = {"retry_batch": "BIGINT", "retry_raw": "STRING"}
-"""Columns that a table of letters gets when one is sent again."""
+"""Columns that are added to the table of letters when a letter is first sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of letters that were sent again."""
+    """The result of sending letters again."""
 
     count: int = 0
     refused: int = 0
-    """So many of them were refused again, and are set aside under ids of their own."""
+    """The number of letters that were refused again; they are set aside under ids of their own."""
 
     def __add__(self, other: Sent) -> Sent:
         return Sent(self.count + other.count, self.refused + other.refused)
@@ -63,7 +63,7 @@ class StreamLetters:
         self.location: TableLocation = context.dead_letters_of(spec)
 
     def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
-        """The newest letters, newest first, and dead requests; with their values only if they are asked for."""
+        """Returns the newest letters and dead requests, newest first; with their values only on request."""
         found = [*self._records(rows_max, has_values=has_values), *self._requests(rows_max, has_values=has_values)]
         return sorted(found, key=lambda one: -(one.at_ms or 0))[:rows_max]
 
@@ -102,7 +102,7 @@ class StreamLetters:
         return [Letter(name=self._spec.name, kind="request", **row.asDict()) for row in shown.collect()]
 
     def refuse_absent(self, ids: Sequence[str]) -> None:
-        """Raises InvalidRequest if one of the ids is no letter's, or if there is none."""
+        """Raises InvalidRequest if an id belongs to no letter, or if there are no ids."""
         frame = self._frame()
         there = set() if frame is None else {row["id"] for row in frame.select("id").collect()}
         absent = [id_ for id_ in ids if id_ not in there]
@@ -113,7 +113,7 @@ class StreamLetters:
             )
 
     def drop(self, turn: BatchTurn, ids: Sequence[str], reason: str | None) -> int:
-        """Deletes letters; how many records that were. The reason stays in the table's history.
+        """Deletes letters and returns their number. The reason stays in the table's history.
 
         Raises:
             InvalidRequest: one of them is being sent again; nothing was changed.
@@ -136,7 +136,7 @@ class StreamLetters:
     # ------------------------------------------------------------------------------------------------- sending again
 
     def pending(self) -> list[int]:
-        """The batches that were marked and not ended, in order."""
+        """Returns the batches that are marked and not finished, in order."""
         frame = self._frame()
         if frame is None:
             return []
@@ -144,14 +144,14 @@ class StreamLetters:
         return sorted(row["retry_batch"] for row in marked.collect())
 
     def mark(self, turn: BatchTurn, ids: Sequence[str], corrections: Mapping[str, str], batch_id: int) -> int:
-        """Step 1; how many records there are.
+        """Does step 1; returns the number of records.
 
         Raises:
             InvalidRequest: a correction names no column of the record; nothing was changed.
         """
         frame = self._frame()
         assert frame is not None, "they were looked up"
-        # One that an earlier command had marked was sent before this step.
+        # Letters that an earlier command had marked were sent before this step.
         letters = frame.where(F.col("id").isin(list(ids)) & F.col("retry_batch").isNull())
         found = letters.select("id", "raw").collect()
         if not found:
@@ -166,11 +166,11 @@ class StreamLetters:
         return len(found)
 
     def send(self, turn: BatchTurn, batch_id: int, write: Callable[[BatchTurn, DataFrame, int], BatchResult]) -> Sent:
-        """Steps 2 and 3; how many records were sent, and how many of them were set aside again.
+        """Does steps 2 and 3; returns the number of records sent, and how many of them were set aside again.
 
         Args:
-            turn: It has begun that batch.
-            batch_id: As they were marked.
+            turn: A turn that has begun that batch.
+            batch_id: The number under which the letters are marked.
             write: Writes a batch of the stream. It raises `InvalidRequest` only before it has written anything.
         """
         frame = self._frame()
@@ -211,7 +211,7 @@ class StreamLetters:
         turn.write(self.location, step=step, name=name, statement=statement)
 
     def _frame(self) -> DataFrame | None:
-        """The letters with `id`, and with the columns that tables of earlier versions lack; None where there is no table."""
+        """Returns the letters with `id`, and with the columns that older tables lack; None if there is no table."""
         version = self._context.log.head(self.location)
         if version < 0:
             return None
@@ -234,7 +234,7 @@ class StreamLetters:
         return schema_of(self._context.session, self._spec.source)
 
     def _corrected(self, raw: str | None, corrections: Mapping[str, str]) -> str:
-        """The record as JSON with corrected values. Of a text that is no JSON object nothing is kept but the corrections."""
+        """Returns the record as JSON with corrected values. A text that is no JSON object is replaced by the corrections alone."""
         if not corrections:
             return raw or ""
         try:
@@ -278,7 +278,7 @@ class StreamLetters:
 
 
 class _Exact(float):
-    """A number of a record that is written as it was read."""
+    """A number of a record that keeps its original text."""
 
     def __new__(cls, text: str) -> _Exact:
         made = super().__new__(cls, text)
@@ -292,7 +292,7 @@ class _Exact(float):
 
 
 def _value(text: str, *, is_text: bool) -> object:
-    """What `--set column=TEXT` means: `null` is NULL, other text is JSON where the column is not a text itself."""
+    """Parses the TEXT of `--set column=TEXT`: `null` is NULL; other text is JSON, unless the column itself is text."""
     if text == "null":
         return None
     try:
@@ -303,26 +303,26 @@ def _value(text: str, *, is_text: bool) -> object:
 
 
 class SentAgain:
-    """A turn of a person in which a stream writes letters: its commits name the stream."""
+    """A person's turn in which a stream writes letters: its commits name the stream."""
 
     def __init__(self, turn: BatchTurn, stream: str) -> None:
         self._turn, self._stream = turn, stream
 
     @property
     def epoch(self) -> int:
-        """The turn's."""
+        """The fencing token of the turn."""
         return self._turn.epoch
 
     def enter(self, table: TableLocation) -> bool:
-        """As the turn."""
+        """Enters a table, like the turn."""
         return self._turn.enter(table)
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
-        """As the turn, with the stream's name in the commit."""
+        """Writes like the turn, with the stream's name in the commit."""
         return self._turn.write(
             table, step=step, name=name, statement=lambda token: statement(noted(token, stream=self._stream))
         )
 
     def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
-        """As the turn."""
+        """Amends a table, like the turn."""
         self._turn.amend(table, name=name, statement=statement)

@@ -1,9 +1,9 @@
-"""Stock writers of a session that take turns by configuration alone: no function is wrapped, and none of their code is changed.
+"""Stock writers of a session that take turns by configuration alone; their code does not change.
 
-Their commits wait at the gate of this JVM. Whoever sees one waiting here takes the job's turn for it, and gives the turn back
-when the commit is in the table. So what is computed is computed beside the others, and only the commit is in the turn: right for
-appends, which Delta puts on top of what came before; a statement that has read the table is refused by Delta where others
-changed what it read. Exactly once is the stock sink's own: Delta knows query and batch by the `txn` of its commit.
+Their commits wait at the gate of this JVM. A thread of this module sees a waiting commit, takes the job's turn for it, and gives
+the turn back when the commit is in the table. So statements are computed concurrently, and only the commit is in the turn. That
+is right for appends, which Delta can commit after any other commit. Delta refuses a statement that has read the table if others
+changed what it read. Exactly once is provided by the stock sink: Delta knows query and batch by the `txn` of its commit.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lakegate.turns.protocol.fencing import job_token
 from lakegate.turns.protocol.protocol import CheckpointView
 
 LOOK_S = 0.05
-"""How soon a commit that waits is seen."""
+"""How often waiting commits are looked for."""
 PUT_S = 60.0
-"""So long a turn waits for the commit that it was taken for: Delta looks at what others committed, and tries again, meanwhile."""
+"""How long a turn waits for its commit: Delta checks the commits of others, and retries, meanwhile."""
 RETRY_S = 1.0
 NOTHING_OPEN = CheckpointView(last_committed=-1, is_batch_open=True)
-"""Checkpoints of stock queries are not looked at: that a lost turn had finished is told by the next one."""
+"""Checkpoints of stock queries are not read: the next turn finds out whether a lost turn had finished."""
 
 
 class StockTurns:
@@ -40,7 +40,7 @@ class StockTurns:
         """See the class.
 
         Args:
-            spark: The session; what it commits from `start` on is the job's.
+            spark: The session; its commits after `start` belong to the job.
             coordinator: This run's side of the lock.
             job: The job; it names the tables.
         """
@@ -50,7 +50,7 @@ class StockTurns:
         self._thread = threading.Thread(target=self._run, name=f"lakegate-{coordinator.job}", daemon=True)
 
     def start(self, wait_ms: int) -> None:
-        """Has the session's commits wait for their turn, for so long at most.
+        """Makes the session's commits wait for their turn, for `wait_ms` at most.
 
         Raises:
             TurnNotGranted: another run of the job is alive.
@@ -59,14 +59,14 @@ class StockTurns:
         for table in self._job.tables:
             self._gate.grant(
                 table, self._coordinator.job, 0, 0
-            )  # told of a turn that is over, commits wait for the next
+            )  # with a past turn at the gate, commits wait for the next one
         self._spark.conf.set(JOB_CONF, self._coordinator.job)
         self._spark.conf.set(WAIT_CONF, str(wait_ms))
-        atexit.register(self.stop)  # a program may end at once after its last commit, and its turn must be given back
+        atexit.register(self.stop)  # a program may end right after its last commit, and its turn must be given back
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends it, after the turn that is on."""
+        """Ends the turns, after the current one."""
         atexit.unregister(self.stop)
         self._stop.set()
         self._coordinator.cancel()
@@ -78,18 +78,18 @@ class StockTurns:
             while not self._stop.wait(LOOK_S):
                 try:
                     if has_failed:
-                        # A turn that could not be given back: on this machine others wait for it as long as its JVM lives.
+                        # A turn could not be given back: others on this machine wait for it as long as its JVM lives.
                         self._coordinator.begin(NOTHING_OPEN)
                         has_failed = False
                     awaited = next((table for table in self._job.tables if self._is_awaited(table)), None)
                     if awaited is not None:
-                        with self._gate.acting(self._coordinator.job):  # the entry commit, too, is the job's
+                        with self._gate.acting(self._coordinator.job):  # the entry commit belongs to the job, too
                             self._turn(awaited)
                     elif time.monotonic() >= idle_look_s and self._is_idle():
                         idle_look_s = time.monotonic() + IDLE_LOOK_S
                         self._coordinator.announce_idle(self._job.heads())
                 except LakegateError:
-                    # The ledger has it; the commit waits on, and is refused in its time.
+                    # The ledger has recorded the error. The commit keeps waiting, and is refused when its time is over.
                     has_failed = True
                     self._stop.wait(RETRY_S)
         except JVM_ERRORS:
@@ -103,7 +103,7 @@ class StockTurns:
             token_id=job_token(self._coordinator.job), query_id=None, batch=0, tables=self._job.tables
         )
         try:
-            turn.needs_tokens = False  # stock writers know nothing of it: exactly once is the stock sink's own
+            turn.needs_tokens = False  # stock writers know no tokens: the stock sink writes exactly once
             turn.next_batch(0, None, is_replay=False)
             turn.enter(table)  # opens the gate, before its own commit
             awaited = before + len(turn.versions.get(table, ())) + 1
@@ -123,6 +123,6 @@ class StockTurns:
         return self._gate.is_awaited(table, self._coordinator.job)
 
     def _is_idle(self) -> bool:
-        """Whether the session has streams, and each of them waits for data."""
+        """Returns True if the session has streams and each of them waits for data."""
         queries = self._spark.streams.active
         return bool(queries) and all(is_waiting(query) for query in queries)

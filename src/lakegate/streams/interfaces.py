@@ -1,4 +1,4 @@
-"""The seam between the loop of turns and the kinds of streams: what a kind is given, and what it gives back."""
+"""The interface between the loop of turns and the kinds of streams: their arguments and results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lakegate.telemetry.events import EventSink
 
 T = TypeVar("T")
 APPEND = 0
-"""Step numbers are fixed per table: they are part of the tokens of tables that exist."""
+"""Step numbers are fixed per table: they are part of the tokens in existing tables."""
 STORE, APPLY, SETTLE, FORGET, DEAD_LETTERS = 0, 1, 2, 3, 4
 OPTIMIZE, PURGE, VACUUM = 5, 6, 7
 
 
 class BatchTurn(Protocol):
-    """A turn, as the writing of one micro-batch sees it; `coordinator.turn.HeldTurn` is one."""
+    """A turn, as the code that writes one micro-batch sees it; `coordinator.turn.HeldTurn` is one."""
 
     @property
     def epoch(self) -> int:
@@ -33,42 +33,42 @@ class BatchTurn(Protocol):
         ...
 
     def enter(self, table: TableLocation) -> bool:
-        """Makes `table` refuse earlier turns; before the first read or write of it in this turn. Idempotent; several threads may
-        enter different tables.
+        """Makes `table` refuse earlier turns. Call it before the first read or write of the table in this turn. Idempotent; several
+        threads may enter different tables.
 
-        False if there is no such table yet: it is made empty and entered then, so that its first write can be fenced.
+        Returns False if the table does not exist yet: it is then created empty and entered, so that its first write can be fenced.
         """
         ...
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Callable[[WriteToken], None]) -> bool:
-        """Runs `statement` once under its token; False if an earlier run had applied it and it was not called.
+        """Runs `statement` once under its token. Returns False, without calling it, if an earlier run had applied it.
 
-        The table's tokens are read before it and after it, which is what `DeltaTableLog.seen` then tells.
+        The table's tokens are read before and after the statement; `DeltaTableLog.seen` then returns the version read.
 
-        A statement that raises `StatementConflict` is run again from the token read on, so it may be called several times.
+        A statement that raises `StatementConflict` is run again after the tokens are read again, so it may be called several times.
         """
         ...
 
     def amend(self, table: TableLocation, *, name: str, statement: Callable[[WriteToken], None]) -> None:
-        """Runs `statement`, which changes how a table keeps what is in it and not what is, under a token of its own.
+        """Runs `statement` under a token of its own. It changes how a table stores its rows, not the rows themselves.
 
-        It is no step of the batch: whoever calls looks whether it is needed, and it may be called again after a crash. Its number
-        lies above those of all steps that the table has, and below the next batch's. `table` need not exist.
+        It is no step of the batch: the caller checks whether it is needed, and it may be called again after a crash. Its number
+        is above those of all steps of the table, and below those of the next batch. `table` need not exist.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamContext:
-    """What the kinds of streams work with."""
+    """The dependencies of a stream kind."""
 
     session: SparkSession
-    """A session that nothing else writes with."""
+    """A session in which nothing else writes."""
     log: DeltaTableLog
     storage: str
     """Root of checkpoints, request tables and dead letters, without a trailing slash."""
     target: TableLocation
-    """Where the stream's table is, or will be."""
+    """The path of the stream's table, which may not exist yet."""
     neighbours: tuple[StreamSpec, ...]
     """Every stream of the pipeline on this table, this one included, in the order written."""
     clock: Clock
@@ -77,22 +77,22 @@ class StreamContext:
     """Table → its highest version in the ledger, and when that turn ended (ms)."""
 
     def requests_of(self, stream: StreamSpec) -> TableLocation:
-        """Where the request table of a `mutate` or `erase` stream is."""
+        """The path of the request table of a `mutate` or `erase` stream."""
         return TableLocation(f"{self.storage}/requests/{stream.name}")
 
     def dead_letters_of(self, stream: StreamSpec) -> TableLocation:
-        """Where the records of a stream are kept that do not parse or fit."""
+        """The path of the dead letters of a stream: records that do not parse or fit."""
         return TableLocation(f"{self.storage}/dead_letters/{stream.name}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """What one micro-batch, or one sweep, did. Counts of rows."""
+    """The result of one micro-batch, or of one sweep. Counts of rows."""
 
     rows_in: int | None = None
-    """Records of the source; None where counting them would have cost a pass of its own."""
+    """Records of the source; None where counting them would need a separate read."""
     rows_written: int = 0
-    """Appended; or, for requests, changed and deleted in the table."""
+    """Rows appended; for requests, rows changed and deleted in the table."""
     requests_matched: int = 0
     requests_waiting: int = 0
     dead_letters: int = 0
@@ -101,14 +101,14 @@ class BatchResult:
 
 
 class StreamKind(Protocol):
-    """One kind of stream: `append`, `mutate`, `erase` or `maintain`."""
+    """A kind of stream: `append`, `mutate`, `erase` or `maintain`."""
 
     def tables(self) -> tuple[TableLocation, ...]:
-        """Every table that a turn reads or writes, the target first."""
+        """Returns every table that a turn reads or writes, the target first."""
         ...
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Does what can be done of a micro-batch before its turn; `run_batch` of the same one uses it, if it still holds.
+        """Prepares a micro-batch before its turn; `run_batch` of the same batch uses the result if it still holds.
 
         Args:
             batch: The micro-batch.
@@ -118,12 +118,11 @@ class StreamKind(Protocol):
         ...
 
     def known(self) -> object:
-        """The versions of what `stage` has read that this driver knows of; storage is not asked."""
+        """Returns the versions of the tables that `stage` has read, as far as this driver knows them; does not ask storage."""
         ...
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Has what `stage` did follow what others have committed since, if that is worth while before the turn; nothing is
-        committed.
+        """Updates the result of `stage` after commits of others, if that is worthwhile before the turn. Commits nothing.
 
         Args:
             before: The jobs whose turns may come before.
@@ -135,25 +134,25 @@ class StreamKind(Protocol):
         ...
 
     def evaluated(self, batch: DataFrame) -> DataFrame:
-        """What a micro-batch comes to before anything of the table but its definition is looked at; nothing is written."""
+        """Computes a micro-batch from the table's definition alone, without its rows and requests; writes nothing."""
         ...
 
     def has_sweep_work(self) -> bool:
-        """Whether there is work without data of the source: kept requests that have not been tested against rows that came
-        since, files to look after; from the logs alone."""
+        """Returns True if there is work without new source data: kept requests to test against new matching rows, or files to
+        maintain. Reads the logs only."""
         ...
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Does that work."""
+        """Does the work of `has_sweep_work`."""
         ...
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        """The version of the target up to which nothing is left to do."""
+        """Returns the version of the target up to which nothing is left to do."""
         ...
 
 
 def as_job(session: SparkSession, job: str, work: Callable[[], T]) -> Callable[[], T]:
-    """Work in another thread, whose commits are the job's as they are in the one that its batch runs in."""
+    """Wraps work for another thread, so that its commits belong to the job like those of the batch's own thread."""
     gate = Gate(session)
 
     def acting() -> T:
@@ -164,10 +163,10 @@ def as_job(session: SparkSession, job: str, work: Callable[[], T]) -> Callable[[
 
 
 def enter_all(turn: BatchTurn, tables: Sequence[TableLocation], session: SparkSession, job: str) -> None:
-    """Has a turn of a job enter its tables at the same time: each is a commit, and a wait for storage.
+    """Enters the tables of a turn in parallel: each entry is a commit, and waits for storage.
 
     Raises:
-        Fenced, LostTurn: As `BatchTurn.enter`; the entries that were begun have ended.
+        Fenced, LostTurn: As `BatchTurn.enter`; all entries that were started have ended.
     """
     with beside(session) as begin:
         others = [begin(as_job(session, job, partial(turn.enter, table))) for table in tables[1:]]

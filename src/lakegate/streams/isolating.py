@@ -1,6 +1,6 @@
-"""Finds the records for which user code raises, as a Python function or a UDF: Spark ends the whole batch for one of them.
+"""Finds the records for which user code (a Python function, a UDF) raises. Spark fails the whole batch for one such record.
 
-Only after a batch has failed: it is evaluated in halves until single records are left, so a good batch costs nothing.
+The search runs only after a batch has failed: the batch is evaluated in halves down to single records. A good batch costs nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lakegate.spark.sources import BAD, ORDER, RAW
 from lakegate.streams.bad_records import JSON, column, payload
 
 FOUND_MAX = 100
-"""So many records of a batch are set aside in this way; a function that raises for more of them is wrong itself."""
+"""At most so many records of a batch are set aside in this way; a function that raises for more of them is wrong itself."""
 REASON = "cannot be computed: the stream's function or an expression raises"
 
 
 def may_be_of_a_row(error: BaseException) -> bool:
-    """Whether what ended a batch may be the fault of single records."""
+    """Returns True if the error of a batch may come from single records."""
     if not isinstance(error, JVM_ERRORS) or isinstance(error, AnalysisException):
         return False
     if is_lost(error) or conflict_name(error) is not None:
@@ -31,18 +31,18 @@ def may_be_of_a_row(error: BaseException) -> bool:
 
 
 def without_raising(batch: DataFrame, evaluated: Callable[[DataFrame], DataFrame]) -> DataFrame | None:
-    """The batch with the records marked as bad for which its evaluation raises; None if that is not the fault of single records.
+    """Marks as bad the records for which the batch's evaluation raises; None if the error does not come from single records.
 
     Args:
         batch: A micro-batch of the source.
-        evaluated: What the stream makes of a batch.
+        evaluated: Computes the stream's result of a batch.
     """
     place = F.xxhash64(ORDER)  # positions repeat where a file is read in several parts
     good = batch.where(F.col(BAD).isNull())
     try:
         places = sorted(row[0] for row in good.select(place).distinct().collect())
     except JVM_ERRORS:
-        return None  # reading the source is what raises
+        return None  # the source itself cannot be read
     found: list[int] = []
 
     def raises(among: Sequence[int]) -> bool:
@@ -67,7 +67,7 @@ def without_raising(batch: DataFrame, evaluated: Callable[[DataFrame], DataFrame
         if len(found) > FOUND_MAX:
             return None
     if not found or (len(found) == len(places) and len(found) > 1):
-        return None  # what raises for every record is wrong itself
+        return None  # an expression that raises for every record is wrong itself
     is_bad: Column = F.col(BAD).isNull() & place.isin(found)
     names = payload(batch)
     text = F.coalesce(RAW, F.to_json(F.struct(*map(column, names)), JSON)) if names else F.col(RAW)

@@ -1,7 +1,7 @@
-"""A job that is written already: its own function, or its own code between lock and unlock, made to take turns.
+"""Makes an existing job take turns: its own batch function, or its own code between lock and unlock.
 
-Rules for editors: what the user's code writes is not seen here. The token travels in the settings of the micro-batch's own
-session, a second write without a step is refused by Delta, and the fence is read again after the code has run.
+Rules for editors: this module does not see what the user's code writes. The token is in the settings of the micro-batch's own
+session, Delta refuses a second write without a step, and the fence is read again after the code has run.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Turn:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """One of several writes of a batch. The same steps must come in the same order whenever a batch is repeated.
+        """Wraps one of several writes of a batch. The same steps must come in the same order whenever a batch is repeated.
 
         Raises:
             Fenced: a later turn has begun; the batch is not done.
@@ -77,12 +77,12 @@ class Turn:
             with self._writing(self._steps, name):
                 yield
         finally:
-            # Without a number Delta refuses a write. With that of the whole batch it would skip it in silence, because the
-            # step that has just been written has a higher one.
+            # Without a number Delta refuses a write. With the number of the whole batch Delta would skip the write silently,
+            # because the step that has just been written has a higher number.
             self._session.conf.unset(NUMBER_CONF)
 
     def run(self, function: BatchFunction, batch: DataFrame, batch_id: int) -> None:
-        """Runs a batch function with the turn's token, again as often as a writer that takes no turns comes first."""
+        """Runs a batch function with the turn's token; runs it again when a writer that takes no turns commits first."""
         for _ in range(CONFLICTS_MAX):
             self._steps = 0
             try:
@@ -98,7 +98,7 @@ class Turn:
         )
 
     def put(self, staged: Staged) -> None:
-        """Puts the one statement of a batch that was computed before the turn.
+        """Commits the one statement of a batch that was computed before the turn.
 
         Raises:
             InvalidRequest: it changes a table that this job does not name; nothing was written.
@@ -112,7 +112,7 @@ class Turn:
         held.write(table, step=0, name=IMPLICIT, statement=statement)
 
     def _held_name(self, location: str) -> TableLocation:
-        """The table as this job calls it."""
+        """Returns the table's location as this job spells it."""
         wanted = plain(location)
         for table in self._tables:
             if plain(table) == wanted:
@@ -125,7 +125,7 @@ class Turn:
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """The turn's writes that are not wrapped in a step."""
+        """Wraps the turn's writes that are in no step of their own."""
         with self._writing(0, IMPLICIT):
             yield
 
@@ -145,7 +145,7 @@ class Turn:
         except Exception as error:
             raise_refusal(error)
             raise
-        gate.raise_untokened()  # also where the code has caught the refusal
+        gate.raise_untokened()  # also if the code has caught the refusal
         for table in self._tables:
             self._held.end_step(table, step=step, name=name)
             if gate.strays(table) > strays[table]:
@@ -154,12 +154,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """What the user's function made of a batch before its turn."""
+    """The result of the user's function for a batch, before its turn."""
 
     batch_id: int
     statement: Staged | None
     seen: Mapping[TableLocation, Version]
-    """The job's tables before it ran."""
+    """Versions of the job's tables before the function ran."""
 
 
 class Job:
@@ -189,7 +189,7 @@ class Job:
         self._computed: _Computed | None = None
         self._is_looked_at = False
         self._keeping = threading.Lock()
-        """Number of the batch that was computed before its turn, and its statement, if it has one."""
+        """Held while the computed statement is rebased or taken."""
 
     @property
     def tables(self) -> tuple[TableLocation, ...]:
@@ -205,11 +205,11 @@ class Job:
 
     @contextmanager
     def turn(self, batch_id: int | None = None, *, timeout: float | None = None) -> Iterator[Turn]:
-        """A turn around a block of code; completed at its end, closed as unclean if the block raises.
+        """Takes a turn around a block of code. The turn is completed at the block's end, or closed as unclean if the block raises.
 
         Args:
-            batch_id: Number of the work, rising. A block repeated under the number of one that was written is skipped, step
-                by step, by its token. None: one more than the last.
+            batch_id: Number of the work, ascending. If a number is repeated, the steps that were written under it are skipped,
+                by their tokens. None: one more than the last.
             timeout: Seconds to wait; the job's `lock.timeout` if None.
 
         Raises:
@@ -229,9 +229,9 @@ class Job:
         )
         jobs = self._own_jobs = TurnJobs(self._spark)
         try:
-            # A loss before this line is seen by the entry, which looks whether the turn is still on.
+            # The entry notices a loss before this line, because it checks that the turn is still held.
             with Gate(self._spark).acting(self.name), jobs.running():
-                # Nobody but the caller knows whether this number was tried before: a replay is always the right guess.
+                # Only the caller knows whether this number was tried before. Assuming a replay is always safe.
                 self._enter(held, is_replay=True)
                 number = self._next_batch(token_id) if batch_id is None else batch_id
                 held.next_batch(number, None, is_replay=False)
@@ -246,7 +246,7 @@ class Job:
         held.complete()
 
     def turn_lost(self, reason: str) -> None:
-        """Cancels the Spark jobs of a turn of its own. Safe from any thread."""
+        """Cancels the Spark jobs of a turn that this job took itself. Safe from any thread."""
         jobs = self._own_jobs
         if jobs is not None:
             jobs.cancel(reason)
@@ -265,14 +265,14 @@ class Job:
         return turn
 
     def register(self) -> str | None:
-        """The predecessor: whose turn was completed last. The turn itself was registered by the step that granted it."""
+        """Returns the predecessor: the job whose turn was completed last. The turn was registered by the step that granted it."""
         turn = self._batch_turn or self._own_turn
         if turn is None:
             raise InvalidRequest("this job holds no turn", advice="Call lock() first")
         return turn.predecessor
 
     def unlock(self) -> None:
-        """Gives back what `lock` took. Within a coordinated function: nothing yet, see the class.
+        """Gives back the turn that `lock` took. Within a coordinated function it does nothing yet, see the class.
 
         Raises:
             LostTurn: the turn was lost since; what was written before stands.
@@ -301,7 +301,7 @@ class Job:
                 )
 
     def heads(self) -> Mapping[TableLocation, Version]:
-        """The tables' versions now."""
+        """Returns the current versions of the tables."""
         return {table: self._log.head(table) for table in self._tables}
 
     def need_tables(self) -> None:
@@ -321,7 +321,7 @@ class Job:
     # -------------------------------------------------------------------------------------------- as a query
 
     def on_batch(self, function: Coordinated, batch: DataFrame, batch_id: int) -> None:
-        """What a coordinated function does when Spark calls it.
+        """Handles the call of a coordinated function by Spark.
 
         Raises:
             InvalidRequest: the query is run neither by `supervise` nor by `start`.
@@ -330,18 +330,18 @@ class Job:
             raise InvalidRequest(
                 f"the query of {self.name} takes turns only when lakegate.start(writer, job) or "
                 "lakegate.supervise(make_query, job) runs it; nothing was written",
-                advice="In place of writer.start() write lakegate.start(writer, job)",
+                advice="Replace writer.start() with lakegate.start(writer, job)",
             )
         self._function = function
         self._on_batch(batch, batch_id)
 
     @property
     def is_computed_ahead(self) -> bool:
-        """Whether the turn covers the commit only."""
+        """Returns True if the turn covers the commit only."""
         return self._function is not None and self._function.coverage == "publish"
 
     def stage(self, batch: DataFrame, batch_id: int) -> None:
-        """Runs the user's function before the turn, if it covers the commit only: its one statement is computed, not put.
+        """Runs the user's function before the turn, if the turn covers the commit only: computes its statement without a commit.
 
         Raises:
             InvalidRequest: the function wants to commit something else; nothing was written.
@@ -354,9 +354,9 @@ class Job:
             self._computed = _Computed(batch_id=batch_id, statement=collector.staged, seen=seen)
 
     def run_batch(self, held: HeldTurn, batch: DataFrame, batch_id: int) -> None:
-        """Runs the user's function on one micro-batch in the turn; or puts what it computed before."""
+        """Runs the user's function on one micro-batch in the turn, or commits the statement that it computed before the turn."""
         assert self._function is not None
-        with self._keeping:  # nothing follows any more what is put from here on
+        with self._keeping:  # from here on `keep_up` does not rebase the statement any more
             if self.is_computed_ahead and not self._holds(batch_id):
                 self.stage(batch, batch_id)
             computed, self._computed = self._computed, None
@@ -371,19 +371,19 @@ class Job:
             self._batch_turn = None
 
     def known(self) -> Version | None:
-        """Of the table that what was computed goes to, as far as this driver knows."""
+        """Returns the version of the computed statement's table, as far as this driver knows."""
         computed = self._computed
         return None if computed is None or computed.statement is None else known(computed.statement)
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Has what was computed follow what others have committed to its table since."""
+        """Rebases the computed statement onto the commits that others have made to its table since."""
         with self._keeping:
             computed = self._computed
             if computed is not None and computed.statement is not None:
                 self._computed = replace(computed, statement=follow(computed.statement))
 
     def _holds(self, batch_id: int) -> bool:
-        """Whether this batch was computed, and on tables as they are; its statement follows what came to its own."""
+        """Returns True if this batch was computed and the tables it read are unchanged, apart from the statement's own table."""
         computed = self._computed
         if computed is None or computed.batch_id != batch_id:
             return False
@@ -392,12 +392,12 @@ class Job:
         return all(self._log.is_unchanged(table, since) for table, since in read)
 
     def attach(self, on_batch: OnBatch | None) -> None:
-        """Says where batches of the query go while it is run; None: nowhere, they are refused."""
+        """Sets the function that receives the query's batches while it runs; None: batches are refused."""
         self._on_batch = on_batch
 
 
 class Coordinated:
-    """A batch function that takes its turn: what `lakegate.coordinated(function, job)` gives to `foreachBatch`."""
+    """A batch function that takes its turn: `lakegate.coordinated(function, job)` returns one for `foreachBatch`."""
 
     def __init__(self, function: BatchFunction, job: Job, *, coverage: Coverage = "exclusive") -> None:
         self.function, self.coverage, self._job = function, coverage, job
@@ -407,7 +407,7 @@ class Coordinated:
 
 
 class QueryWork:
-    """The work of a query that the user makes: `Work` around `make_query`."""
+    """The work of a query that the user creates: `Work` around `make_query`."""
 
     def __init__(self, make_query: Callable[[], DataStreamWriter], job: Job) -> None:
         self._make_query, self._job = make_query, job
@@ -432,7 +432,7 @@ class QueryWork:
         return self._job.tables
 
     def prepare(self) -> None:
-        """Nothing: the user's code makes its tables."""
+        """Does nothing: the user's code creates its tables."""
 
     def query(self, on_batch: OnBatch) -> DataStreamWriter:
         writer, self._writer = self._writer or self._make_query(), None
@@ -453,14 +453,14 @@ class QueryWork:
         return 0
 
     def drained(self) -> tuple[str, ...]:
-        """Nothing: what the user's query reads is not known here."""
+        """Returns nothing: Lakegate does not know what the user's query reads."""
         return ()
 
     def has_sweep_work(self) -> bool:
         return False
 
     def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
-        """Never due."""
+        """Is never called: there is no sweep work."""
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
         return self._job.heads()

@@ -1,7 +1,7 @@
-"""The Spark jobs of a turn that no query of ours runs: cancelled when the turn is lost, as those of a query are by its stop.
+"""Cancels the Spark jobs of a lost turn that runs without a query of ours. A query's own jobs are cancelled by its stop.
 
-They are known by a tag of the thread that works in the turn. Groups and tags of the user's own are left as they are, and jobs
-of other threads go on.
+The jobs are found by a tag of the thread that works in the turn. The user's own groups and tags stay, and jobs of other threads
+continue.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lakegate.delta.jvm import JVM_ERRORS
 from lakegate.errors import Fenced, LostTurn
 
 AGAIN_S = 0.5
-"""A tag has to be cancelled again and again: whoever catches what ended one job starts the next."""
+"""Seconds between two cancellations of a tag: code that catches the end of one job may start the next."""
 
 
 class TurnJobs:
-    """What one thread starts on Spark between the grant of a turn and its end."""
+    """The Spark jobs that one thread starts between the grant of a turn and its end."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -32,10 +32,10 @@ class TurnJobs:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Marks what this thread starts.
+        """Tags the jobs that this thread starts.
 
         Raises:
-            LostTurn: the turn was lost meanwhile, whatever the code has met because of that, or made of it.
+            LostTurn: the turn was lost meanwhile, even if the code raised another error because of that, or caught it.
         """
         self._context.addJobTag(self._tag)
         try:
@@ -52,7 +52,7 @@ class TurnJobs:
         self._raise_if_lost(None)
 
     def cancel(self, reason: str) -> None:
-        """Cancels what is running, and what is started later on. Safe from any thread, and twice; returns at once."""
+        """Cancels the running jobs and those started later. Safe from any thread, and if called twice; returns at once."""
         with self._guard:
             is_news, self._lost = self._lost is None, self._lost or reason
         if is_news:

@@ -33,7 +33,7 @@ from lakegate.turns.turn import HeldTurn
 
 
 class StreamWork:
-    """One stream's work; see `streams.work.Work`."""
+    """The work of one stream; see `streams.work.Work`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class StreamWork:
         coordinator_id: str,
         coordinator: str | None,
     ) -> None:
-        """A stream on its table, with the id of the data of the coordinator where it takes its turns, and its place if known."""
+        """Takes a stream and its table, the id of the coordinator's data, and the coordinator's location if it is known."""
         self._spec, self._table, self._context = spec, table, context
         self._coordinator_id, self._coordinator = coordinator_id, coordinator
         self._kind = kind_of(spec, table, context)
@@ -63,13 +63,13 @@ class StreamWork:
         return self._kind.tables()
 
     def prepare(self) -> None:
-        """Compares the table's note with this pipeline's lock and coordinator; changes nothing.
+        """Compares the table's note with this pipeline's lock and coordinator; changes nothing on a table that has one.
 
         Raises:
             InvalidRequest: the table belongs to another lock, takes its turns at another coordinator, or is written with
-                another store of commits.
-            UnsupportedTable: Delta is told to forget tokens on it.
-            InvalidRequest: standing requests of the table are missing, or belong to no stream: see `standing.RequestTables`.
+                another log store; or standing requests of the table are missing or belong to no stream: see
+                `standing.RequestTables`.
+            UnsupportedTable: a property makes Delta forget the table's tokens.
         """
         if self._is_governed and self._is_looked_at:
             return
@@ -82,7 +82,7 @@ class StreamWork:
             path = local_path(target)
             if path is not None and is_taken(path):
                 raise InvalidRequest(
-                    "the table's place holds other files and is no Delta table; nothing was written",
+                    "the table's path holds other files and no Delta table; nothing was written",
                     advice="Name another folder, or convert it: CONVERT TO DELTA",
                     table=target,
                 )
@@ -116,7 +116,7 @@ class StreamWork:
             )
         if reading.version > 0 and not reading.tokens:
             self._notice(
-                f"{target} was made without Lakegate and is not governed: other pipelines are not told to which lock it "
+                f"{target} was made without Lakegate and is not governed: other pipelines do not know to which lock it "
                 f"belongs. Make it governed with: lakegate adopt {target} --lock {self._table.lock}"
             )
             self._is_governed = True
@@ -146,7 +146,7 @@ class StreamWork:
 
     @property
     def turn_limit_batches(self) -> int:
-        # What is computed before its turn is one batch: a second one would be computed while others wait.
+        # Only one batch is computed before its turn: a second one would be computed in the turn, while others wait.
         return 1 if self.is_computed_ahead else self._spec.turn_limit_batches
 
     @property
@@ -160,7 +160,7 @@ class StreamWork:
                     self._kind.stage(self._placed(batch, batch_id), batch_id, before=before)
                 except JVM_ERRORS as error:
                     if not self._may_be_of_a_row(error):
-                        raise  # else the batch is computed in its turn, where the record is found
+                        raise  # else the batch is computed in its turn, which finds the record
 
     def known(self) -> object:
         return self._kind.known()
@@ -193,7 +193,7 @@ class StreamWork:
         except AnalysisException as error:
             raise InvalidRequest(
                 f"a batch of {self._spec.name} cannot be computed: {first_line(error)}; the batch was not written",
-                advice="See which key of the file it is with: lakegate check",
+                advice="Find the wrong key of the file with: lakegate check",
             ) from error
         except Exception as error:
             known = None if self._spec.source is None else file_trouble(error, self._spec.source)
@@ -223,7 +223,7 @@ class StreamWork:
         return (*self._left_out, *map(str, files))
 
     def _leave_out(self, text: str) -> None:
-        """Says once, and notes in the ledger, what of the source is not read and is not there to look at later."""
+        """Reports once, and records in the ledger, a part of the source that is not read and cannot be looked at later."""
         if text not in self._left_out:
             self._left_out.append(text)
             self._notice(text)
@@ -240,7 +240,7 @@ class StreamWork:
         return self._kind.idle_at()
 
     def _govern(self) -> None:
-        """Marks a table that Lakegate made; a driver that died before it could is made up for by the next one."""
+        """Marks a table that Lakegate created. If a driver dies before this, the next driver completes it later."""
         session, target = self._context.session, self._context.target
         store = log_store_of(session, target)
         ownership.adopt(
@@ -259,7 +259,7 @@ class StreamWork:
 
 
 def kind_of(spec: StreamSpec, table: TableSpec, context: StreamContext) -> StreamKind:
-    """The stream's kind, ready to work."""
+    """Returns the stream's kind, ready to work."""
     match spec.kind:
         case Append():
             return AppendStream(spec, table, context)

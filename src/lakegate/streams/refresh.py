@@ -1,4 +1,4 @@
-"""While a job waits for its turn, what it has computed follows what others commit: then the turn has less to do."""
+"""Keeps the result of a batch up to date with commits of others while its job waits for the turn, which is then shorter."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lakegate.delta.gate import Gate
 from lakegate.ports import Clock
 
 LOOK_S = 0.1
-"""So often it is looked whether this driver knows of a new commit, which asks nothing of storage."""
+"""How often this driver's own knowledge of new commits is checked, without a request to storage."""
 ASK_S = 2.0
-"""So often storage is asked what other drivers have committed, with a listing or two a table."""
+"""How often storage is asked for commits of other drivers, with one or two listings per table."""
 REST_S = 6.0
-"""Others rest when they have changed nothing for so long: what is computed now is not soon to follow more."""
+"""Others are at rest when they have changed nothing for so long: a result computed now is not likely to be outdated soon."""
 LONG_S = 60.0
-"""Who waits for longer than this keeps up for half of the time at most."""
+"""A job that waits longer than this spends at most half of the time on keeping up."""
 LOGGER = logging.getLogger("lakegate")
 
 
 class Rest:
-    """Whether others rest, as it shows from one look at what they have committed to the next."""
+    """Detects whether others are at rest, from repeated reads of what they have committed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class Rest:
         self._since_s = 0.0
 
     def of(self, seen: object) -> bool:
-        """Whether it was the same at every look for `REST_S` now."""
+        """Returns True if `seen` has been the same at every call for `REST_S`."""
         now_s = self._clock.monotonic_s()
         if seen != self._seen:
             self._seen, self._since_s = seen, now_s
@@ -43,19 +43,19 @@ class Rest:
 
 
 class Ahead(Protocol):
-    """What computes batches before their turn; a `Work` is one."""
+    """Work that computes batches before their turn; a `Work` is one."""
 
     @property
     def is_computed_ahead(self) -> bool:
-        """Whether it does so now."""
+        """Returns True if the work computes its batches before their turn."""
         ...
 
     def known(self) -> object:
-        """The versions of what it was computed from that this driver knows of; storage is not asked."""
+        """Returns the versions of the tables that were read, as far as this driver knows; does not ask storage."""
         ...
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Has what was computed follow what others have committed since; `before`: whose turns may come before this job's."""
+        """Updates the computed batch after commits of others; `before`: jobs whose turns may come before this job's."""
         ...
 
 
@@ -63,10 +63,10 @@ class Ahead(Protocol):
 def keeping_up(
     work: Ahead, gate: Gate, job: str, session: SparkSession, before: Callable[[], Collection[str]]
 ) -> Iterator[Callable[[], None]]:
-    """In a thread of its own, from before the turn is asked for until what is yielded is called, which is when it has come.
+    """Keeps a batch up to date in a separate thread, from before the turn is requested until the yielded function is called.
 
-    What has been begun then goes on in the turn, which would have to do it, too, and is waited for at the end of the block.
-    An error ends it: what is wrong is found out again in the turn, and said there.
+    Call it when the turn is granted. An update that has begun continues in the turn, which needs it, too; the end of the block
+    waits for it. An error ends the thread: the turn meets the same error again and reports it.
     """
     if not work.is_computed_ahead:
         yield lambda: None

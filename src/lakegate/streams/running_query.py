@@ -1,8 +1,8 @@
-"""A query that stays on: each of its micro-batches takes a turn, and gives it back when Spark's commit log names the batch.
+"""A query that keeps running. Each micro-batch takes a turn, and gives it back when Spark's commit log contains the batch.
 
-Rules for editors: the batch function runs in Spark's thread, everything else in the watching one; `_guard` keeps them apart,
-because a coordinator is not for several threads at once. The commit log is looked at, never listened for: Spark's listeners
-come late, or not at all. What ends the query ends the turn only after Spark's thread has ended, too.
+Rules for editors: the batch function runs in Spark's thread, everything else in the watching thread. `_guard` keeps them apart,
+because a coordinator is not thread-safe. The commit log is polled: events of Spark's listeners come late, or not at all. When
+the query ends, the turn ends only after Spark's thread has ended, too.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from lakegate.turns.protocol.fencing import query_token
 from lakegate.turns.turn import HeldTurn
 
 LOOK_S, LOOK_MAX_S = 0.005, 0.2
-"""How soon the commit log is looked at again after a batch, twice as long each time; and how often else."""
+"""Seconds until the commit log is read again after a batch, doubled each time; and the longest pause."""
 IDLE_LOOK_S = 1.0
-"""How often a query that waits for data says up to which versions it has nothing left to do."""
+"""How often a query that waits for data announces the versions up to which it has nothing left to do."""
 CANCEL_AGAIN_S = 1
 WAITING = ("Waiting for next trigger", "Waiting for data to arrive")
-"""Spark's words for a query between two triggers. Before the first one it says that it initializes."""
+"""Spark's messages for a query between two triggers. Before the first trigger the message says that the query initializes."""
 
 
 class RunningQuery:
-    """A coordinated query that stays on; what `lakegate.start` gives. It ends as any query of Spark does, and by `stop`."""
+    """A coordinated query that keeps running; returned by `lakegate.start`. It ends like any Spark query, and by `stop`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class RunningQuery:
         """See the class.
 
         Args:
-            spark: The session that checkpoints are read with.
+            spark: The session that reads the checkpoints.
             coordinator: This run's side of the lock.
             job: The job whose function the query calls.
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
@@ -85,11 +85,11 @@ class RunningQuery:
 
     @property
     def isActive(self) -> bool:
-        """Whether the query, or its last turn, is still on."""
+        """Returns True while the query, or its last turn, is running."""
         return not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ends the query, in the middle of a batch too: such a batch comes again. Returns when its turn is given back."""
+        """Stops the query, even within a batch, which is then repeated at the next start. Returns when its turn is given back."""
         self.query.stop()
         self._ended.wait()
 
@@ -98,7 +98,7 @@ class RunningQuery:
 
         Raises:
             TurnNotGranted: a batch was not given the turn in time; it was not written.
-            LostTurn: the turn ended before a batch did; the batch comes again with the next start.
+            LostTurn: the turn ended before a batch did; the batch is repeated at the next start.
             LakegateError: see its class.
         """
         if not self._ended.wait(timeout):
@@ -113,15 +113,15 @@ class RunningQuery:
         """Starts the query.
 
         Raises:
-            InvalidRequest: it has no checkpoint, or a way to run in which nobody can tell when a batch is done.
+            InvalidRequest: the query has no checkpoint, or an option that hides when a batch is done.
             CheckpointMismatch: the checkpoint cannot be this job's.
             TurnNotGranted: another run of the job is alive.
         """
         location = location_of(writer)
         if (option_of(writer, "asyncProgressTrackingEnabled") or "").lower() == "true":
             raise InvalidRequest(
-                "with asyncProgressTrackingEnabled the commit log does not tell which batches are done, and so not when a turn "
-                "may end; the query was not started",
+                "with asyncProgressTrackingEnabled the commit log does not show which batches are done, so Lakegate cannot know "
+                "when a turn may end; the query was not started",
                 advice="Leave the option out",
             )
         self._checkpoint = Checkpoint(self._spark, location)
@@ -130,7 +130,7 @@ class RunningQuery:
         view, self._open_batch = self._checkpoint.look()
         self._coordinator.begin(view)
         leave_failures_to_us(self._spark)
-        with self._guard:  # a batch may come before this thread has its query
+        with self._guard:  # a batch may start before this thread has its query
             self._job.attach(self.on_batch)
             try:
                 self._query = writer.start()
@@ -141,13 +141,13 @@ class RunningQuery:
         threading.Thread(target=self._watch, name=f"lakegate-{self._coordinator.job}", daemon=True).start()
 
     def turn_lost(self, reason: str) -> None:
-        """Stops the query if it has a turn: its lease is over. Between two turns nothing is lost."""
+        """Stops the query if it holds a turn, because its lease has ended. Between two turns nothing is lost."""
         if self._turn is not None and self._query is not None:
             self._error = self._error or LostTurn(f"the turn was lost: {reason}; nothing more was written")
             self._query.stop()
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """The sink function of the query. Giving up is *raising*: a batch whose function returns is done for Spark."""
+        """Runs a batch as the sink function of the query. To give a batch up it must raise: Spark takes a normal return as done."""
         with self._guard, self._gate.acting(self._coordinator.job, batch.sparkSession):
             try:
                 self._on_batch(batch, batch_id)
@@ -155,7 +155,7 @@ class RunningQuery:
                 if self.query.isActive or isinstance(error, LostTurn):
                     self._error = self._error or source_trouble(error) or refusal(error) or refused(error) or error
                 else:
-                    self._is_stopped = True  # that it was stopped has ended the wait, or the work, of this batch
+                    self._is_stopped = True  # the stop has interrupted the wait, or the work, of this batch
                 raise
         self._has_news.set()
 
@@ -164,7 +164,7 @@ class RunningQuery:
             raise self._error
         checkpoint = self._checkpoint
         assert checkpoint is not None, "the query was started here"
-        self._end_turn()  # Spark goes on to a batch only when the one before stands in its commit log
+        self._end_turn()  # Spark starts a batch only after the previous one is in its commit log
         if self._query_id is None:
             self._query_id = checkpoint.query_id()
         assert self._query_id is not None, "a query that runs a batch has written its metadata"
@@ -182,7 +182,7 @@ class RunningQuery:
         self.report.batches += 1
 
     def _take(self, query_id: str, batch_id: int) -> HeldTurn:
-        """The turn; a job that a person has paused waits for as long as that lasts."""
+        """Takes the turn. A job that a person has paused waits until it is resumed."""
         while True:
             self._wait_while_paused()
             try:
@@ -205,7 +205,7 @@ class RunningQuery:
         return record is not None and self._coordinator.job in record.paused
 
     def _end_turn(self) -> None:
-        """Gives the turn back after a batch that stands in the commit log."""
+        """Gives the turn back after a batch that is in the commit log."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.commit_log_written()
@@ -218,14 +218,14 @@ class RunningQuery:
         query, pause_s, idle_look_s = self.query, LOOK_MAX_S, 0.0
         try:
             while query.isActive:
-                if self._guard.acquire(blocking=False):  # else a batch is on
+                if self._guard.acquire(blocking=False):  # else a batch is running
                     try:
                         if self._turn is not None:
                             if self._is_in_commit_log(self._turn.batch):
                                 self._end_turn()
                         elif time.monotonic() >= idle_look_s and is_waiting(query):
                             idle_look_s = time.monotonic() + IDLE_LOOK_S
-                            with contextlib.suppress(Unavailable):  # said with the next look
+                            with contextlib.suppress(Unavailable):  # announced at the next look
                                 self._coordinator.announce_idle(self._job.heads())
                     finally:
                         self._guard.release()
@@ -248,7 +248,7 @@ class RunningQuery:
     def _close(self, query: StreamingQuery) -> None:
         try:
             while True:
-                self._coordinator.cancel()  # again and again: the batch may be about to ask for its turn
+                self._coordinator.cancel()  # repeated: the batch may be about to request its turn
                 if query.awaitTermination(CANCEL_AGAIN_S):
                     break
         except StreamingQueryException as error:
@@ -256,7 +256,7 @@ class RunningQuery:
                 self._error = self._error or failed(error)
         except JVM_ERRORS as error:
             self._error = self._error or Unavailable(
-                "Spark is gone; what its batch wrote is found next time", detail=first_line(error)
+                "Spark has ended; the next run finds what its batch wrote", detail=first_line(error)
             )
         with self._guard:
             turn = self._turn
@@ -280,6 +280,6 @@ class RunningQuery:
 
 
 def is_waiting(query: StreamingQuery) -> bool:
-    """Whether the last trigger of a query found no data, and no trigger is on."""
+    """Returns True if the last trigger of a query found no data, and no trigger is active."""
     status = query.status
     return not status["isDataAvailable"] and not status["isTriggerActive"] and status["message"] in WAITING

@@ -1,8 +1,8 @@
-"""The loop around a stream: run its query on what the source has, in a turn; sweep; say when it is idle; wait for its pace.
+"""The loop around a stream: runs its query on the available data in a turn, sweeps, announces that it is idle, waits.
 
-The query is run with `trigger(availableNow=True)`. Its first micro-batch takes the turn, so a source without data takes none.
-The turn is completed only when the function returned, Spark's commit log is written, *and* the query has terminated; after
-any other end a transaction of it may still be running, and its id goes into doubt.
+The query runs with `trigger(availableNow=True)`. Its first micro-batch takes the turn, so a source without data takes none.
+The turn is completed only when the function has returned, Spark's commit log is written, *and* the query has terminated. After
+any other end one of its transactions may still be running, and its id becomes doubtful.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from lakegate.turns.protocol.transitions import is_said
 from lakegate.turns.turn import HeldTurn
 
 LOOK_AGAIN_S, LOOK_AGAIN_MAX_S = 1.0, 10.0
-"""How soon a source that was empty is looked at again: twice as long each time nothing came."""
+"""Seconds until an empty source is read again; doubled each time nothing came, up to the second number."""
 LOSSES_MAX = 3
-"""So many turns in a row may be lost, and the batch run again in the next, before the job ends."""
+"""How many consecutive turns may be lost, with the batch run again in the next turn, before the job ends."""
 
 
 STORE_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0)
-"""How long to wait before the store of turns is asked again when it was away; after the last one the job ends."""
+"""Pauses before an unavailable store of turns is asked again; after the last one the job ends."""
 
 NO_CHECKPOINT = CheckpointView(last_committed=-1, is_batch_open=False)
 
 
 class _TurnLimit(Exception):
-    """The turn has had its share of a backlog: this batch is planned, and written in the next turn."""
+    """The turn has done its share of a backlog: this batch is planned, and written in the next turn."""
 
 
 @dataclass(kw_only=True)
 class RunReport:
-    """What the runs of one job did. Counts, and milliseconds."""
+    """Totals of one job's runs. Counts, and milliseconds."""
 
     job: str
     turns: int = 0
@@ -66,10 +66,10 @@ class RunReport:
     sweeps: int = 0
     versions: dict[str, list[int]] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()
-    """What of the source was not read, as of the last look: a sentence for each reason, with the number of files and some names."""
+    """Parts of the source that were not read at the last look: a sentence per reason, with the number of files and some names."""
 
     def add(self, turn: HeldTurn) -> None:
-        """Counts a turn that has ended."""
+        """Adds a turn that has ended to the totals."""
         self.turns += 1
         self.waited_ms += turn.waited_ms
         for table, versions in turn.versions.items():
@@ -95,12 +95,12 @@ class Supervisor:
         Args:
             spark: The session that the query runs on.
             coordinator: This run's side of the lock.
-            work: What is done in a turn.
-            log: Tokens of tables.
+            work: The work that is done in a turn.
+            log: Reads the tokens of tables.
             check_query_id: Refuses a checkpoint that cannot be this job's, by raising.
-            store_pauses_s: How long to wait before the store of turns is asked again when it was away, each time.
-            has_others: Other jobs of the lock are in the same run: whoever started it starts one that was killed again, or ends
-                them all.
+            store_pauses_s: The pauses before an unavailable store of turns is asked again.
+            has_others: Other jobs of the lock are in the same run. The process that started the run restarts a job that was killed,
+                or ends them all.
         """
         self._spark, self._coordinator, self._work, self._log = spark, coordinator, work, log
         self._gate = Gate(spark)
@@ -123,12 +123,12 @@ class Supervisor:
     # ---------------------------------------------------------------------------------------------------- control
 
     def stop(self) -> None:
-        """Ends the loop after the turn that is on; a wait for a turn ends at once. Safe from any thread or signal."""
+        """Ends the loop after the current turn; a wait for a turn ends at once. Safe from any thread or signal."""
         self._stop.set()
         self._coordinator.cancel()
 
     def turn_lost(self, reason: str) -> None:
-        """Stops the query, or cancels the jobs of a sweep: the lease is over, and nothing more may be written."""
+        """Stops the query, or cancels the jobs of a sweep: the lease has ended, and nothing more may be written."""
         jobs, query = self._sweep_jobs, self._query
         if jobs is not None:
             jobs.cancel(reason)
@@ -142,21 +142,21 @@ class Supervisor:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether `stop` was called."""
+        """Returns True if `stop` was called."""
         return self._stop.is_set()
 
     # ------------------------------------------------------------------------------------------------------- runs
 
     @in_plain_words()
     def run_once(self) -> bool:
-        """One turn on what the source has now, then a sweep if one is due; says so when nothing is left.
+        """Runs one turn on the available data, then a sweep if one is due; announces when nothing is left.
 
         Returns:
-            Whether more is known to be waiting: the turn had reached its limit.
+            True if more data is known to be waiting: the turn had reached its limit.
 
         Raises:
-            TurnNotGranted: not in time, or the job is paused; nothing was written, and the same batch comes again.
-            LakegateError: see its class; the turn is closed, and the same batch comes again.
+            TurnNotGranted: not granted in time, or the job is paused; nothing was written, and the same batch is repeated.
+            LakegateError: see its class; the turn is closed, and the same batch is repeated.
         """
         pause = self._pause()
         if pause is not None:
@@ -170,10 +170,10 @@ class Supervisor:
         return False
 
     def run_paced(self, every_ms: int | None, *, on_waiting: Callable[[LakegateError], None]) -> None:
-        """Runs at the job's pace until it is stopped. A turn that is not granted is asked for again, so is a store that is away.
+        """Runs at the job's pace until it is stopped. Retries when a turn is not granted, or the store of turns is unavailable.
 
         Raises:
-            StoreUnavailable: the store of turns stayed away.
+            StoreUnavailable: the store of turns stayed unavailable.
         """
         self._outlasting(lambda: self._run_paced(every_ms, on_waiting), on_waiting)
 
@@ -195,30 +195,29 @@ class Supervisor:
         on_waiting: Callable[[LakegateError], None],
         idle_run: str | None = None,
     ) -> None:
-        """Runs again and again until `is_finished`, looking at the source less often while nothing comes.
+        """Runs repeatedly until `is_finished`; reads the source less often while no data comes.
 
         Args:
-            is_finished: Asked after each look.
-            on_waiting: Told why it goes on waiting.
-            idle_run: Names the run whose jobs end when all of them are idle: this one says there when it is, and that it ends.
+            is_finished: Called after each look.
+            on_waiting: Receives the reason for each further wait.
+            idle_run: Names a run whose jobs end when all of them are idle: the job announces there when it is idle or ends.
 
         Raises:
-            TurnNotGranted: another run of the job is alive; or nobody else is, nor will be for this run, so waiting longer
-                cannot help.
-            StoreUnavailable: the store of turns stayed away.
+            TurnNotGranted: another run of the job is alive; or no other job is alive or expected, so waiting longer cannot help.
+            StoreUnavailable: the store of turns stayed unavailable.
         """
         self._idle_run = idle_run
         self._outlasting(lambda: self._run_until(is_finished, on_waiting), on_waiting)
-        if idle_run is not None:  # stopped, too: the others must not wait for what it does not say any more
+        if idle_run is not None:  # also after a stop: the others must not wait for more announcements
             self._outlasting(lambda: self._coordinator.leave(idle_run), on_waiting)
 
     def _outlasting(self, loop: Callable[[], None], on_waiting: Callable[[LakegateError], None]) -> None:
-        """Runs a loop, and begins it again while the store of turns is away for not too long."""
+        """Runs a loop, and starts it again while the store of turns is unavailable, for a limited time."""
         while True:
             try:
                 return loop()
             except StoreUnavailable as error:
-                # The record may still name our turn, and the session stand: only a run of its own closes what this one left.
+                # The record may still name our turn and our session: only another run of the job closes them.
                 self._coordinator.close()
                 if self.is_stopping or self._store_tries >= len(self._store_pauses_s):
                     raise StoreUnavailable(
@@ -247,8 +246,8 @@ class Supervisor:
             pause_s = LOOK_AGAIN_S if is_busy else min(pause_s * 2, LOOK_AGAIN_MAX_S)
             deadline_s = time.monotonic() + pause_s
             while not has_more and time.monotonic() < deadline_s and not self.is_stopping:
-                # A look at the source starts a query, one at the record costs nothing: others' turns are noticed at once.
-                # Only after a run that found the source empty, though: else there is something left to do.
+                # Reading the source starts a query; reading the record costs nothing, so turns of others are noticed at once.
+                # This loop follows only a run that found the source empty: otherwise there is work left.
                 self._coordinator.wait_for_change(min(LOOK_AGAIN_S, deadline_s - time.monotonic()))
                 if self._pause() is not None or self._work.has_sweep_work():
                     break
@@ -257,7 +256,7 @@ class Supervisor:
                     return
 
     def _run_patiently(self, on_waiting: Callable[[LakegateError], None]) -> bool:
-        """One run; giving up, and a turn that was lost, are no end: it is run again. Whether more is known to be waiting."""
+        """Does one run. A turn that is lost or not granted is retried. Returns True if more data is known to be waiting."""
         try:
             has_more = self.run_once()
         except TurnNotGranted:
@@ -266,7 +265,7 @@ class Supervisor:
                 return False
             if not self._has_others and self._coordinator.live().jobs <= {self._coordinator.job}:
                 raise
-            return True  # the coordinator has told of it
+            return True  # the coordinator has reported it
         except LostTurn as lost:
             self._losses += 1
             if self.is_stopping or self._losses > LOSSES_MAX:
@@ -279,12 +278,12 @@ class Supervisor:
     # ------------------------------------------------------------------------------------------------------ pause
 
     def _pause(self) -> Pause | None:
-        """That a person has paused this job: it asks for nothing then, and looks at no source."""
+        """Returns the pause if a person has paused this job: it then requests nothing and reads no source."""
         record = self._coordinator.record()
         return None if record is None else record.paused.get(self._coordinator.job)
 
     def _is_paused(self, on_waiting: Callable[[LakegateError], None]) -> bool:
-        """Whether the job is paused now; said once for each pause."""
+        """Returns True if the job is paused now; reports each pause once."""
         pause = self._pause()
         if pause is not None and pause != self._told_pause:
             on_waiting(self._paused(pause))
@@ -295,13 +294,13 @@ class Supervisor:
         job = self._coordinator.job
         return TurnNotGranted(
             f"{job} is {pause}; it takes no turn, and nothing was written",
-            advice=f"Let it go on with: lakegate resume {job}",
+            advice=f"Resume it with: lakegate resume {job}",
         )
 
     # ------------------------------------------------------------------------------------------------------ query
 
     def _drain(self) -> bool:
-        """Runs the query on what the source has. True if it stopped at the turn's limit and more is waiting."""
+        """Runs the query on the available data. Returns True if it stopped at the turn's limit and more is waiting."""
         location = self._work.checkpoint
         if location is None:
             self._coordinator.begin(NO_CHECKPOINT)
@@ -325,7 +324,7 @@ class Supervisor:
         except StreamingQueryException as error:
             failure = self._seen_error() or failed(error)
         except BaseException as error:
-            # Interrupted, or not even started: make sure that nothing of it runs on before the turn is given back.
+            # Interrupted, or not started: make sure that nothing of the query is running before the turn is given back.
             if query is not None:
                 query.stop()
             self._close_turn(error)
@@ -341,7 +340,7 @@ class Supervisor:
         raise failure
 
     def _seen_error(self) -> BaseException | None:
-        """What our function raised, in the thread that called it; the query shows it only as text."""
+        """Returns the error that our function raised in the thread that called it; the query shows it only as text."""
         return self._error
 
     def _close_turn(self, failure: BaseException | None) -> None:
@@ -356,7 +355,7 @@ class Supervisor:
         self.report.add(turn)
 
     def on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """The sink function of the query. Giving up is *raising*: a batch whose function returns is done for Spark."""
+        """Runs a batch as the sink function of the query. To give a batch up it must raise: Spark takes a normal return as done."""
         with self._gate.acting(self._coordinator.job, batch.sparkSession):
             self._on_batch(batch, batch_id)
 
@@ -402,7 +401,7 @@ class Supervisor:
             self.report.batches += 1
             self.report.rows += rows
         except BaseException as error:
-            # A turn that was lost stops the query; what our function then meets in the middle of its work is not the reason.
+            # A lost turn stops the query; the error that our function then gets within its work is not the cause.
             self._error = self._error or source_trouble(error) or refusal(error) or refused(error) or error
             raise
 
@@ -425,7 +424,7 @@ class Supervisor:
         turn = self._coordinator.take(token_id=token_id, query_id=query_id, batch=None, tables=tables)
         jobs = self._sweep_jobs = TurnJobs(self._spark)
         try:
-            turn.check()  # a loss before the line above cancels nothing
+            turn.check()  # a loss before the line above has cancelled nothing
             with jobs.running():
                 for table in tables:
                     turn.enter(table)
@@ -453,12 +452,12 @@ class Supervisor:
 
 
 def leave_failures_to_us(spark: SparkSession) -> None:
-    """Spark logs a failed query with a hundred lines of stack, also where giving up is part of the plan."""
+    """Silences Spark's log of a failed query: a stack trace of a hundred lines, even where giving up is planned."""
     silence(spark, "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution")
 
 
 def failed(error: StreamingQueryException) -> BaseException:
-    """A query that failed outside of our function: its message, with Spark's own reason."""
+    """Converts the failure of a query outside of our function to an error with Spark's own reason."""
     text = str(error)
     if "Concurrent" in text and "update to the log" in text:
         return CheckpointMismatch("another run uses the same checkpoint; this one stopped")

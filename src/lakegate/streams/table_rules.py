@@ -1,7 +1,7 @@
-"""What a table asks of each row: NOT NULL, CHECK, invariants, lengths and generated values; as tests of single rows.
+"""The rules that a table imposes on each row: NOT NULL, CHECK, invariants, lengths and generated values; as tests of single rows.
 
-Delta evaluates these while it writes, and one row that breaks one ends the whole write. Here each is a test over a row that has all
-columns of the table. Expressions of users are evaluated so that one that raises for a row gives no value for that row.
+Delta evaluates them during the write, and a single row that breaks a rule fails the whole write. Here each rule is a test over
+a row with all columns of the table. If a user's expression raises for a row, it has no value for that row.
 Source: Delta protocol, "Column Invariants", "CHECK Constraints", "Generated Columns".
 """
 
@@ -45,22 +45,22 @@ _LENGTH = "__CHAR_VARCHAR_TYPE_STRING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing that a table asks of each row."""
+    """A rule that a table imposes on each row."""
 
     reason: str
-    """What is said of a row that breaks it; names, and no values."""
+    """The reason given for a row that breaks the rule; names only, no values."""
     is_broken: Column
-    """Over a row with all columns of the table; never NULL, and never raises."""
+    """Test over a row with all columns of the table; never NULL, and never raises."""
     text: str
-    """With the names of the columns that it hangs on, and maybe others."""
+    """Text with the names of the columns that the rule depends on, and maybe others."""
 
     def may_hang_on(self, names: Collection[str]) -> bool:
-        """Whether it may hang on one of these columns."""
+        """Returns True if the rule may depend on one of these columns."""
         return any(name.lower() in self.text for name in names)
 
 
 def attempted(value: Column) -> tuple[Column, Column]:
-    """A value that is NULL where its evaluation raises, and whether it does."""
+    """Returns a value that is NULL where its evaluation raises, and a test of whether it raises."""
     tried = ClassicColumn(attempt(_jc(F.struct(value.alias("value")))))
     return tried.getField("value"), tried.isNull()
 
@@ -70,11 +70,11 @@ def _jc(value: Column) -> object:
 
 
 def rules_of(metadata: TableMetadata, given: Sequence[str] | None = None) -> list[Rule]:
-    """What a table asks of each row.
+    """Returns the rules that a table imposes on each row.
 
     Args:
         metadata: The table's definition.
-        given: Columns whose values are given; the others are filled by Delta. None: all.
+        given: Columns whose values the caller gives; Delta fills the others. None: all columns.
     """
     names = None if given is None else {name.lower() for name in given}
     unknown = {
@@ -91,7 +91,7 @@ def rules_of(metadata: TableMetadata, given: Sequence[str] | None = None) -> lis
             _, is_raised = attempted(F.expr(field.metadata[GENERATED]))
             reason = f"does not fit: the generated value of {field.name} cannot be computed"
             found.append(Rule(reason=reason, is_broken=is_raised, text=_text(field.metadata[GENERATED])))
-    # Last: they may be of values that are generated.
+    # Last: constraints may refer to generated values.
     return [*found, *_checks(metadata, unknown)]
 
 
@@ -112,9 +112,9 @@ def _checks(metadata: TableMetadata, unknown: set[str]) -> Iterator[Rule]:
             said[f"of {field.name}"] = str(json.loads(field.metadata[INVARIANT])["expression"]["expression"])
     for name, sql in sorted(said.items()):
         if any(re.search(rf"(?i)\b{re.escape(one)}\b", sql) for one in unknown):
-            continue  # its value is drawn when the row is written
+            continue  # Delta assigns the identity value when it writes the row
         holds, _ = attempted(F.expr(sql).cast("boolean"))
-        # As Delta: NULL does not pass.
+        # As in Delta, NULL does not pass.
         yield Rule(
             reason=f"violates the constraint {name}", is_broken=~F.coalesce(holds, F.lit(False)), text=_text(sql)
         )
@@ -147,7 +147,7 @@ def _lengths(schema: StructType) -> Iterator[Rule]:
 
 
 def _is_longer(value: Column, kind: DataType) -> Column | None:
-    """Whether a text in a value is longer than its type says; None: none can be."""
+    """Returns a test of whether a text in a value is longer than its type allows; None if the type has no length."""
     match kind:
         case CharType(length=length) | VarcharType(length=length):
             return F.length(value) > length
@@ -172,14 +172,14 @@ def _any_longer(values: Column, element: DataType) -> Column | None:
 
     def is_longer(item: Column) -> Column:
         found = _is_longer(item, element)
-        assert found is not None, "asked before"
+        assert found is not None, "the caller has checked the type"
         return F.coalesce(found, F.lit(False))
 
     return F.exists(values, is_longer)
 
 
 def whole(frame: DataFrame, metadata: TableMetadata) -> DataFrame:
-    """A frame with all columns of the table: those that are lacking as Delta fills them; of identity columns NULL."""
+    """Adds the table's other columns to a frame, filled as Delta fills them; identity columns are NULL."""
     there = {name.lower() for name in frame.columns}
     lacking = [field for field in metadata.schema.fields if field.name.lower() not in there]
     plain = {
@@ -203,7 +203,7 @@ def _without_lengths(kind: DataType) -> DataType:
 
 
 def marked(frame: DataFrame, metadata: TableMetadata) -> DataFrame:
-    """A frame whose `_lg_bad` also says which rule of the table a row breaks."""
+    """Returns a frame whose `_lg_bad` also names the rule of the table that a row breaks."""
     found = rules_of(metadata, frame.columns)
     if not found:
         return frame
@@ -212,12 +212,12 @@ def marked(frame: DataFrame, metadata: TableMetadata) -> DataFrame:
 
 
 def told_by(frame: DataFrame, rules: Sequence[Rule]) -> list[Rule]:
-    """The rules that can be tested with the columns of a frame alone."""
+    """Returns the rules that can be tested with the columns of a frame alone."""
     return [rule for rule in rules if _can_select(frame, rule.is_broken)]
 
 
 def _can_select(frame: DataFrame, value: Column) -> bool:
-    # PySpark writes each such error to the output, with its trace. The logger has to be made as PySpark makes it.
+    # PySpark logs each such error with its stack trace. The logger must be created as PySpark creates it.
     logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     was, logger.disabled = logger.disabled, True
     try:

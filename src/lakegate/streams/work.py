@@ -1,4 +1,4 @@
-"""What the supervisor needs of a job's work: the port between the loop of turns and the kinds of streams."""
+"""The port between the loop of turns and the kinds of streams: what the supervisor needs of a job's work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakegate.turns.turn import HeldTurn
 
 
 class Work(Protocol):
-    """One job's work, done in turns."""
+    """The work of one job, done in turns."""
 
     @property
     def checkpoint(self) -> str | None:
@@ -22,28 +22,28 @@ class Work(Protocol):
 
     @property
     def turn_limit_batches(self) -> int:
-        """After so many micro-batches the turn is given to others before a backlog goes on."""
+        """Number of micro-batches after which a turn ends although a backlog is left, so that others get theirs."""
         ...
 
     @property
     def is_computed_ahead(self) -> bool:
-        """Whether `stage` does anything: the job is at work then before it asks for its turn, and not idle any more."""
+        """Returns True if `stage` prepares batches: the job is then busy before it asks for its turn."""
         ...
 
     def tables(self) -> tuple[TableLocation, ...]:
-        """Every table that a turn of this job reads or writes."""
+        """Returns every table that a turn of this job reads or writes."""
         ...
 
     def prepare(self) -> None:
-        """Makes what must exist before the first turn; changes nothing that is there already."""
+        """Creates what must exist before the first turn; leaves everything that exists unchanged."""
         ...
 
     def query(self, on_batch: Callable[[DataFrame, int], None]) -> DataStreamWriter:
-        """A new writer of the source whose sink function leads to `on_batch`; without a trigger."""
+        """Returns a new writer of the source, without a trigger, whose sink function calls `on_batch`."""
         ...
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Does what can be done of a micro-batch before its turn is asked for.
+        """Prepares a micro-batch before its turn is requested.
 
         Args:
             batch: The micro-batch.
@@ -53,11 +53,11 @@ class Work(Protocol):
         ...
 
     def known(self) -> object:
-        """The versions of what `stage` has read that this driver knows of; storage is not asked."""
+        """Returns the versions of the tables that `stage` has read, as far as this driver knows; does not ask storage."""
         ...
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Has what `stage` did follow what others have committed since; called now and then while the job waits for its turn.
+        """Updates the result of `stage` after commits of others; called repeatedly while the job waits for its turn.
 
         Args:
             before: The jobs whose turns may come before.
@@ -65,21 +65,21 @@ class Work(Protocol):
         ...
 
     def run_batch(self, turn: HeldTurn, batch: DataFrame, batch_id: int) -> int:
-        """Writes one micro-batch in the turn; idempotent under its tokens. The rows taken from the source."""
+        """Writes one micro-batch in the turn; idempotent under its tokens. Returns the number of rows taken from the source."""
         ...
 
     def drained(self) -> tuple[str, ...]:
-        """What of the source was passed over, a sentence for each reason; called when a query has read all there is."""
+        """Returns the parts of the source that were not read, one sentence per reason; called after a query has read everything."""
         ...
 
     def has_sweep_work(self) -> bool:
-        """Whether something kept from earlier batches must be tested against what has come since."""
+        """Returns True if data kept from earlier batches must be tested against newer rows."""
         ...
 
     def run_sweep(self, turn: HeldTurn, batch_id: int) -> None:
-        """Tests what is kept against what has come since."""
+        """Tests kept data against newer rows."""
         ...
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        """Table → version up to which nothing is left to do."""
+        """Returns table → version up to which nothing is left to do."""
         ...

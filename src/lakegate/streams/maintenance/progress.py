@@ -1,4 +1,4 @@
-"""What streams that look after files have in common: what is known of a table, and their steps, each under its token."""
+"""The shared parts of streams that maintain files: the known state of a table, and the execution of their steps."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lakegate.streams.maintenance.schedule import Deed, State, folded
 S = TypeVar("S", bound=State)
 
 PAGE, LOOK_BACK_MAX = 20, 20_000
-"""Commits that are read at a time, backwards, twice as many each time; and how many in all. Reading one takes about a
-millisecond, and it is done once in a run."""
+"""Commits read at a time, backwards, doubled each time; and the most commits read in all. Reading a commit takes about a
+millisecond, and it is done once per run."""
 
 
 class Watched(Generic[S]):
-    """A table as one job's commits, and those after them, tell of it."""
+    """The state of a table, derived from one job's commits and those after them."""
 
     def __init__(
         self,
@@ -37,30 +37,30 @@ class Watched(Generic[S]):
         """See the class.
 
         Args:
-            context: The stream's.
-            job: Whose commits tell.
+            context: The stream's context.
+            job: The job whose commits carry the state.
             table: The table.
             new: The state of a table without commits.
-            told: The state that a commit of the job carries.
-            unknown: The state at a version and its time where the log no longer tells what was before.
+            told: Returns the state that a commit of the job carries.
+            unknown: Returns the state at a version and its time, where the log no longer has the commits before it.
         """
         self._context, self._job, self._table = context, job, table
         self._new, self._told, self._unknown = new, told, unknown
         self._known: S | None = None
 
     def state(self) -> S:
-        """As of the head. Reads what was committed since the last call."""
+        """Returns the state at the head. Reads the commits since the last call."""
         head = self._context.log.head(self._table)
         if head < 0:
             return self._new
         known = None
-        if self._known is not None and self._known.at <= head:  # greater: the table was made anew
+        if self._known is not None and self._known.at <= head:  # greater: the table was created again
             known = self._gone_on(self._known, head)
         self._known = known or self._looked_up(head)
         return self._known
 
     def _gone_on(self, known: S, head: Version) -> S | None:
-        """The state at the head; None if it has to be looked up."""
+        """Returns the state at the head; None if it has to be looked up."""
         try:
             deeds = self._deeds(known.at, head)
         except LogGone:
@@ -86,7 +86,7 @@ class Watched(Generic[S]):
             if head - upto > LOOK_BACK_MAX:
                 break
         if state is not None and state.at < upto:
-            # It carries what was known before it: what came between is looked up, too.
+            # The state is older than its commit: the commits in between are read, too.
             deeds[:0] = self._deeds(state.at, upto)
         elif state is None:
             state = self._new if upto < 0 else self._unknown(upto, deeds[0].at_ms if deeds else 0)
@@ -97,6 +97,6 @@ class Watched(Generic[S]):
 
 
 def relocate(context: StreamContext, dml: Dml, token: WriteToken) -> None:
-    """Executes an OPTIMIZE or REORG, so that it follows whatever others commit meanwhile; the token is in the table then."""
+    """Executes an OPTIMIZE or REORG, rebased onto concurrent commits, and makes sure that the token is in the table."""
     finish(publisher(context.session).stage(dml), token)
     statements.record(context.log, dml.table, token)  # where it had nothing to do

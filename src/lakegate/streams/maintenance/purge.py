@@ -1,6 +1,6 @@
-"""The bytes of erased rows: files with them are rewritten without them, and deleted when the table need not keep them any more.
+"""Deletes the bytes of erased rows: rewrites the files that contain them, and deletes the old files after the retention time.
 
-First a purge (REORG), so late that it serves many erasures, and so early that the files may be deleted in time; then, when
+First a purge (REORG), late enough to serve many erasures, and early enough that the files may be deleted in time. Then, when
 the table's retention has passed, a VACUUM. Each is a step of a sweep of the erase stream. Source: docs/explanation/requests.md.
 """
 
@@ -25,7 +25,7 @@ VECTORS = "deletionVectors"
 
 
 class PhysicalErasure:
-    """What an erase stream does so that the bytes of what it erased are gone in time."""
+    """The purge and VACUUM of an erase stream, so that the bytes of erased rows are deleted in time."""
 
     def __init__(
         self, spec: StreamSpec, context: StreamContext, tables: Sequence[TableLocation], *, within_ms: int
@@ -34,9 +34,9 @@ class PhysicalErasure:
 
         Args:
             spec: The stream.
-            context: The stream's.
-            tables: From which it erases, the target first.
-            within_ms: So long after an erasure its bytes are to be gone.
+            context: The stream's context.
+            tables: The tables from which it erases, the target first.
+            within_ms: The time after an erasure within which its bytes must be deleted.
         """
         self._spec, self._context, self._within_ms = spec, context, within_ms
         self._watched = {
@@ -46,22 +46,22 @@ class PhysicalErasure:
                 table,
                 new=Erased(),
                 told=lambda deed: Erased.told(deed.facts),
-                # Whatever was erased before is looked for as if it had been erased then.
+                # Earlier erasures are treated as if they had been made at that time.
                 unknown=lambda at, at_ms: Erased(at=at, hidden_ms=at_ms),
             )
             for table in tables
         }
 
     def is_due(self) -> bool:
-        """Whether there is anything to do now; from the logs alone."""
+        """Returns True if a purge or VACUUM is due now; reads the logs only."""
         states = {table: watched.state() for table, watched in self._watched.items()}
         return any(self._is_purge_due(state) or self._is_vacuum_due(table, state) for table, state in states.items())
 
     def run(self, turn: BatchTurn) -> None:
-        """Does it.
+        """Runs the purges and VACUUMs that are due.
 
         Raises:
-            InvalidRequest: The table keeps its files for longer than the bytes may be there; nothing was done.
+            InvalidRequest: The table keeps its files longer than the bytes may exist; nothing was done.
         """
         if (fault := within_fault(self._spec, self._within_ms, self._kept_ms(self._context.target))) is not None:
             raise InvalidRequest(faults=[fault])
@@ -113,9 +113,9 @@ class PhysicalErasure:
         )
 
     def _retention_ms(self, table: TableLocation) -> int:
-        """How long a table's files have to be kept: its own time, or the target's if that is shorter.
+        """Returns how long a table's files must be kept: its own retention, or the target's if that is shorter.
 
-        Requests and dead letters are read and written in turns of the target's lock: what is safe for it is safe for them.
+        Requests and dead letters are read and written in turns of the target's lock: a time that is safe for it is safe for them.
         """
         return min(self._kept_ms(table), statements.whole_hours_ms(self._kept_ms(self._context.target)))
 
@@ -125,7 +125,7 @@ class PhysicalErasure:
 
 
 def within_fault(spec: StreamSpec, within_ms: int, kept_ms: int) -> Fault | None:
-    """What is wrong with a time that is shorter than the table keeps files."""
+    """Returns a fault if `physical_within` is shorter than the time that the table keeps files."""
     needed_ms = kept_ms + 2 * (spec.every_ms or 0)
     if within_ms > kept_ms and within_ms >= needed_ms:
         return None

@@ -1,7 +1,7 @@
-"""When a table's files are due to be compacted, rewritten and deleted, from what its commits say.
+"""Computes from a table's commits when its files are due to be compacted, rewritten and deleted.
 
-A stream's own commits carry, as facts, what was known when they were made; so only its last one is looked up, and the
-commits after it. Rules for editors: no clock, no files, no log; commits come in as data, and times as arguments.
+A stream's own commits carry its state as facts, so only the last of them and the commits after it are read.
+Rules for editors: no clock, no files, no log; commits come in as data, and times as arguments.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ ERASING = ("apply", "forget")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deed:
-    """What one commit did, in the eyes of one stream."""
+    """A commit, as one stream sees it."""
 
     version: Version
     at_ms: int
     step: str | None
     """The stream's own step; None for a commit of others."""
     facts: Mapping[str, Any]
-    """What the stream's own commit says; empty for a commit of others."""
+    """The facts in the stream's own commit; empty for a commit of others."""
     changes_data: bool
-    """Rows came, changed or went; False where files were only rewritten."""
+    """Rows were added, changed or removed; False where files were only rewritten."""
     removes_files: bool
 
 
 class State(Protocol):
-    """What is known of a table at a version."""
+    """The known state of a table at a version."""
 
     @property
     def at(self) -> Version:
-        """Commits up to this version are in it."""
+        """The last version whose commit is included."""
 
     def after(self, deed: Deed) -> Self:
-        """The state after the next commit."""
+        """Returns the state after the next commit."""
 
     def facts(self) -> Mapping[str, Any]:
-        """It, as a commit carries it."""
+        """Returns the state as the facts that a commit carries."""
 
     @classmethod
     def told(cls, facts: Mapping[str, Any]) -> Self | None:
-        """The state that a commit carries; None if it carries none."""
+        """Returns the state that a commit carries; None if it carries none."""
 
 
 S = TypeVar("S", bound=State)
 
 
 def folded(state: S, deeds: Iterable[Deed]) -> S:
-    """The state after commits, in order; those that are in it already are passed over."""
+    """Returns the state after commits, in order; skips those that are included already."""
     for deed in deeds:
         if deed.version > state.at:
             state = state.after(deed)
@@ -67,15 +67,15 @@ def folded(state: S, deeds: Iterable[Deed]) -> S:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintained:
-    """How far a stream has looked after a table's files."""
+    """The progress of a stream that maintains a table's files."""
 
     at: Version = Version(-1)
     changed: Version = Version(-1)
-    """The last commit that changed data."""
+    """Version of the last commit that changed data."""
     removed_ms: int | None = None
-    """The last commit that took files out of the table."""
+    """Time of the last commit that removed files from the table."""
     optimized: Version = Version(-1)
-    """What was in the table at this version is compacted."""
+    """The version whose files are compacted."""
     vacuumed: Version = Version(-1)
     vacuumed_ms: int | None = None
 
@@ -108,11 +108,11 @@ class Maintained:
         )
 
     def is_optimize_due(self) -> bool:
-        """Whether data have changed since the last time."""
+        """Returns True if data has changed since the last OPTIMIZE."""
         return self.changed > self.optimized
 
     def is_vacuum_due(self, *, retention_ms: int, now_ms: int) -> bool:
-        """Whether data have changed since the last time, or files that were too young then are old enough now."""
+        """Returns True if data has changed since the last VACUUM, or files that were too young then are old enough now."""
         if self.changed > self.vacuumed:
             return True
         if self.removed_ms is None or self.vacuumed_ms is None:
@@ -125,20 +125,20 @@ class Maintained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purged:
-    """Files without the erased rows have taken the place of those that had them, which lie there still."""
+    """A purge: files without the erased rows have replaced the files with them, which still exist in storage."""
 
     at_ms: int
     since_ms: int
-    """When the oldest erasure was made whose bytes are in them."""
+    """The time of the oldest erasure whose bytes are in these files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """Where bytes of rows that a stream has erased from a table still are."""
+    """The remaining bytes of rows that a stream has erased from a table."""
 
     at: Version = Version(-1)
     hidden_ms: int | None = None
-    """The oldest erasure since the last purge: its rows may be in files of the table."""
+    """The time of the oldest erasure since the last purge: its rows may be in files of the table."""
     purged: tuple[Purged, ...] = ()
     """Purges that no VACUUM has followed, the oldest first."""
 
@@ -166,25 +166,25 @@ class Erased:
 
     @property
     def since_ms(self) -> int | None:
-        """When the oldest erasure was made whose bytes may be there; None: no bytes are."""
+        """Returns the time of the oldest erasure whose bytes may still exist; None if no bytes exist."""
         known = [*(one.since_ms for one in self.purged), *([] if self.hidden_ms is None else [self.hidden_ms])]
         return min(known, default=None)
 
     def is_purge_due(self, *, within_ms: int, retention_ms: int, pace_ms: int, now_ms: int) -> bool:
-        """Whether files have to be rewritten now, so that the old ones may be deleted in time.
+        """Returns True if files must be rewritten now, so that the old files can be deleted in time.
 
         Args:
-            within_ms: So long after an erasure its bytes are to be gone.
-            retention_ms: How long files are kept that the table has no more.
-            pace_ms: How much later than it is due a stream may come to its turn; for the purge, and for the VACUUM.
+            within_ms: The time after an erasure within which its bytes must be deleted.
+            retention_ms: How long files are kept after the table has removed them.
+            pace_ms: The longest delay of the stream's turn; counted for the purge and for the VACUUM.
             now_ms: The wall clock.
         """
         return self.hidden_ms is not None and now_ms >= self.hidden_ms + max(0, within_ms - retention_ms - 2 * pace_ms)
 
     def is_vacuum_due(self, *, retention_ms: int, now_ms: int) -> bool:
-        """Whether files that were purged are old enough to be deleted."""
+        """Returns True if purged files are old enough to be deleted."""
         return any(one.at_ms + retention_ms < now_ms for one in self.purged)
 
     def vacuumed(self, *, retention_ms: int, now_ms: int) -> Erased:
-        """The state after a VACUUM that began at `now_ms`."""
+        """Returns the state after a VACUUM that began at `now_ms`."""
         return replace(self, purged=tuple(one for one in self.purged if one.at_ms + retention_ms >= now_ms))

@@ -1,4 +1,4 @@
-"""What keeps a table's files few and clean: OPTIMIZE, REORG and VACUUM as statements, and what commits tell of them."""
+"""OPTIMIZE, REORG and VACUUM as statements, and the facts of a commit that maintenance needs."""
 
 from __future__ import annotations
 
@@ -22,48 +22,48 @@ from lakegate.turns.protocol.fencing import NotApplied, read_token, unpack
 CHECK_CONF = "spark.databricks.delta.retentionDurationCheck.enabled"
 LISTING_CONF = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 TASKS_PER_CORE = 4
-"""VACUUM lists a table with as many tasks as this setting says, 10,000 unless somebody has said otherwise: a minute and a half
-for ten files on two cores."""
+"""VACUUM lists a table with as many tasks as this setting says. The default, 10,000, takes a minute and a half for ten files
+on two cores."""
 RECORD_ATTEMPTS_MAX = 100
 HOUR_MS = 3_600_000
-"""VACUUM … RETAIN rounds what it is told to hours, down to none."""
+"""VACUUM … RETAIN takes hours and rounds down, even to 0."""
 
 
 def retention_ms(session: SparkSession, properties: Mapping[str, str]) -> int:
-    """How long a table with these properties keeps files that it has no more; Delta's default is 7 days."""
+    """Returns how long a table with these properties keeps removed files; Delta's default is 7 days."""
     return Jvm(session).retention_ms(properties)
 
 
 def is_retention_checked(session: SparkSession) -> bool:
-    """Whether Delta refuses a VACUUM that deletes files younger than that; the user may have switched it off."""
+    """Returns True if Delta refuses a VACUUM of files younger than the retention; the user may have switched this check off."""
     return str(session.conf.get(CHECK_CONF, "true")).lower() != "false"
 
 
 def whole_hours_ms(duration_ms: int) -> int:
-    """A time rounded up to what VACUUM can be told."""
+    """Rounds a time up to whole hours, the unit of VACUUM."""
     return math.ceil(duration_ms / HOUR_MS) * HOUR_MS
 
 
 def optimize(session: SparkSession, table: TableLocation, zorder_by: Sequence[str] = ()) -> Dml:
-    """OPTIMIZE, ordered by columns if they are named; a table with clustering is clustered."""
+    """Returns an OPTIMIZE statement, with ZORDER BY if columns are named; a clustered table is clustered."""
     columns = ", ".join(quoted(column) for column in zorder_by)
     text = f"OPTIMIZE delta.{quoted(table)}" + (f" ZORDER BY ({columns})" if columns else "")
     return relocation(session, table, lambda: session.sql(text))
 
 
 def purge(session: SparkSession, table: TableLocation) -> Dml:
-    """REORG … APPLY (PURGE): files with hidden rows are written anew, without them."""
+    """Returns REORG … APPLY (PURGE), which rewrites files with hidden rows without these rows."""
     return relocation(session, table, lambda: session.sql(f"REORG TABLE delta.{quoted(table)} APPLY (PURGE)"))
 
 
 def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | None, is_checked: bool = True) -> None:
-    """Delete the files that the table has not had for a time.
+    """Deletes the files that the table removed some time ago.
 
     Args:
-        session: A session that nothing else writes with.
+        session: A session in which nothing else writes.
         table: The table.
-        older_than_ms: The time, rounded up to whole hours; None: as the table says.
-        is_checked: Whether Delta refuses a time that is shorter than the table says.
+        older_than_ms: The time since the removal, rounded up to whole hours; None: the table's own retention.
+        is_checked: Whether Delta refuses a time that is shorter than the table's retention.
     """
     said = {} if is_checked else {CHECK_CONF: "false"}
     if session.conf.get(LISTING_CONF, None) is None:
@@ -74,10 +74,10 @@ def vacuum(session: SparkSession, table: TableLocation, *, older_than_ms: int | 
 
 
 def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:
-    """Have the token in the table, in a commit of its own, unless it is there or a later turn has begun.
+    """Records the token in the table, in a separate commit, unless it is there already or a later turn has begun.
 
     Raises:
-        Unavailable: Others committed first, time and again; or the table cannot be written.
+        Unavailable: Others committed first at every attempt; or the table cannot be written.
     """
     for _ in range(RECORD_ATTEMPTS_MAX):
         reading = log.read_tokens(table)
@@ -88,7 +88,7 @@ def record(log: DeltaTableLog, table: TableLocation, token: WriteToken) -> None:
 
 
 def deed(commit: Commit, job: str) -> Deed:
-    """What a commit did, in the eyes of a job."""
+    """Returns a commit as a job sees it."""
     said = commit.user_metadata or {}
     is_own = said.get("job") == job
     facts = said.get("user")

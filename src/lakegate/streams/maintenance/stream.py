@@ -1,4 +1,4 @@
-"""A stream that looks after a table's files in turns of its own: compacts them, and deletes those that are old. No source."""
+"""A stream that maintains a table's files in turns of its own: compacts them, and deletes old ones. It has no source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakegate.streams.requests.apply import lacking, noted
 
 
 class MaintainStream:
-    """OPTIMIZE where data have changed since the last time, then VACUUM; each step tells in its commit what was known."""
+    """Runs OPTIMIZE where data has changed since the last time, then VACUUM; each step's commit carries the state."""
 
     def __init__(self, spec: StreamSpec, table_spec: TableSpec, context: StreamContext) -> None:
         if not isinstance(spec.kind, Maintain):
@@ -37,45 +37,45 @@ class MaintainStream:
         )
 
     def tables(self) -> tuple[TableLocation, ...]:
-        """The target."""
+        """Returns the target."""
         return (self._context.target,)
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Never asked for: there is no source."""
+        """Is never called: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
     def known(self) -> object:
-        """Nothing, as it does not keep up."""
+        """Returns None: there is no result to keep up to date."""
         return None
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Nothing was computed."""
+        """Does nothing: nothing was computed."""
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
-        """Never asked for: there is no source."""
+        """Is never called: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
     def evaluated(self, batch: DataFrame) -> DataFrame:
-        """Never asked for: there is no source."""
+        """Is never called: there is no source."""
         raise AssertionError("a stream that maintains has no batches")
 
     def has_sweep_work(self) -> bool:
-        """Whether anything is due; from the log alone."""
+        """Returns True if a step is due; reads the log only."""
         state = self._watched.state()
         return self._is_optimize_due(state) or self._is_vacuum_due(state)
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        """The head if nothing is due, else how far the table has been looked after."""
+        """Returns the head if nothing is due, else the version up to which the table was maintained."""
         state = self._watched.state()
         is_due = self._is_optimize_due(state) or self._is_vacuum_due(state)
         done = state.optimized if self._kind.optimize else state.vacuumed
         return {self._context.target: done if is_due else state.at}
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Does what is due.
+        """Runs the steps that are due.
 
         Raises:
-            InvalidRequest: The table lacks a column to order by, or keeps its files for longer than they are to be kept;
+            InvalidRequest: The table lacks a column to order by, or keeps its files longer than `vacuum_older_than`;
                 nothing was done.
         """
         context, target = self._context, self._context.target
@@ -133,7 +133,7 @@ class MaintainStream:
 
 
 def too_young(older_than_ms: int, kept_ms: int) -> str:
-    """Why files are not deleted so soon."""
+    """Returns the reason why files are not deleted so soon."""
     return (
         f"files of {duration_text(older_than_ms)} may still be read, or be of a write that is under way: the table keeps them for "
         f"{duration_text(kept_ms)} (delta.deletedFileRetentionDuration)"

@@ -1,4 +1,4 @@
-"""What a person does with stored requests: look at them, give a dead one another chance, take one out."""
+"""Manual operations on stored requests: list them, retry a dead request, drop one, send one again corrected."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from lakegate.streams.requests.table import STATES, RequestTable
 from lakegate.streams.requests.watermark import NEVER, Progress
 
 STUCK = ("dead", "stored")
-"""States of requests that nothing but a person, or the next batch, takes any further."""
+"""States of requests that change only by a person, or by the next batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRequest:
-    """A request as `lakegate requests list` shows it: never its values."""
+    """A request as `lakegate requests list` shows it: without its values."""
 
     request_id: str
     state: State
@@ -46,7 +46,7 @@ class StoredRequest:
 def list_requests(
     context: StreamContext, spec: StreamSpec, states: Sequence[str] = STATES, *, rows_max: int = 1000
 ) -> list[StoredRequest]:
-    """The newest requests in these states, newest first; none where nothing was stored yet."""
+    """Returns the newest requests in these states, newest first; an empty list if nothing was stored yet."""
     table = RequestTable(context.session, context.log, context.requests_of(spec))
     rows = table.rows(states)
     if rows is None:
@@ -57,11 +57,11 @@ def list_requests(
 
 
 def replay_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str]) -> int:
-    """Lets dead requests wait again, from now on and for all rows; how many.
+    """Sets dead requests to waiting again, from now on and for all rows. Returns their number.
 
     Raises:
-        InvalidRequest: one of them is not dead; or requests of this stream are not retried, because those that could not
-            be read would not be read now either. Nothing was changed.
+        InvalidRequest: one of them is not dead; or the stream's requests are not retried, because a request that could not be
+            read before could not be read now either. Nothing was changed.
     """
     if not isinstance(spec.kind, Mutate) or spec.kind.applies_to != "arrived":
         raise InvalidRequest(
@@ -71,17 +71,17 @@ def replay_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, i
     now_ms = context.clock.wall_ms()
     last = Progress(context, spec).last() or NEVER
     values = {"state": "'waiting'", "reason": "'replayed'", "first_seen_ms": f"{now_ms}L"}
-    # The sweep that this brings about tests all rows, and counts anew.
+    # The sweep that follows tests all rows, and counts the kept requests again.
     again = replace(last, tested=Version(-1), kept=last.kept + len(ids), oldest_ms=last.oldest_ms or now_ms)
     facts = again.facts()
     return _change(turn, context, spec, ids, "replay", values, facts)
 
 
 def drop_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str], *, reason: str) -> int:
-    """Takes requests out of the table that are dead, or stored and not applied; the reason stays in its history. How many.
+    """Removes requests that are dead, or stored and not applied; the reason stays in the table's history. Returns their number.
 
     Raises:
-        InvalidRequest: one of them is neither; nothing was changed.
+        InvalidRequest: one of them is in neither state; nothing was changed.
     """
     facts = {"reason": reason, "dropped": list(ids)}
     return _change(turn, context, spec, ids, "drop", None, facts, states=STUCK)
@@ -90,18 +90,18 @@ def drop_requests(turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids
 def resend_requests(
     turn: BatchTurn, context: StreamContext, spec: StreamSpec, ids: Sequence[str], corrections: Mapping[str, str]
 ) -> int:
-    """Has stuck requests be stored anew, corrected: the next batch of the stream applies them as its own. How many.
+    """Stores stuck requests again, corrected; the stream's next batch applies them as its own. Returns their number.
 
     Args:
-        turn: It has begun a batch.
-        context: The stream's.
+        turn: A turn that has begun a batch.
+        context: The stream's context.
         spec: The stream.
-        ids: Of requests that are dead, or stored and not applied.
+        ids: Ids of requests that are dead, or stored and not applied.
         corrections: Column → value, as text: columns of `match` and `set`, and `sequence_by`.
 
     Raises:
-        InvalidRequest: one of them is neither; or a correction names no column of the requests, or does not fit it. Nothing was
-            changed.
+        InvalidRequest: one of them is in neither state; or a correction names no column of the requests, or does not fit its
+            column. Nothing was changed.
     """
     rows = RequestTable(context.session, context.log, context.requests_of(spec)).rows(STUCK)
     if rows is None:
@@ -137,10 +137,10 @@ def resend_requests(
 
 
 def _corrected(context: StreamContext, field: StructField, text: str) -> Column:
-    """A value given as text, as the column's type; `null` is NULL.
+    """Returns a value given as text, cast to the column's type; `null` is NULL.
 
     Raises:
-        InvalidRequest: it does not fit.
+        InvalidRequest: the value does not fit.
     """
     if text == "null":
         return F.lit(None).cast(field.dataType)

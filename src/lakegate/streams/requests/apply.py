@@ -1,4 +1,4 @@
-"""The target table under a stream's requests: which rows they meet, and the one MERGE that changes them."""
+"""Finds the rows of the target that match a stream's requests, and changes them in one MERGE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lakegate.streams.table_rules import GENERATED, Rule, marked, rules_of, told
 
 
 def noted(token: WriteToken, **facts: object) -> WriteToken:
-    """The token, with facts of a stream under `user` in its commit's `userMetadata`."""
+    """Adds facts of a stream to a token, under `user` in its commit's `userMetadata`."""
     said: dict[str, Any] = json.loads(token.user_metadata)
     said["user"] = {**said.get("user", {}), **facts}
     return replace(token, user_metadata=json.dumps(said))
@@ -42,14 +42,14 @@ def noted(token: WriteToken, **facts: object) -> WriteToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """Which rows the rules met."""
+    """The rows that matched the rules, counted by key."""
 
     version: Version
     rows: pa.Table
     """`key_hash`, the erasures' other columns, and `count`."""
 
     def counts(self) -> dict[str, int]:
-        """Key → rows."""
+        """Returns key → number of rows."""
         counts: dict[str, int] = {}
         for key, count in zip(self.rows["key_hash"].to_pylist(), self.rows["count"].to_pylist(), strict=True):
             counts[key] = counts.get(key, 0) + count
@@ -59,8 +59,8 @@ class Met:
 class TargetRows:
     """The rows of the target that requests of one stream may change.
 
-    Rules come as Arrow tables of `key_hash`, `key`, `op`, `set`, one a key, which become local relations: Spark knows
-    their size, and sends the small side of every join.
+    Rules are Arrow tables of `key_hash`, `key`, `op`, `set`, one row per key. They become local relations, so Spark knows
+    their size and broadcasts the small side of every join.
     """
 
     def __init__(self, context: StreamContext, kind: Mutate | Erase, erasures: Erasures | None) -> None:
@@ -71,13 +71,13 @@ class TargetRows:
 
     @property
     def session(self) -> SparkSession:
-        """The stream's."""
+        """The stream's session."""
         return self._context.session
 
     def at(
         self, version: Version, paths: Collection[str] | None = None, coming: Mapping[str, Body] = NOTHING_COMES
     ) -> DataFrame:
-        """The table's rows, or those in these files only, and in those that come."""
+        """Returns the table's rows, or the rows of these files and of `coming` (files that no commit has added yet)."""
         return self._context.log.read_at(self._context.session, self._context.target, version, paths, coming)
 
     def meet(
@@ -87,8 +87,8 @@ class TargetRows:
         paths: Collection[str] | None = None,
         coming: Mapping[str, Body] = NOTHING_COMES,
     ) -> Met:
-        """The rows that have a rule's key at `version`, or in these files of it and those that come."""
-        # Renamed, as the table may have a column `key`.
+        """Counts the rows that have a rule's key at `version`, or in these files of it and in `coming`."""
+        # Renamed, because the table may have a column `key`.
         keys = self._frame(rules.select(["key_hash", "key"])).withColumnRenamed("key", "_lg_key")
         rows = self.at(version, paths, coming)
         rows = rows.select(*[column(name) for name in dict.fromkeys([*self._match, *self._others])])
@@ -97,13 +97,13 @@ class TargetRows:
         return Met(version=version, rows=counted.toArrow())
 
     def change(self, rules: pa.Table, steps: pa.Table, met: Met, token: WriteToken) -> None:
-        """Apply each rule to the rows of its key, in one commit; rows that hold the values already are left alone.
+        """Applies each rule to the rows of its key, in one commit; rows that hold the values already stay unchanged.
 
         Args:
-            rules: What happens to the rows of each key.
-            steps: `key_hash`, `key`, `set` of every update on the way there, for erased persons on the way.
-            met: What `meet` found for these rules; keys without rows are left out.
-            token: Goes into the commit, with the version that was tested.
+            rules: The change of each key's rows.
+            steps: `key_hash`, `key`, `set` of every update on the path of a key; used to find rows that move to an erased key.
+            met: The result of `meet` for these rules; keys without rows are left out.
+            token: Goes into the commit, with the tested version.
         """
         source = self._frame(_of_keys(rules, met.rows["key_hash"]))
         condition = self._sql_same("s.key")
@@ -123,24 +123,24 @@ class TargetRows:
 
     @property
     def is_decided_by_key(self) -> bool:
-        """Whether what becomes of a row hangs on its key alone."""
+        """Returns True if a row's key alone decides what happens to the row."""
         return not self._others
 
     def stage(self, rules: pa.Table) -> Staged:
-        """`change` without its commit, for rows that are decided by their key.
+        """Prepares the MERGE of `change` without its commit, for rows that are decided by their key.
 
-        With all rules, also those that meet no row yet: rows may come for them before it is put.
+        It includes rules that match no row yet: matching rows may be added before the commit.
         """
         source = self._frame(rules)
         with collected(self._context.session) as collector:
             self._merge(DeltaTable, source, self._sql_same("s.key"))
-        assert collector.staged is not None, "it takes what is executed"
+        assert collector.staged is not None, "the collector takes the executed statement"
         return collector.staged
 
     def change_rows(self, rules: pa.Table, version: Version, paths: Collection[str] | None, token: WriteToken) -> None:
-        """Apply each rule to the rows of its key in these files only, where other rows of the key are not meant.
+        """Applies each rule to the rows of its key in these files only, where other rows of the key must stay unchanged.
 
-        MERGE cannot be told files, so a row is known by all its values.
+        MERGE cannot be restricted to files, so a row is identified by all its values.
         """
         rows = self.at(version, paths)
         kinds = {field.name: field.dataType for field in rows.schema.fields}
@@ -157,11 +157,11 @@ class TargetRows:
         self._commit(source, condition, noted(token, tested=version))
 
     def out_of_line(self, standing: DataFrame, version: Version, paths: Collection[str] | None) -> pa.Table:
-        """The standing rules that rows in these files do not follow yet.
+        """Returns the standing rules that rows in these files do not satisfy yet.
 
         Args:
-            standing: `key_hash`, `key`, `op`, `set`, one a key.
-            version: The target's.
+            standing: `key_hash`, `key`, `op`, `set`, one row per key.
+            version: The target's version.
             paths: Files; None for all.
         """
         rows = self.at(version, paths)
@@ -177,11 +177,11 @@ class TargetRows:
 
     @cached_property
     def _tests(self) -> tuple[list[Rule], list[Rule]]:
-        """The table's rules that hang on what requests set: on their values alone, and on other columns, too."""
+        """The table's rules that depend on the values that requests set: on those alone; and on other columns, too."""
         log, target = self._context.log, self._context.target
         metadata = log.metadata(target, log.seen(target))
         found = rules_of(metadata, [name for name in metadata.schema.names if not self._is_generated(metadata, name)])
-        # A generated value follows the columns that it is made of, so its own rules hang on those.
+        # A generated value depends on its source columns, so its own rules depend on them, too.
         changed = [*self._set, *self._generated(metadata)]
         found = [rule for rule in found if rule.may_hang_on(changed)]
         if not found:
@@ -196,7 +196,7 @@ class TargetRows:
         return by_values, [rule for rule in hanging if all(rule is not one for one in by_values)]
 
     def _generated(self, metadata: TableMetadata) -> list[str]:
-        """Columns that Delta computes anew where a request sets what they are made of; none where nothing is set."""
+        """Returns columns that Delta computes again when a request sets their source columns; none if requests set nothing."""
         return [name for name in metadata.schema.names if self._set and self._is_generated(metadata, name)]
 
     def _is_generated(self, metadata: TableMetadata, name: str) -> bool:
@@ -205,19 +205,19 @@ class TargetRows:
 
     @property
     def may_break_rules(self) -> bool:
-        """Whether the table may refuse what a request sets because of other columns of a row."""
+        """Returns True if the table may refuse the values of a request because of a row's other columns."""
         return bool(self._tests[1])
 
     def broken(
         self, rules: pa.Table, version: Version, paths: Collection[str] | None = None, *, has_older: bool
     ) -> dict[str, str]:
-        """Key → which rule of the table its rows would break; keys that none would are left out.
+        """Returns key → the rule of the table that its rows would break; keys without a broken rule are left out.
 
         Args:
-            rules: What happens to the rows of each key.
-            version: The target's.
-            paths: The rows' files; None for all.
-            has_older: Whether there are rules of earlier batches, since when the table may have got rules of its own.
+            rules: The change of each key's rows.
+            version: The target's version.
+            paths: Files of the rows; None for all.
+            has_older: Whether there are rules of earlier batches, which were not tested against the table's present rules.
         """
         alone, others = self._tests
         if rules.num_rows == 0 or not (others or (alone and has_older)):
@@ -264,7 +264,7 @@ class TargetRows:
 
 
 def _holds(assigned: DataType, names: Sequence[str], row: str, request: str) -> str:
-    """SQL of whether a row has the values already that a request sets."""
+    """Returns SQL that tests whether a row already has the values that a request sets."""
     assert isinstance(assigned, StructType)
     return " AND ".join(
         f"{comparable(f'{row}{quoted(name)}', kind)} <=> {comparable(f'{request}{quoted(name)}', kind)}"
@@ -277,17 +277,17 @@ def _of_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.Table:
 
 
 def target_schema(context: StreamContext) -> StructType | None:
-    """The target's columns; None where there is no table yet."""
+    """Returns the target's columns; None if the table does not exist yet."""
     head = context.log.head(context.target)
     return None if head < 0 else context.log.metadata(context.target, head).schema
 
 
 def lacking(schema: StructType, names: Sequence[str]) -> list[str]:
-    """The names that are no columns of the table."""
+    """Returns the names that are no columns of the table."""
     there = {name.lower() for name in schema.names}
     return [name for name in names if name.lower() not in there]
 
 
 def locations(*tables: TableLocation) -> tuple[TableLocation, ...]:
-    """Each once, in order."""
+    """Returns each location once, in order."""
     return tuple(dict.fromkeys(tables))

@@ -1,9 +1,9 @@
-"""How a request table names the columns of the table that its requests are for, and finds them again when they have new names.
+"""Names the columns of the target in a request table, and finds them again after they were renamed.
 
-A column is known by its physical name, which a rename leaves alone; without column mapping that is its name. Parquet and Delta
-refuse some characters in names: `first name` is stored as `first%20name`.
+A column is identified by its physical name, which a rename does not change; without column mapping that is its name. Parquet
+and Delta refuse some characters in names: `first name` is stored as `first%20name`.
 
-Rules for editors: pure functions over names; whatever is not found is said, never left out.
+Rules for editors: pure functions over names; a name that is not found is reported, never left out.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ _ESCAPED = re.compile(r"%([0-9A-F]{2})")
 
 
 def stored_name(name: str) -> str:
-    """The name of a field of a request table for a column of the table."""
+    """Returns the name of the field of a request table for a column of the target."""
     return _REFUSED.sub(lambda found: f"%{ord(found[0]):02X}", name)
 
 
 def column_name(stored: str) -> str:
-    """The column that a field of a request table is for."""
+    """Returns the name of the target's column for a field of a request table."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Where the columns are that requests were stored for."""
+    """The current names of the columns that requests were stored for."""
 
     names: tuple[str, ...]
-    """As the table has them now, in the order stored; of those that it has."""
+    """Current names of the columns that the table has, in the order in which they were stored."""
     missing: tuple[str, ...]
-    """That the table has no more, as they were called when the requests were stored."""
+    """Names, at the time of storing, of the columns that the table no longer has."""
 
 
 def find_columns(stored: Sequence[str], physical: Sequence[str] | None, table: Mapping[str, str]) -> Found:
     """Finds stored columns in a table.
 
     Args:
-        stored: Their names when the requests were stored.
-        physical: Their physical names; None where they were not noted.
-        table: Name → physical name of each column that the table has now.
+        stored: The columns' names when the requests were stored.
+        physical: The columns' physical names; None where they were not recorded.
+        table: Name → physical name of each column of the table now.
     """
     by_physical = {one: name for name, one in table.items()}
     by_name = {name.lower(): name for name in table}
@@ -57,5 +57,5 @@ def find_columns(stored: Sequence[str], physical: Sequence[str] | None, table: M
 
 
 def is_same(one: Iterable[str], other: Iterable[str]) -> bool:
-    """Whether two lists name the same columns in the same order; upper and lower case do not count."""
+    """Returns True if two lists name the same columns in the same order; case is ignored."""
     return [name.lower() for name in one] == [name.lower() for name in other]

@@ -1,6 +1,6 @@
-"""Requests on their way in: from records of a source to rows of the request table, with every expression evaluated once.
+"""Converts records of a source to rows of the request table. Every expression is evaluated once.
 
-What is stored is what is applied, in this run and after a crash; so a value that is drawn or read from the clock is frozen.
+The stored values are applied, in this run and after a crash; so random values and clock values do not change any more.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lakegate.streams.requests.table import NOTHING
 from lakegate.streams.table_rules import Rule, attempted, told_by
 
 _JSON = {**JSON, "timeZone": "UTC"}
-"""As exact as the values are: two keys with one digest would be taken for one."""
+"""Must be exact: two different keys with one digest would be taken for the same key."""
 
 
 def digest(values: Mapping[str, Column]) -> Column:
-    """SHA-256 of the values of a key, hex; null where one of them is null.
+    """Returns the SHA-256 of the values of a key, hex; null where one of them is null.
 
-    Values that are equal in the table have one digest, whatever they look like: see `fields_of`.
+    Values that are equal in the table have the same digest, whatever their notation: see `fields_of`.
     """
     is_whole = F.lit(True)
     for value in values.values():
@@ -36,7 +36,7 @@ def digest(values: Mapping[str, Column]) -> Column:
 
 
 def fields_of(struct: DataType, prefix: str) -> dict[str, Column]:
-    """The fields of a struct column, by name; zero without a sign, which `=` does not see."""
+    """Returns the fields of a struct column, by name; zero without a sign, because `=` ignores the sign of zero."""
     assert isinstance(struct, StructType)
     return {one.name: _unsigned(F.col(f"{prefix}.{quoted(one.name)}"), one.dataType) for one in struct.fields}
 
@@ -63,21 +63,21 @@ def _has_sign(kind: DataType) -> bool:
 
 
 def moved_key(key: Mapping[str, Column], set_: Mapping[str, Column]) -> Column:
-    """Digest of the key that a row has after an update."""
+    """Returns the digest of the key that a row has after an update."""
     assigned = {name.lower(): value for name, value in set_.items()}
     return digest({name: assigned.get(name.lower(), value) for name, value in key.items()})
 
 
 class Intake:
-    """How records of one stream become requests."""
+    """Converts the records of one stream to requests."""
 
     def __init__(self, spec: StreamSpec, target: StructType | None, rules: Sequence[Rule] = ()) -> None:
         """See the class.
 
         Args:
             spec: A `mutate` or `erase` stream.
-            target: The columns of its table; None where there is no table yet, and the requests' own types are taken.
-            rules: What the table asks of each row: a request is tested by those that hang on its own values alone.
+            target: The columns of its table; None if there is no table yet: then the types of the requests are used.
+            rules: The table's rules. A request is tested against those that depend on its own values alone.
         """
         kind = spec.kind
         assert isinstance(kind, Mutate | Erase)
@@ -87,9 +87,9 @@ class Intake:
         self._types = {} if target is None else {field.name.lower(): field for field in target.fields}
 
     def prepared(self, batch: DataFrame) -> DataFrame:
-        """`key`, `set`, `op`, `seq` and the source columns; in `_lg_bad` what does not fit the table's types.
+        """Returns `key`, `set`, `op`, `seq` and the source columns; and in `_lg_bad` the reason why a value does not fit.
 
-        A record that did not parse has no values, so nothing is evaluated over it.
+        A record that did not parse has no values, so no expression is evaluated for it.
         """
         return over_good(batch, self._prepared)
 
@@ -130,7 +130,7 @@ class Intake:
         return with_text(self._tested(requests))
 
     def _tested(self, requests: DataFrame) -> DataFrame:
-        """Requests whose `_lg_bad` also says which rule of the table no row can meet that has the values they set."""
+        """Adds to `_lg_bad` the rule of the table that every row with the request's values would break."""
         kind = self._kind
         if not isinstance(kind, Mutate):
             return requests
@@ -143,7 +143,7 @@ class Intake:
         stays = [value.alias(name) for name, value in key.items() if name.lower() not in assigned]
         nested = requests.select(F.struct("*").alias("_lg_request"))
         rows = nested.select("_lg_request", *[value.alias(name) for name, value in set_.items()], *stays)
-        # What hangs on the key alone is for the rows that have it. A request without a key meets none.
+        # Rules on the key alone concern the rows with that key, not the request. A request without a key matches no row.
         of_key = told_by(nested.select(*stays), rules)
         tests = [rule for rule in told_by(rows, rules) if all(rule is not one for one in of_key)]
         is_update = F.col("_lg_request.op") == "update"
@@ -163,12 +163,12 @@ class Intake:
     def stored(
         self, good: DataFrame, layout: StructType, *, stamp: str, batch_id: int, now_ms: int, head: int
     ) -> DataFrame:
-        """The rows of the request table, in the state `stored`.
+        """Returns the rows of the request table, in the state `stored`.
 
         Args:
-            good: What `prepared` gave, without the bad ones.
+            good: The result of `prepared`, without bad records.
             layout: The request table's columns.
-            stamp: With the batch and the place in it, it makes an id that is never used twice.
+            stamp: Together with the batch and the ordinal in it, a unique part of the request id.
             batch_id: The micro-batch.
             now_ms: The wall clock.
             head: The target's version.
@@ -195,7 +195,7 @@ class Intake:
         return rows.select(*columns)
 
     def _op(self) -> tuple[Column, Column]:
-        """What a request is, and whether that cannot be told."""
+        """Returns the kind of a request, and a test of whether its evaluation raises."""
         kind = self._kind
         if isinstance(kind, Erase):
             return _chosen(kind.lift_when, "lift", "erase")
@@ -204,13 +204,13 @@ class Intake:
         return _chosen(kind.delete_when, "delete", "update")
 
     def _fitted(self, batch: DataFrame, name: str, given: str) -> tuple[Column, Column]:
-        """The value as the table's type, and why it does not fit."""
+        """Returns the value with the table's type, and the reason why it does not fit."""
         wanted = self._types.get(name.lower()) or StructField(name, batch.schema[given].dataType)
         return fitted(F.col(given), batch.schema[given].dataType, wanted)
 
 
 def _over_good(sql: str) -> tuple[Column, Column]:
-    """SQL over a record that parsed, NULL where its evaluation raises; and whether it does."""
+    """Returns SQL over a record that parsed, NULL where its evaluation raises; and a test of whether it raises."""
     value, is_raised = attempted(F.expr(sql))
     is_good = F.col(BAD).isNull()
     return F.when(is_good, value), is_good & is_raised

@@ -1,4 +1,4 @@
-"""A stream that erases persons: their rows now and later, and what other streams keep about them."""
+"""An erase stream: deletes the rows of persons, now and later, and what other streams keep about these persons."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from lakegate.streams.requests.stream import RequestStream
 from lakegate.streams.requests.table import RequestTable
 
 FORGOTTEN_STATES = ("waiting", "dead")
-"""What an erasure removes from other streams' requests. A standing mutation stays: it names the person's rows for what
-they are, so that rows that come late are dropped."""
+"""States of other streams' requests that an erasure removes. A standing mutation stays, because it still applies to
+matching rows that arrive late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class _Kept:
     condition: str
 
     def is_empty(self) -> bool:
-        """Whether there are none: no commit is made then."""
+        """Returns True if there are no such rows; then no commit is made."""
         return self.rows.alias("t").join(F.broadcast(self.persons.alias("s")), F.expr(self.condition)).isEmpty()
 
     def forget(self, turn: BatchTurn) -> None:
-        """Deletes them, in a step of the turn."""
+        """Deletes the rows, in a step of the turn."""
         session = self.persons.sparkSession
 
         def statement(token: WriteToken) -> None:
@@ -64,7 +64,7 @@ class EraseStream(RequestStream):
         super().__init__(spec, context)
         self._columns = list(spec.kind.match)
         self._empty_at: dict[TableLocation, Version] = {}
-        """Other streams' requests that had none in `FORGOTTEN_STATES`, at these versions."""
+        """Request table of another stream → a version at which it had no request in `FORGOTTEN_STATES`."""
         within_ms = spec.kind.physical_within_ms
         self._physical = (
             None
@@ -75,21 +75,21 @@ class EraseStream(RequestStream):
         )
 
     def tables(self) -> tuple[TableLocation, ...]:
-        """Also the other streams' requests and dead letters, from which the erased persons go."""
+        """Also returns the other streams' requests and dead letters, from which erased persons are removed."""
         return locations(*super().tables(), *self._others(), *self._letters())
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Also looks whether others keep anything, which the turn then need not."""
+        """Also checks whether others keep anything, so that the turn need not."""
         super().stage(batch, batch_id, before=before)
         for location in self._others():
             self._may_keep(RequestTable(self._context.session, self._context.log, location))
 
     def has_sweep_work(self) -> bool:
-        """Also whether bytes of what was erased are due to go."""
+        """Also returns True if bytes of erased rows are due for deletion."""
         return super().has_sweep_work() or (self._physical is not None and self._physical.is_due())
 
     def run_sweep(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """The rows first, then the bytes."""
+        """Erases the rows first, then the bytes."""
         result = super().run_sweep(turn, batch_id) if super().has_sweep_work() else BatchResult()
         if self._physical is not None and self._physical.is_due():
             self._physical.run(turn)
@@ -100,7 +100,7 @@ class EraseStream(RequestStream):
         return [context.requests_of(stream) for stream in context.neighbours if isinstance(stream.kind, Mutate)]
 
     def _letters(self) -> list[TableLocation]:
-        """Not the stream's own: there, a record that could not be read would be the erasure itself."""
+        """Returns the dead letters of other streams. In the stream's own, a bad record would be the erasure itself."""
         context = self._context
         return [
             context.dead_letters_of(stream)
@@ -134,7 +134,7 @@ class EraseStream(RequestStream):
                     yield _Kept(location=location, rows=found, persons=persons, condition=named)
 
     def _may_keep(self, table: RequestTable) -> bool:
-        """Whether a table has files of `FORGOTTEN_STATES`: where it had none, the commits since tell, and no Spark job is run."""
+        """Returns True if a table has files of `FORGOTTEN_STATES`. If it had none, later commits show it, without a Spark job."""
         head, before = table.head(), self._empty_at.pop(table.location, None)
         if head < 0:
             return False
@@ -149,7 +149,7 @@ class EraseStream(RequestStream):
         for location in self._letters():
             version = self._context.log.head(location)
             if version >= 0:
-                # Records that did not parse have no columns: the person is looked for as a JSON string.
+                # Records that did not parse have no columns: the key is searched for as a JSON string.
                 said = [f"instr(t.raw, concat('\"', s.key.{quoted(name)}, '\"')) > 0" for name in self._columns]
                 letters = self._context.log.read_at(self._context.session, location, version)
                 yield _Kept(location=location, rows=letters, persons=persons, condition=" AND ".join(said))

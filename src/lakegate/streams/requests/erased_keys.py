@@ -1,4 +1,4 @@
-"""Erased persons, as a `mutate` stream meets them: it must not move a row into one (rule E1)."""
+"""The erased keys that a `mutate` stream must respect: it must not move a row to one of them (rule E1)."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from lakegate.streams.requests.visibility import Deciding
 
 @dataclass(frozen=True, slots=True)
 class _Erased:
-    """One erase stream of the table: its keys, and the columns that name a person there."""
+    """An erase stream of the table: its erased keys, and the columns that identify a person."""
 
     keys: DataFrame
     columns: tuple[str, ...]
 
     def is_named(self, names: Sequence[str]) -> bool:
-        """Whether these columns alone name a person."""
+        """Returns True if these columns alone identify a person."""
         return {name.lower() for name in self.columns} <= {name.lower() for name in names}
 
 
 def erasures_of(context: StreamContext, mutate: Mutate) -> list[StreamSpec]:
-    """The erase streams of the table into whose persons a `mutate` stream may move rows."""
+    """Returns the erase streams of the table to whose keys a `mutate` stream may move rows."""
     assigned = {name.lower() for name in mutate.set}
     return [
         stream
@@ -42,15 +42,15 @@ def erasures_of(context: StreamContext, mutate: Mutate) -> list[StreamSpec]:
 
 
 class Erasures:
-    """The standing erasures that a stream's updates may lead into.
+    """The standing erasures to whose keys a stream's updates may move rows.
 
     Args:
-        context: The stream's.
+        context: The stream's context.
         mutate: The stream.
-        unsettled: Erase streams whose last batch stands, though it was not settled; as it is now if None.
+        unsettled: Erase streams whose last batch was applied and has no recorded outcome; None: looked up now.
         since: Only the keys of erasures and lifts that these streams have written after these versions of their tables,
-            whatever stands for them now.
-        coming: Stream → path → `add` of requests that are read beside those in its table, and are not in it yet.
+            whatever their state is now.
+        coming: Stream → path → `add` of requests that are read together with its table, and are not committed yet.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Erasures:
         self._set = list(mutate.set)
         self._erased: list[_Erased] = []
         self.is_told = True
-        """False if the log does not tell what was written since."""
+        """False if the log does not contain all that was written since."""
         streams = erasures_of(context, mutate)
         if unsettled is None and since is None:
             unsettled = Deciding(context, streams).now().unsettled
@@ -86,21 +86,21 @@ class Erasures:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none."""
+        """Returns True if there are no such erasures."""
         return self.is_told and not self._erased
 
     @property
     def other_columns(self) -> tuple[str, ...]:
-        """Columns of the table that name a person together with those that are set, and that are not match columns."""
+        """Columns of the table that, together with the set columns, identify a person, and are no match columns."""
         known = {name.lower() for name in (*self._set, *self._mutate.match)}
         others = {name.lower(): name for erased in self._erased for name in erased.columns if name.lower() not in known}
         return tuple(others[name] for name in sorted(others))
 
     def with_doom(self, requests: DataFrame) -> DataFrame:
-        """`is_doomed` on each request: its own values lead into an erased person.
+        """Adds `is_doomed` to each request: True if its own values move rows to an erased key.
 
         Args:
-            requests: With `op` and `set`.
+            requests: Rows with `op` and `set`.
         """
         is_doomed: Column = F.lit(False)
         for i, erased in enumerate(self._erased):
@@ -115,10 +115,10 @@ class Erasures:
         return marked.drop(*[f"_lg_erased{i}" for i in range(len(self._erased))])
 
     def doomed_rows(self, changes: DataFrame) -> DataFrame:
-        """The changes that lead a row into an erased person whom `set` alone does not name.
+        """Returns the changes that move a row to an erased key that `set` alone does not identify.
 
         Args:
-            changes: `key` and `set` of an update, and `other_columns` of the rows that it meets.
+            changes: `key` and `set` of an update, and `other_columns` of the rows that it matches.
         """
         assigned = {name.lower() for name in self._set}
         match = {name.lower() for name in self._mutate.match}

@@ -1,4 +1,4 @@
-"""The first step of a batch of requests: taken in from records, and stored, each once."""
+"""The first step of a batch of requests: converts records to requests, and stores each once."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from lakegate.streams.table_rules import rules_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """A micro-batch as requests."""
+    """A micro-batch converted to requests."""
 
     rows: DataFrame
-    """Of the request table."""
+    """Rows of the request table."""
     bad: DataFrame | None
-    """Records that do not fit, where they are kept."""
+    """Records that do not fit; None where a bad record stops the stream."""
     cached: DataFrame | None
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         if self.cached is not None:
             self.cached.unpersist()
 
 
 class Storing:
-    """How records of one stream come into its request table."""
+    """Stores the records of one stream in its request table."""
 
     def __init__(self, context: StreamContext, spec: StreamSpec, requests: RequestTable, meaning: Meaning) -> None:
         kind = spec.kind
@@ -54,7 +54,7 @@ class Storing:
         self._set: Sequence[str] = list(kind.set) if isinstance(kind, Mutate) else []
 
     def check_columns(self, schema: StructType | None) -> None:
-        """Raises InvalidRequest if the table lacks a column that the stream names; None: there is no table yet."""
+        """Raises InvalidRequest if the table lacks a column that the stream names. A schema of None: there is no table yet."""
         if schema is None:
             return
         kind = "mutate" if isinstance(self._spec.kind, Mutate) else "erase"
@@ -67,7 +67,7 @@ class Storing:
             raise InvalidRequest(faults=faults, advice="Name a column of the table")
 
     def make_table(self, records: DataFrame, schema: StructType | None) -> bool:
-        """Makes the table of requests where there is none, else compares it; whether it is new."""
+        """Creates the request table if there is none, else compares its columns. Returns True if it is new."""
         if self._requests.head() >= 0:
             self.refuse_other_columns(records, schema)
             return False
@@ -81,7 +81,7 @@ class Storing:
         return True
 
     def refuse_other_columns(self, records: DataFrame, schema: StructType | None) -> None:
-        """Requests are stored and read by the places of their columns, so other ones would be taken for these."""
+        """Raises InvalidRequest if the columns have changed: requests are read by column position, so values would be mixed up."""
         location, wanted = self._requests.location, self._layout_of(records, schema)
         there = self._context.log.metadata(location).schema
         changed = [
@@ -91,7 +91,7 @@ class Storing:
             raise InvalidRequest(
                 f"the requests of {self._spec.name} were stored for other columns or types than they have now "
                 f"({', '.join(changed)}); nothing was written",
-                advice="Take the old `match`, `set` and `sequence_by` back, and give what is new a stream of its own beside it",
+                advice="Restore the old `match`, `set` and `sequence_by`, and add a stream for the new ones",
                 table=location,
             )
 
@@ -105,7 +105,7 @@ class Storing:
         return layout(match, values, sequence)
 
     def taken_in(self, records: DataFrame, schema: StructType | None, stamp: str, batch_id: int) -> Taken:
-        """The rows of the request table that a batch comes to, and its records that do not fit."""
+        """Returns a batch as rows of the request table, and its records that do not fit."""
         location, log = self._requests.location, self._context.log
         target = self._context.target
         rules = [] if schema is None else rules_of(log.metadata(target, log.seen(target)))
@@ -127,17 +127,17 @@ class Storing:
         return Taken(rows=rows, bad=bad, cached=None if bad is None else prepared)
 
     def written(self, rows: DataFrame, batch_id: int) -> Staged:
-        """The requests of a batch in files; others may decide with them from now on."""
+        """Writes the requests of a batch to files, uncommitted; from now on other streams may use them in their decisions."""
         store = stage_append(self._context.session, rows, self._requests.location)
         announce(store, self._spec.name, batch_id)
         return store
 
     def withdraw(self) -> None:
-        """Others may not decide with them any more: they are stored, or were given up."""
+        """Withdraws the announced requests, because they are stored or were given up."""
         withdraw(self._context.session, self._requests.location, self._spec.name)
 
     def store(self, turn: BatchTurn, taken: Taken, batch_id: int, staged: Staged | None) -> tuple[int, bool]:
-        """Writes the batch's requests down; how many records became dead letters, and whether it was done now."""
+        """Stores the batch's requests. Returns the number of dead letters, and False if an earlier run had stored the batch."""
         letters, location = 0, self._requests.location
 
         def statement(token: WriteToken) -> None:

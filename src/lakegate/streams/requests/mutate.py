@@ -1,4 +1,4 @@
-"""A stream that changes rows: those that are there, and, where its requests stand, those that come later."""
+"""A mutate stream: changes existing rows and, where its requests stand, later rows."""
 
 from __future__ import annotations
 

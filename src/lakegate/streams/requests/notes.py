@@ -1,7 +1,8 @@
-"""Notes beside a table of the request tables that stand for it: `<table>/_lakegate/standing/<stream>.json`.
+"""Notes stored next to a table about its request tables: `<table>/_lakegate/standing/<stream>.json`.
 
-A request table lies in a pipeline's storage; the rows that it keeps away lie in the table. A note lies with the rows, so that a
-request table that was moved, lost, made anew or set back is missed by whoever writes to the table, with whatever file.
+A request table is in the storage of a pipeline, but its requests apply to the rows of the table. The note is stored with the
+rows. So every process that writes to the table, with whatever file, notices a request table that was moved, lost, created again
+or restored from an old copy.
 """
 
 from __future__ import annotations
@@ -25,31 +26,31 @@ SUBFOLDER, ENDING = "standing", ".json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestNote:
-    """What the note of one stream says."""
+    """The content of the note of one stream."""
 
     stream: str
     kind: str
     """`erase`, `mutate arrived` or `mutate arrived_and_later`."""
     location: TableLocation
-    """Of the request table."""
+    """The path of the request table."""
     table_id: str | None
-    """Delta's id of it; None where a person has said to go on without it."""
+    """Delta's id of the request table; None where a person has decided to go on without it."""
     version: Version
-    """That it had when the stream's last run began."""
+    """Version of the request table when the stream's last run began."""
     accepted_ms: int = 0
-    """When a person said to go on with what is there; what was recorded before is not asked for any more."""
+    """When a person accepted the present state; requests recorded earlier are not checked any more."""
     batches: Mapping[str, int] = field(default_factory=dict)
-    """Token id → batch up to which it is not asked for."""
+    """Token id → the last batch that is not checked any more."""
     reason: str = ""
-    """Why, as the person has said."""
+    """The reason that the person gave."""
 
 
 def read_notes(spark: SparkSession, table: TableLocation) -> dict[str, RequestNote]:
-    """Stream → its note.
+    """Returns stream → its note.
 
     Raises:
         InvalidRequest: A note was written by a newer version.
-        Corrupt: One cannot be parsed.
+        Corrupt: A note cannot be parsed.
         Unavailable: The table's folder could not be read.
     """
     jvm = Jvm(spark)
@@ -65,10 +66,10 @@ def read_notes(spark: SparkSession, table: TableLocation) -> dict[str, RequestNo
 
 
 def write_note(spark: SparkSession, table: TableLocation, note: RequestNote) -> None:
-    """Puts a stream's note in place of the one that is there. Only in a turn, or by a person.
+    """Writes a stream's note, replacing the present one. Call it only in a turn, or on behalf of a person.
 
     Raises:
-        Unavailable: It could not be written.
+        Unavailable: The note could not be written.
     """
     jvm = Jvm(spark)
     try:
@@ -85,7 +86,7 @@ def drop_note(spark: SparkSession, table: TableLocation, stream: str) -> None:
     """Removes a stream's note.
 
     Raises:
-        Unavailable: It could not be removed.
+        Unavailable: The note could not be removed.
     """
     jvm = Jvm(spark)
     try:
@@ -96,10 +97,10 @@ def drop_note(spark: SparkSession, table: TableLocation, stream: str) -> None:
 
 
 def delete_table(spark: SparkSession, table: TableLocation) -> None:
-    """Deletes a request table that another one has taken the place of, with its folder.
+    """Deletes a request table that another one has replaced, with its folder.
 
     Raises:
-        Unavailable: It could not be deleted.
+        Unavailable: The table could not be deleted.
     """
     jvm = Jvm(spark)
     try:

@@ -1,4 +1,4 @@
-"""Writes down what became of requests: one commit, which also says how far the stream has been tested."""
+"""Records the outcomes of requests in one commit, together with the version up to which the stream was tested."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from lakegate.streams.requests.table import RequestTable
 from lakegate.streams.requests.watermark import Tested
 
 ANY_ROWS_CONF = "spark.databricks.delta.replaceWhere.constraintCheck.enabled"
-"""Off: what is written in place of some rows need not be where they were."""
+"""Off: replaced rows may be written to another partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of requests."""
+    """The outcomes of requests."""
 
     settled: Mapping[str, Settled]
     replaced: Mapping[str, Settled] = field(default_factory=dict)
-    """Standing ones, by those that follow them."""
+    """Outcomes of standing requests that newer requests replace."""
     effects: Mapping[str, Path] = field(default_factory=dict)
     tested: Tested
     version: Version
-    """Of the target that they were tested on."""
+    """Version of the target on which the requests were tested."""
 
     @property
     def ids(self) -> list[str]:
-        """Of all requests in which anything changes."""
+        """Ids of all requests that change."""
         return list(dict.fromkeys([*self.settled, *self.replaced, *self.effects]))
 
 
@@ -53,12 +53,12 @@ class Settling:
         self._context, self._requests = context, requests
 
     def stage(self, held: Held, outcome: Outcome, stored: DataFrame) -> Staged | None:
-        """Writes the requests to where they belong if this is what becomes of them, to be put by `write`.
+        """Writes the files of an expected outcome in advance; `write` commits them.
 
         Args:
             held: The requests.
-            outcome: What is expected.
-            stored: All that are stored.
+            outcome: The expected outcome.
+            stored: All stored requests.
         """
         if not outcome.ids or self._states(held, outcome) != ["stored"]:
             return None
@@ -66,13 +66,13 @@ class Settling:
         return stage(self._context.session, self._requests.location, Operation.OVERWRITE, execute)
 
     def write(self, turn: BatchTurn, held: Held, outcome: Outcome, staged: Staged | None = None) -> None:
-        """Writes down what became of the requests, in one commit that also says how far the stream has been tested.
+        """Records the outcome of the requests, in one commit with the version up to which the stream was tested.
 
         Args:
             turn: The turn.
             held: The requests.
-            outcome: What became of them.
-            staged: The same, computed.
+            outcome: The outcome.
+            staged: The same outcome, written in advance.
         """
         session, location = self._context.session, self._requests.location
         states = self._states(held, outcome)
@@ -103,12 +103,12 @@ class Settling:
         return self._requests.raw().where(F.col("state") == "stored")
 
     def _states(self, held: Held, outcome: Outcome) -> list[str]:
-        """That these requests can be in now: the rest of the table is not looked at."""
+        """Returns the states that these requests may have now; the rest of the table is not read."""
         of_held = held.rows["state"].to_pylist() if held.requests else []
         return sorted({*of_held, *(["applied"] if outcome.replaced or outcome.effects else [])})
 
     def _source(self, held: Held, outcome: Outcome) -> DataFrame:
-        """What changes of each request."""
+        """Returns the changes of each request."""
         ids, settled = outcome.ids, outcome.settled
         outcomes = {**settled, **outcome.replaced}
         changes = pa.table(
@@ -125,9 +125,9 @@ class Settling:
         return source.join(self._effect_rows(held, outcome.effects), "request_id", "left")
 
     def _rewriting(self, stored: DataFrame, source: DataFrame, values: Mapping[str, str]) -> Callable[[], object]:
-        """Writes all stored requests to where they belong now: one job, where MERGE looks for the rows of the batch first.
+        """Returns a function that moves all stored requests to their new states in one job, without the search of a MERGE.
 
-        They are a partition of their own, which only this stream's batches write: small, and gone when they are settled.
+        Stored requests are a separate partition that only this stream's batches write. It is small, and empty after the step.
         """
         joined = stored.alias("t").join(
             F.broadcast(source.alias("s")), F.col("t.request_id") == F.col("s.request_id"), "left"
@@ -150,7 +150,7 @@ class Settling:
         return execute
 
     def _effect_rows(self, held: Held, effects: Mapping[str, Path]) -> DataFrame:
-        """`request_id` and `effect`."""
+        """Returns `request_id` and `effect`."""
         lasts = [path.last for path in effects.values()]
         ends = [None if last.op == "delete" else last.moves_to for last in lasts]
         rows = held.taken([last.id for last in lasts]).select(["op", "set"])
@@ -162,7 +162,7 @@ class Settling:
 
 
 def _values(outcome: Outcome) -> dict[str, str]:
-    """Column → what is written, where `s` is a request's change and `t` its row."""
+    """Returns column → SQL of the written value, where `s` is a request's change and `t` its row."""
     values = {
         "state": "coalesce(s.state, t.state)",
         "reason": "CASE WHEN s.state IS NULL THEN t.reason ELSE s.reason END",

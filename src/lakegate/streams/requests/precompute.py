@@ -22,7 +22,7 @@ from lakegate.streams.requests.resolver import Decided
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Foreseen:
-    """What the rules meet in files that have come since, or will."""
+    """The rows that match the rules in files that were added, or will be."""
 
     paths: frozenset[str]
     rows: pa.Table
@@ -31,20 +31,20 @@ class _Foreseen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What the rules meet at a later version."""
+    """The rows that match the rules at a later version."""
 
     met: Met
     more: _Foreseen | None
-    """In the files that came since; None where all were looked at."""
+    """The rows in the files added since; None where the whole table was read."""
 
     def meets(self, paths: frozenset[str]) -> bool | None:
-        """Whether rows of these files have a rule's key, if it was just those that came."""
+        """Returns whether rows of these files have a rule's key; None if the added files are others."""
         return None if self.more is None or self.more.paths != paths else self.more.rows.num_rows > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What a batch of requests does to the target, computed on one version of it."""
+    """The effect of a batch of requests on the target, computed on one version."""
 
     rules: pa.Table
     met: Met
@@ -53,7 +53,7 @@ class Change:
 
     @staticmethod
     def compute(rows: TargetRows, decided: Decided, version: Version) -> Change:
-        """Meets the rows and changes them, without a commit."""
+        """Counts the matching rows and prepares their change, without a commit."""
         with beside(rows.session) as begin:
             met = begin(lambda: rows.meet(decided.rules, version))
             staged = rows.stage(decided.rules)
@@ -62,13 +62,13 @@ class Change:
     def kept_up(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
     ) -> Change:
-        """The same on the table as it is now: what is left for the turn is what comes after.
+        """Updates the change to the table's present version, so that only later commits are left for the turn.
 
         Args:
-            log: Of the table.
+            log: The table's log.
             target: The table.
             rows: Its rows.
-            coming: Path → `add` of files that will be there when the turn comes.
+            coming: Returns path → `add` of files that will be in the table when the turn comes.
         """
         if self._came(log, target, log.head(target)) is not None:
             return self._foreseen(log, target, rows, coming)
@@ -77,11 +77,11 @@ class Change:
     def _foreseen(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, coming: Callable[[], Mapping[str, Body]]
     ) -> Change:
-        """On top of what comes, too; where nothing does, it follows what has come."""
-        announced, head = coming(), log.head(target)  # in this order: what is put in between is in the log
+        """Rebases the change speculatively onto files that will be added; if there are none, onto the commits made."""
+        announced, head = coming(), log.head(target)  # in this order: a file committed in between is in the log
         came = self._came(log, target, head)
         if came is None:
-            return self  # others are fast: the next look is soon
+            return self  # others have removed files meanwhile; the next call is soon
         more = {path: add for path, add in announced.items() if path not in came}
         if not more:
             return self if head == self.met.version else self._followed(log, target, rows)
@@ -92,7 +92,7 @@ class Change:
         return replace(self, staged=foresee(self.staged, more, meets), foreseen=foreseen)
 
     def _followed(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Change:
-        """On top of what was committed."""
+        """Rebases the change onto the commits made."""
         came = self._came(log, target, log.head(target))
         with beside(rows.session) as begin:
             looking = begin(lambda: self.look(log, target, rows))
@@ -101,20 +101,20 @@ class Change:
         return replace(self, met=met, staged=staged, foreseen=None)
 
     def look(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows) -> Looked:
-        """What the rules meet in the table as it is now. Of files that only came, those alone are looked at."""
+        """Counts the matching rows in the table's present version. If files were only added, only those are read."""
         return self._look_at(log, target, rows, log.head(target))
 
     def put(
         self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, token: WriteToken, looking: Future[Looked]
     ) -> Met:
-        """Puts it on top of what was committed meanwhile; what was met in the end.
+        """Commits the change, rebased onto the commits made meanwhile. Returns the rows that matched in the end.
 
         Args:
-            log: Of the table.
+            log: The table's log.
             target: The table.
             rows: Its rows.
             token: Goes into the commit.
-            looking: `look`, in the turn.
+            looking: The result of `look` in the turn.
         """
         came = self._came(log, target, log.seen(target))
         version = finish(self.staged, token, self._meets(came, looking)).version
@@ -124,7 +124,7 @@ class Change:
 
     @staticmethod
     def _meets(came: frozenset[str] | None, looking: Future[Looked]) -> Meets:
-        """What is found out of the files that came; of others nothing is waited for."""
+        """Returns a function that answers for the added files; for other files it returns None without waiting."""
         return lambda paths: looking.result().meets(paths) if paths == came else None
 
     def _look_at(self, log: DeltaTableLog, target: TableLocation, rows: TargetRows, version: Version) -> Looked:
@@ -145,13 +145,13 @@ class Change:
         return _Foreseen(paths=paths, rows=rows.meet(self.rules, version, came, coming).rows if paths else none)
 
     def _came(self, log: DeltaTableLog, target: TableLocation, version: Version) -> frozenset[str] | None:
-        """The files with new rows since the rules were met; None where others went, too, or the log does not tell."""
+        """Returns the files added since the rules were matched; None if files were removed, too, or the log lacks commits."""
         try:
             commits = log.commits(target, self.met.version, version)
         except LogGone:
             return None
         came = frozenset(file.path for commit in commits for file in commit.added if file.is_data_change)
         is_gone = any(file.is_data_change for commit in commits for file in commit.removed)
-        # Files that came may have been made into others already.
+        # Added files may have been rewritten to other files already.
         is_moved = bool(came) and any(commit.removed for commit in commits)
         return None if is_gone or is_moved else came

@@ -1,6 +1,6 @@
-"""The requests that a batch has to do with: those it brings, and those that wait or stand for its keys; and what they come to.
+"""Reads the requests that concern a batch (its own, and waiting or standing ones for its keys), and decides what they do.
 
-They are on the driver, as Arrow tables and as what decisions see.
+The requests are on the driver, as Arrow tables and as `Request` objects.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lakegate.streams.requests.rules import Admitted, Meaning, Orderable, Path, 
 from lakegate.streams.requests.table import RequestTable, with_column_names
 
 NOWHERE = ""
-"""The key of rows of which a match column was set to NULL: no request matches them any more."""
+"""The key of rows in which a match column was set to NULL: no request matches them any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Requests on the driver: as decisions see them, and as rows."""
+    """Requests on the driver, as `Request` objects and as rows."""
 
     requests: tuple[Request, ...]
     rows: pa.Table
@@ -36,22 +36,22 @@ class Held:
 
     @property
     def keys(self) -> list[str]:
-        """Each once."""
+        """Returns each key once."""
         return sorted({request.key for request in self.requests if request.key is not None})
 
     def taken(self, ids: Sequence[str]) -> pa.Table:
-        """Rows in the order of `ids`."""
+        """Returns the rows in the order of `ids`."""
         return self.rows.take(pa.array([self.index[id_] for id_ in ids], pa.int64()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What stands for the keys of a batch, before it."""
+    """The standing requests for the keys of a batch, before the batch."""
 
     by_key: Mapping[str, str]
-    """Key → id of the request that stands for it."""
+    """Key → id of its standing request."""
     ends: Mapping[str, str]
-    """Where keys move: id of the request that begins a standing path → the key at which the path ends."""
+    """Where keys move: id of the first request of a standing path → the key at which the path ends."""
 
 
 NOBODY = Held(requests=(), rows=pa.table({}), index={})
@@ -61,7 +61,7 @@ NOTHING_REFUSED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What earlier batches have left for the keys of a batch."""
+    """The requests of earlier batches for the keys of a batch."""
 
     highest: Mapping[str, Orderable]
     """Key → highest sequence."""
@@ -71,23 +71,23 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """What the requests of a batch come to, together with those that were kept for its keys."""
+    """The decided effect of a batch's requests, together with those kept for its keys."""
 
     own: Held
     kept: Kept
     everything: Held
-    """Those that wait, and its own."""
+    """The waiting requests, and those of the batch."""
     admitted: Admitted
     paths: Mapping[str, Path]
-    """Key → what happens to its rows."""
+    """Key → the change of its rows."""
     rules: pa.Table
-    """`key_hash`, `key`, `op`, `set` of what happens in the end to the rows of each key, where anything does."""
+    """`key_hash`, `key`, `op`, `set` of the final change of each key's rows, where there is one."""
     steps: pa.Table
-    """`key_hash`, `key`, `set` of every update on the way of each key."""
+    """`key_hash`, `key`, `set` of every update on the path of each key."""
 
 
 def meaning_of(kind: Mutate | Erase) -> Meaning:
-    """How the requests of a stream are read."""
+    """Returns how the requests of a stream are read."""
     if isinstance(kind, Erase):
         return Meaning(is_standing=True, moves_rows=False, has_sequence=False)
     return Meaning(
@@ -101,10 +101,10 @@ class RequestReader:
     """Reads the requests of one stream, and decides on them.
 
     Args:
-        context: The stream's.
-        requests: Its request table.
-        meaning: Of its requests.
-        assigned: Columns that they set.
+        context: The stream's context.
+        requests: The stream's request table.
+        meaning: How its requests are read.
+        assigned: Columns that its requests set.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class RequestReader:
         self._context, self._requests, self._meaning, self._set = context, requests, meaning, assigned
 
     def kept(self, keys: Sequence[str], erasures: Erasures | None, *, has_kept: bool) -> Kept:
-        """What is kept for these keys.
+        """Reads the requests kept for these keys.
 
         Args:
-            keys: Of a batch.
-            erasures: Persons that rows must not be moved into.
-            has_kept: Whether anything may wait or stand.
+            keys: Keys of a batch.
+            erasures: Erased keys to which rows must not be moved.
+            has_kept: Whether there may be waiting or standing requests.
         """
         with beside(self._context.session) as begin:
             highest = begin(lambda: self._highest(keys))
@@ -128,23 +128,23 @@ class RequestReader:
 
     @property
     def is_kept_despite_erasures(self) -> bool:
-        """Whether erasures change nothing of what is kept."""
+        """Returns True if erasures have no effect on the kept requests."""
         return self._meaning.is_standing and not self._meaning.moves_rows
 
     def decide(self, own: Held, kept: Kept, refused: Mapping[str, str] = NOTHING_REFUSED) -> Decided:
-        """What a batch comes to, with what is kept for its keys.
+        """Decides the effect of a batch, together with the requests kept for its keys.
 
         Args:
-            own: Its requests.
-            kept: What is kept for their keys.
-            refused: Request id → why the table refuses what it sets; such requests take no part.
+            own: The batch's requests.
+            kept: The requests kept for their keys.
+            refused: Request id → the reason why the table refuses its values; these requests have no effect.
         """
         admitted = admit(own.requests, kept.highest, has_sequence=self._meaning.has_sequence)
         if refused:
             in_order = tuple(one for one in admitted.in_order if one.id not in refused)
             admitted = replace(admitted, in_order=in_order, dead={**admitted.dead, **refused})
             waiting = tuple(one for one in kept.waiting.requests if one.id not in refused)
-            # The rows stay: what becomes of the refused ones is written down, too.
+            # The rows stay: the outcome of refused requests is recorded, too.
             kept = replace(kept, waiting=replace(kept.waiting, requests=waiting))
         everything = _together(kept.waiting, own)
         paths = compose([*kept.waiting.requests, *admitted.in_order])
@@ -172,7 +172,7 @@ class RequestReader:
         )
 
     def read(self, rows: DataFrame | None, erasures: Erasures | None) -> Held:
-        """Requests in order, on the driver."""
+        """Reads requests to the driver, in order."""
         if rows is None:
             return NOBODY
         rows = with_column_names(rows)
@@ -211,7 +211,7 @@ class RequestReader:
         return rows.join(F.broadcast(wanted.toDF("_lg_key")), column == F.col("_lg_key"), "left_semi")
 
     def _highest(self, keys: Sequence[str]) -> dict[str, Orderable]:
-        """Key → highest sequence of earlier batches. Those that were superseded came after a higher one."""
+        """Returns key → highest sequence of earlier batches. Superseded requests are not needed: a higher sequence came first."""
         rows = self._requests.rows(["applied", "waiting", "dead"])
         if rows is None or not self._meaning.has_sequence:
             return {}
@@ -220,9 +220,9 @@ class RequestReader:
         return {row["key_hash"]: row["seq"] for row in rows.collect() if row["seq"] is not None}
 
     def _waiting(self, keys: Sequence[str], erasures: Erasures | None) -> Held:
-        """The requests of these keys that wait: they take part again, before the batch."""
+        """Returns the waiting requests of these keys; they are tried again, before the batch."""
         rows = self._requests.rows(["waiting"])
-        # Where keys move, a row that the stream moved itself is not new to what waits: retries belong to sweeps.
+        # Where keys move, rows that the stream moved itself are not new for waiting requests: only sweeps retry those.
         if rows is None or self._meaning.is_standing or self._meaning.moves_rows:
             return NOBODY
         return self.read(self._of_keys(rows, keys), erasures)
@@ -281,7 +281,7 @@ def _pairs(rows: pa.Table, key: str, value: str) -> dict[str, str]:
 
 
 def _orderable(kind: DataType) -> Column:
-    """`seq` as a value that Python orders as Spark does."""
+    """Returns `seq` as a value that Python orders as Spark does."""
     if isinstance(kind, TimestampType | TimestampNTZType):
         return F.unix_micros(F.col("seq").cast("timestamp"))
     if isinstance(kind, DateType):

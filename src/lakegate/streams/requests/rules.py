@@ -1,7 +1,7 @@
-"""From the requests of a micro-batch to what happens with the rows that are there, and with those that come later.
+"""Computes from the requests of a micro-batch the changes of existing rows and of later rows.
 
-Rules for editors: pure functions over requests *in order*; keys are digests, so no value of a row ever gets here. The
-oracle in tests/streams/test_request_rules.py interprets requests one by one; whatever is changed here must still equal it.
+Rules for editors: pure functions over requests *in order*; keys are digests, so no row values are used here. The
+oracle in tests/streams/test_request_rules.py interprets requests one by one; the result of any change must still equal it.
 Source: docs/explanation/requests.md, M1 to M3, E1 and E2; docs/decisions/0003-request-semantics.md.
 """
 
@@ -19,16 +19,16 @@ NULL_SEQUENCE = "sequence_by is NULL"
 
 
 class Orderable(Protocol):
-    """A value of `sequence_by`; all of a stream are of one type."""
+    """A value of `sequence_by`; all values of a stream have the same type."""
 
     def __lt__(self, other: Any, /) -> bool:
-        """Whether this one comes first."""
+        """Returns True if this value comes first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, as far as decisions need it."""
+    """A request, with the parts that decisions need."""
 
     id: str
     key: str | None
@@ -38,11 +38,11 @@ class Request:
     moves_to: str | None = None
     """Digest of the match values that a row has afterwards; None where `set` leaves the match columns alone."""
     is_doomed: bool = False
-    """It would move rows into an erased person, so rows that are there are deleted instead (E1)."""
+    """The request would move rows to an erased key, so it deletes the existing rows instead (E1)."""
 
     @property
     def deletes(self) -> bool:
-        """Whether rows that are there now are gone afterwards."""
+        """Returns True if the request deletes its existing rows."""
         return self.is_doomed or self.op in ("delete", "erase")
 
 
@@ -59,7 +59,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A batch, divided: what takes part, and what does not and why (request id → reason)."""
+    """The requests of a batch: those that take part; and those that do not (request id → reason)."""
 
     in_order: tuple[Request, ...]
     superseded: Mapping[str, str]
@@ -67,10 +67,10 @@ class Admitted:
 
 
 def admit(requests: Sequence[Request], highest: Mapping[str, Orderable], *, has_sequence: bool) -> Admitted:
-    """Which requests take part: those with a key, and in sequence where there is one (M2).
+    """Selects the requests that take part: those with a key, and in sequence if the stream has one (M2).
 
-    Late is what is lower than the highest *seen before it in source order*, in earlier batches or in this one; so the
-    answer is the same wherever the source is cut into batches.
+    A request is late if its sequence is lower than the highest *seen before it in source order*, in earlier batches or in this
+    one. So the result does not depend on how the source is cut into batches.
 
     Args:
         requests: In source order.
@@ -98,20 +98,20 @@ def admit(requests: Sequence[Request], highest: Mapping[str, Orderable], *, has_
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """What happens to the rows of one key: the requests that change them, one after another; a list linked backwards."""
+    """The requests that change the rows of one key, one after another; a list linked backwards."""
 
     last: Request
     before: Path | None = None
 
     @property
     def ends_at(self) -> str | None:
-        """The key that the rows have afterwards; None if they are deleted."""
+        """Returns the key of the rows afterwards; None if they are deleted."""
         if self.last.deletes:
             return None
         return self.last.key if self.last.moves_to is None else self.last.moves_to
 
     def requests(self) -> Iterator[Request]:
-        """The last first."""
+        """Yields the requests, the last first."""
         path: Path | None = self
         while path is not None:
             yield path.last
@@ -119,22 +119,22 @@ class Path:
 
     @property
     def first(self) -> Request:
-        """The request that the rows meet first."""
+        """Returns the request that is applied to the rows first."""
         *_, first = self.requests()
         return first
 
 
 def compose(requests: Sequence[Request]) -> dict[str, Path]:
-    """Key → what the requests, one by one, do to rows that have this key before the first of them.
+    """Returns key → the effect of the requests, one by one, on rows that have this key before the first of them.
 
-    A row of K follows the first request of K, then whatever request follows for the key that it has by then. A deletion
-    ends the path, and so does an erased person: no request leads out of one.
+    The first request of K applies to a row of K, then each later request for the key that the row has by then. A path ends
+    with a deletion or an erased key: no request moves a row away from an erased key.
 
     Args:
         requests: In order, each with a key.
     """
     paths: dict[str, Path] = {}
-    starts_at: dict[str, list[str]] = {}  # where rows are now → the keys that they began with
+    starts_at: dict[str, list[str]] = {}  # present key of rows → the keys with which they began
     for request in requests:
         key = request.key
         if key is None:
@@ -151,19 +151,19 @@ def compose(requests: Sequence[Request]) -> dict[str, Path]:
 
 
 def follow(ends: Mapping[str, str], composed: Mapping[str, Path]) -> dict[str, Path]:
-    """The standing effects that a batch carries on: their ids → the path that is added to them.
+    """Returns the standing effects that a batch extends: effect id → the path that is added to it.
 
     Args:
-        ends: Id of a standing effect → the key at which it leaves rows; those that delete, or that leave rows with an
-            erased person, are not among them.
-        composed: The batch.
+        ends: Id of a standing effect → the key of its rows afterwards. Effects that delete rows, or that end at an erased key,
+            are left out.
+        composed: The paths of the batch.
     """
     return {effect: composed[end] for effect, end in ends.items() if end in composed}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What becomes of a request."""
+    """The outcome of a request."""
 
     state: State
     reason: str | None = None
@@ -178,14 +178,14 @@ def settle(
     paths: Mapping[str, Path],
     matched: Mapping[str, int],
 ) -> dict[str, Settled]:
-    """Request id → what becomes of it, after the paths have been applied to the rows that were there.
+    """Returns request id → its outcome, after the paths were applied to the existing rows.
 
     Args:
         admitted: The requests of this batch; empty in a sweep.
-        meaning: How the stream reads them.
-        waiting: Earlier requests that took part again.
-        paths: What `compose` made of `waiting` and the batch.
-        matched: Key → rows that had it and were there.
+        meaning: How the requests are read.
+        waiting: Earlier requests that were tried again.
+        paths: The result of `compose` for `waiting` and the batch.
+        matched: Key → number of existing rows that had it.
     """
     settled = {id_: Settled(state="superseded", reason=reason) for id_, reason in admitted.superseded.items()}
     settled |= {id_: Settled(state="dead", reason=reason) for id_, reason in admitted.dead.items()}
@@ -199,7 +199,7 @@ def settle(
     for request in took_part:
         count = rows.get(request.id, 0)
         follower = followers.get(request.id)
-        # A deletion that waits is not replaced by what follows: it takes the first rows, and the other waits behind it.
+        # A later request does not replace a waiting deletion: the deletion takes the first rows, and the later one waits behind it.
         if follower is not None and (meaning.is_standing or not request.deletes):
             settled[request.id] = Settled(state="superseded", reason=f"followed by {follower}", matched_rows=count)
         elif meaning.is_standing or count > 0:
@@ -210,7 +210,7 @@ def settle(
 
 
 def _followers(requests: Sequence[Request]) -> dict[str, str]:
-    """Request id → the next request of the same key."""
+    """Returns request id → the next request of the same key."""
     followers: dict[str, str] = {}
     latest: dict[str, str] = {}
     for request in requests:
@@ -221,5 +221,5 @@ def _followers(requests: Sequence[Request]) -> dict[str, str]:
 
 
 def last_of_key(requests: Sequence[Request]) -> dict[str, Request]:
-    """Key → its last request: the one that stands for later rows where keys do not move."""
+    """Returns key → its last request: the standing one for later rows, where keys do not move."""
     return {request.key: request for request in requests if request.key is not None}

@@ -1,7 +1,8 @@
-"""Whether the requests that the streams of a table keep are all there, for the columns as they are now; and what is done if not.
+"""Checks that the kept requests of a table's streams are complete and match the table's present columns, and acts if not.
 
-No rename, widening or removal, and no loss of a request table ends a standing request in silence: requests follow their columns
-and their stream, or the streams of the table stop and say why. Source: docs/explanation/requests.md, "Standing requests stand".
+No rename, widening or removal of a column, and no loss of a request table, ends a standing request silently: either requests
+are adapted to their columns and their stream, or the streams of the table stop and report the reason.
+Source: docs/explanation/requests.md, "Standing requests stand".
 """
 
 from __future__ import annotations
@@ -57,54 +58,54 @@ class Trouble:
     advice: str
 
     def error(self, table: TableLocation) -> InvalidRequest:
-        """As an error."""
+        """Converts the reason to an error."""
         return InvalidRequest(f"{self.what}; nothing was written", advice=self.advice, table=table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """What a request table is to look like."""
+    """The wanted columns of a request table."""
 
     key: tuple[StructField, ...]
-    """Columns of the target as they are now."""
+    """The target's present columns."""
     set: tuple[StructField, ...]
     is_other: bool
-    """Names or types are not as they are stored."""
+    """True if the stored names or types differ."""
     physical: str
-    """For the property `COLUMNS`."""
+    """Value of the property `COLUMNS`."""
     is_noted: bool
 
 
 class RequestTables:
-    """The request tables that stand for one table, as one of its streams meets them.
+    """The request tables that apply to one table, as one of its streams uses them.
 
     Args:
-        context: The stream's.
-        name: The stream's; None for somebody who only looks.
+        context: The stream's context.
+        name: The stream's name; None for a caller that only looks.
     """
 
     def __init__(self, context: StreamContext, name: str | None = None) -> None:
         self._context, self._name = context, name
         self._owners = {one.name: one for one in context.neighbours if isinstance(one.kind, Mutate | Erase)}
         self._right_for: StructType | None = None
-        """Columns of the target for which all was found right."""
+        """Columns of the target for which everything was found to be right."""
         self._calm_for: StructType | None = None
-        """Columns for which a turn has nothing to bring up to date."""
+        """Columns for which no request table has to be brought up to date."""
         self._seen: dict[TableLocation, Version] = {}
 
     # ------------------------------------------------------------------------------------------------------- looking
 
     def refuse(self) -> None:
-        """Compares what is there with what was; changes nothing.
+        """Compares the present request tables with what is recorded of them; changes nothing.
 
         Raises:
-            InvalidRequest: standing requests are missing, or belong to no stream, or their columns are gone.
+            InvalidRequest: standing requests are missing, or belong to no stream, or their columns no longer exist.
         """
         for trouble in self.troubles():
             raise trouble.error(self._context.target)
 
     def troubles(self) -> list[Trouble]:
-        """Everything that would stop a stream of the table."""
+        """Returns every reason that would stop a stream of the table."""
         target = self._context.target
         if not self._context.log.head(target) >= 0:
             notes: dict[str, RequestNote] = {}
@@ -122,13 +123,13 @@ class RequestTables:
         for stream in self._owners.values():
             if stream.name not in heirs:
                 found += self._older(stream, notes.get(stream.name))
-            if all(one.stream != stream.name for one in found):  # else it may be any table
+            if all(one.stream != stream.name for one in found):  # else the table may be a wrong one
                 layout = self._layout(stream)
                 found += [layout] if isinstance(layout, Trouble) else []
         return found
 
     def is_pending(self) -> bool:
-        """Whether a turn has to bring request tables up to date before anything is decided with them."""
+        """Returns True if a turn must bring request tables up to date before their requests are used in a decision."""
         schema = self._schema()
         if schema is None or schema in (self._right_for, self._calm_for):
             return False
@@ -142,14 +143,14 @@ class RequestTables:
         return True
 
     def _schema(self) -> StructType | None:
-        """The target's columns, as they were when its log was read last."""
+        """Returns the target's columns as of the last read of its log."""
         log, target = self._context.log, self._context.target
         if log.seen(target) < 0 and log.head(target) < 0:
             return None
         return log.metadata(target, log.seen(target)).schema
 
     def _changed(self, stream: StreamSpec, note: RequestNote) -> list[Trouble]:
-        """What is wrong with the request table that a stream of the file has, by its note."""
+        """Returns the faults of the request table of a stream of the file, found by its note."""
         location, log = self._context.requests_of(stream), self._context.log
         head = log.head(location)
         if note.table_id is None:
@@ -160,7 +161,7 @@ class RequestTables:
                 where = f"; they lie at {note.location}, and `storage` names another place"
             return [_gone(stream.name, f"the request table of {stream.name} is gone{where}")]
         if log.metadata(location).id != note.table_id:
-            return [_gone(stream.name, f"the request table of {stream.name} was made anew")]
+            return [_gone(stream.name, f"the request table of {stream.name} was created again")]
         if head < note.version:
             text = f"the request table of {stream.name} is at version {head} and was at {note.version}: an older copy was restored"
             return [_gone(stream.name, text)]
@@ -168,13 +169,13 @@ class RequestTables:
             for commit in log.commits(location, note.version, head):
                 if not commit.is_lakegate and any(file.is_data_change for file in commit.removed):
                     said = f"{commit.operation}, version {commit.version}"
-                    return [_gone(stream.name, f"requests of {stream.name} were changed by somebody else ({said})")]
+                    return [_gone(stream.name, f"requests of {stream.name} were changed by another writer ({said})")]
         return []
 
     def _older(self, stream: StreamSpec, note: RequestNote | None) -> list[Trouble]:
-        """Whether ledger, checkpoint or the table's tokens know of requests that the request table has not."""
+        """Returns a fault if ledger, checkpoint or the table's tokens know requests that the request table lacks."""
         context, location = self._context, self._context.requests_of(stream)
-        done = self._batches_of(stream)  # first: a batch that its stream is at work on is stored before it is applied
+        done = self._batches_of(stream)  # first: a batch in progress is stored before it is applied
         has = context.log.read_tokens(location)
         known = _own_batches(has.tokens)
         accepted = {} if note is None else note.batches
@@ -192,16 +193,16 @@ class RequestTables:
         return []
 
     def _batches_of(self, stream: StreamSpec) -> dict[str, int]:
-        """Token id → the last batch that the stream's checkpoint, or the table, says was done; of other streams, too."""
+        """Returns token id → the last batch that is done by the stream's checkpoint, or by the table; of other streams, too."""
         done = dict(_applied_batches(self._context.log.read_tokens(self._context.target).tokens))
         if stream.checkpoint is not None and (token := self._query_of(stream)) is not None:
-            with suppress(LakegateError):  # told of elsewhere, by its stream
+            with suppress(LakegateError):  # the stream itself reports it
                 last = Checkpoint(self._context.session, stream.checkpoint).look()[0].last_committed
                 done[token] = max(last, done.get(token, -1))
         return done
 
     def _query_of(self, stream: StreamSpec) -> str | None:
-        """The token id of the stream's checkpoint; None where it has none yet."""
+        """Returns the token id of the stream's checkpoint; None if it has none yet."""
         with suppress(LakegateError):
             query = (
                 None if stream.checkpoint is None else Checkpoint(self._context.session, stream.checkpoint).query_id()
@@ -210,7 +211,7 @@ class RequestTables:
         return None
 
     def _left(self, note: RequestNote) -> list[Trouble]:
-        """What is wrong with a request table that belongs to no stream of the file."""
+        """Returns the faults of a request table that belongs to no stream of the file."""
         context, name = self._context, note.stream
         if note.table_id is None:
             return []
@@ -226,15 +227,15 @@ class RequestTables:
             Trouble(
                 stream=name,
                 what=f"requests of {name} stand for the table, and {name} is no stream of the file",
-                advice=f"Put the stream back. A stream of a new name takes its requests over if it has the same kind and columns. "
-                f"If they are not to stand any more: lakegate requests accept-loss {name} --reason …",
+                advice=f"Restore the stream. A stream with a new name inherits its requests if it has the same kind and columns. "
+                f"To end the requests: lakegate requests accept-loss {name} --reason …",
             )
         ]
 
     # ------------------------------------------------------------------------------------------------------- columns
 
     def _layout(self, stream: StreamSpec) -> _Layout | Trouble | None:
-        """What a stream's request table is to look like; None where there is no such table, or no target yet."""
+        """Returns the wanted columns of a stream's request table; None if the request table or the target does not exist."""
         log, location, target = self._context.log, self._context.requests_of(stream), self._context.target
         if log.head(location) < 0 or log.head(target) < 0:
             return None
@@ -256,14 +257,14 @@ class RequestTables:
                 return Trouble(
                     stream=stream.name,
                     what=f"requests of {stream.name} stand for the column {columns.missing[0]}, which the table no longer has",
-                    advice=f"Have the column back, or end them: lakegate requests accept-loss {stream.name} --reason …",
+                    advice=f"Restore the column, or end the requests: lakegate requests accept-loss {stream.name} --reason …",
                 )
             if not is_same(columns.names, said.get(key, ())):
                 return Trouble(
                     stream=stream.name,
                     what=f"the requests of {stream.name} were stored for other columns than `{key}` names: "
                     f"{', '.join(columns.names)}",
-                    advice=f"Take the old `{key}` back, and give what is new a stream of its own beside it",
+                    advice=f"Restore the old `{key}`, and add a stream for the new one",
                 )
             found[part] = tuple(wanted.schema[name] for name in columns.names)
             physical[part] = [_physical(field) for field in found[part]]
@@ -282,9 +283,9 @@ class RequestTables:
         )
 
     def accept_loss(self, name: str, *, reason: str) -> bool:
-        """Goes on with what is there of a stream's requests, or without them; False if none of that name stand for the table.
+        """Accepts the present requests of a stream, or their absence; False if no stream of that name has any for the table.
 
-        What is gone, or was set back, is not asked for any more; requests of a stream that the file does not have stand no more.
+        Lost or older requests are not checked any more; requests of a stream that the file does not have stand no more.
         """
         context = self._context
         note, stream = read_notes(context.session, context.target).get(name), self._owners.get(name)
@@ -304,10 +305,10 @@ class RequestTables:
     # --------------------------------------------------------------------------------------------------- in the turn
 
     def enter(self, turn: BatchTurn) -> bool:
-        """Brings the request tables up to date, in a turn that has entered the target; whether anything was changed.
+        """Brings the request tables up to date, in a turn that has entered the target; returns True if anything was changed.
 
         Raises:
-            InvalidRequest: as `refuse`; or requests hold values that a column can no longer have.
+            InvalidRequest: as `refuse`; or requests hold values that a column can no longer hold.
         """
         schema = self._schema()
         if schema is not None and self._right_for == schema:
@@ -327,10 +328,10 @@ class RequestTables:
         return changed
 
     def _refuse_lost(self) -> None:
-        """Whether a request table was lost or set back while this process runs."""
+        """Raises InvalidRequest if a request table was lost or set back while this process runs."""
         for stream in self._owners.values():
             location, log = self._context.requests_of(stream), self._context.log
-            # The turn has entered the tables of others, and so read their logs.
+            # The turn has entered the tables of other streams, so their logs have been read.
             head = log.head(location) if stream.name == self._name else log.seen(location)
             before = self._seen.get(location, Version(-1))
             if head < before:
@@ -341,10 +342,10 @@ class RequestTables:
             self._seen[location] = head
 
     def write_notes(self) -> None:
-        """Says beside the table which request tables stand for it; in a turn, and before a new one has its first request."""
+        """Notes next to the table its request tables. Call it in a turn, before a new request table has its first request."""
         context = self._context
         if self._schema() is None:
-            return  # there is no table yet; its first append says it
+            return  # there is no table yet; the turn of its first append writes the notes
         notes = read_notes(context.session, context.target)
         for stream in self._owners.values():
             location = context.requests_of(stream)
@@ -362,18 +363,18 @@ class RequestTables:
                 batches={} if before is None else before.batches,
                 reason="" if before is None else before.reason,
             )
-            # Its version is the business of the stream alone: the others would only write it again.
+            # Only the stream itself updates the version in its note: the others would only rewrite the note.
             if before is None or stream.name == self._name or replace(before, version=head) != wanted:
                 write_note(context.session, context.target, wanted)
 
     def _laid_out(self, turn: BatchTurn, stream: StreamSpec, layout: _Layout) -> bool:
-        """Has a request table the names and types of the columns as they are; whether it had others."""
+        """Gives a request table the present names and types of the columns; returns True if it had others."""
         location = self._context.requests_of(stream)
         if layout.is_other:
             turn.enter(location)
             self._refuse_misfits(stream, layout)
             turn.amend(location, name="columns", statement=lambda token: self._rewrite(stream, layout, token))
-            text = f"the requests of {stream.name} follow the table's columns: {', '.join(f.name for f in layout.key)}"
+            text = f"the requests of {stream.name} were adapted to the table's columns: {', '.join(f.name for f in layout.key)}"
             self._context.events.emit(Noticed(job=self._name, text=text))
         if not layout.is_noted:
             turn.enter(location)
@@ -409,7 +410,7 @@ class RequestTables:
             writer.option("userMetadata", token.user_metadata).save(location)
 
     def _refuse_misfits(self, stream: StreamSpec, layout: _Layout) -> None:
-        """Raises InvalidRequest where a request that may still change rows has a value that its column cannot have."""
+        """Raises InvalidRequest if a request that may still change rows has a value that its column cannot hold."""
         rows = RequestTable(self._context.session, self._context.log, self._context.requests_of(stream)).raw()
         lost: list[Column] = []
         for part, wanted in (("key", layout.key), ("set", layout.set)):
@@ -426,14 +427,14 @@ class RequestTables:
             raise InvalidRequest(
                 f"{count} requests of {stream.name} have values that the columns {', '.join(f.name for f in layout.key)} can no "
                 "longer have; nothing was written",
-                advice="Take the old type of the column back",
+                advice="Restore the old type of the column",
                 table=self._context.target,
             )
 
     # ------------------------------------------------------------------------------------------------------ new names
 
     def _heir(self, note: RequestNote) -> StreamSpec | None:
-        """The stream that has the requests of one that is gone from the file: the only one like it that has none of its own."""
+        """Returns the stream that inherits the requests of a missing stream: the only like one without a request table."""
         log = self._context.log
         if note.table_id is None:
             return None
@@ -459,7 +460,7 @@ class RequestTables:
         return requests.schema["set"].dataType == NOTHING if not assigned else is_same(set_.names, assigned)
 
     def _take_over(self, turn: BatchTurn) -> bool:
-        """Gives the requests of streams that have a new name to them; a crash in between is gone on from."""
+        """Gives requests of renamed streams to their new streams; continues after a crash in between."""
         context, changed = self._context, False
         for note in read_notes(context.session, context.target).values():
             heir = None if note.stream in self._owners else self._heir(note)
@@ -478,26 +479,26 @@ class RequestTables:
                     location=location,
                     table_id=context.log.metadata(location).id,
                     version=context.log.head(location),
-                    # What the heir may have had under this name before, and lost as another took it over, is not missed.
+                    # What the new stream may have had under this name before, and lost to another stream, is not checked.
                     accepted_ms=context.clock.wall_ms(),
                     batches=self._batches_of(heir),
                 ),
             )
             delete_table(context.session, note.location)
             drop_note(context.session, context.target, note.stream)
-            text = f"{heir.name} goes on with the requests of {note.stream}, which is no stream of the file any more"
+            text = f"{heir.name} has inherited the requests of {note.stream}, which is no stream of the file any more"
             context.events.emit(Noticed(job=self._name, text=text))
             changed = True
         return changed
 
     def _copy(self, note: RequestNote, heir: StreamSpec, token: WriteToken) -> None:
-        """Makes the heir's request table, with all rows, in one commit."""
+        """Creates the new stream's request table, with all rows, in one commit."""
         context, session = self._context, self._context.session
         location, source = context.requests_of(heir), context.log.metadata(note.location)
         rows = context.log.read_at(session, note.location, source.version)
         kept = rows.where(F.col("state").isin("applied", "waiting"))
         row = kept.agg(F.count("*").alias("n"), F.min("first_seen_ms").alias("oldest")).collect()[0]
-        # Nothing counts as tested: the sweep that this brings about tests all rows, and counts anew.
+        # Nothing counts as tested: the sweep that follows tests all rows, and counts the kept requests again.
         tested = Tested(tested=Version(-1), kept=row["n"], oldest_ms=row["oldest"])
         properties = {**PROPERTIES, TAKEN_FROM: source.id}
         if COLUMNS in source.properties:
@@ -514,10 +515,10 @@ class RequestTables:
 
 
 def refuse_lost(session: SparkSession, log: DeltaTableLog, table: TableLocation) -> None:
-    """For a writer that knows no streams: whether the request tables that stand for a table are there, and not older than it.
+    """Checks, for a writer without streams, that the table's request tables exist and are not older than the table.
 
     Raises:
-        InvalidRequest: One is gone, was made anew, or is older; nothing was written.
+        InvalidRequest: A request table is missing, was created again, or is older; nothing was written.
     """
     tokens = log.read_tokens(table)
     if tokens.version < 0:
@@ -539,15 +540,12 @@ def refuse_lost(session: SparkSession, log: DeltaTableLog, table: TableLocation)
 
 
 def _gone(name: str, what: str) -> Trouble:
-    advice = (
-        "Put the newest copy of it back. If its requests are not to stand any more: "
-        f"lakegate requests accept-loss {name} --reason …"
-    )
+    advice = f"Restore its newest copy. To end its requests: lakegate requests accept-loss {name} --reason …"
     return Trouble(stream=name, what=what, advice=advice)
 
 
 def recorded(rows: Iterable[TurnEnded]) -> dict[TableLocation, tuple[Version, int]]:
-    """Table → the highest version of it in the ledger, and when that turn ended (ms)."""
+    """Returns table → its highest version in the ledger, and when that turn ended (ms)."""
     found: dict[TableLocation, tuple[Version, int]] = {}
     for row in rows:
         for table, versions in row.versions.items():
@@ -557,19 +555,19 @@ def recorded(rows: Iterable[TurnEnded]) -> dict[TableLocation, tuple[Version, in
 
 
 def _own_batches(tokens: Mapping[TokenId, int]) -> dict[str, int]:
-    """Token id of a request table's own stream → its last batch there. Others only enter, or delete what an erasure forgets."""
+    """Returns token id of a request table's own stream → its last batch there. Others only enter, or delete after erasures."""
     found = {token: unpack(number) for token, number in tokens.items()}
     return {token: said.batch for token, said in found.items() if said.batch >= 0 and said.step <= SETTLE}
 
 
 def _applied_batches(tokens: Mapping[TokenId, int]) -> dict[str, int]:
-    """Token id → the last batch whose requests changed rows of a table; a sweep is no batch of requests."""
+    """Returns token id → the last batch whose requests changed rows of a table; a sweep is no batch of requests."""
     found = {token: unpack(number) for token, number in tokens.items() if not token.endswith("/sweep")}
     return {token: said.batch for token, said in found.items() if said.step == APPLY and said.batch >= 0}
 
 
 def columns_property(fields: Mapping[str, Sequence[StructField]]) -> str:
-    """The property `COLUMNS` of a new request table."""
+    """Returns the property `COLUMNS` of a new request table."""
     return json.dumps({part: [_physical(field) for field in of_part] for part, of_part in fields.items() if of_part})
 
 
@@ -582,7 +580,7 @@ def _physical(field: StructField) -> str:
 
 
 def _columns(requests: TableMetadata, part: str, target: TableMetadata) -> Found:
-    """Where the target has the columns that a part of the requests was stored for."""
+    """Finds the target's columns for a part of the requests."""
     stored = requests.schema[part].dataType
     assert isinstance(stored, StructType)
     if stored == NOTHING:
@@ -597,7 +595,7 @@ def _named(column: StructField) -> StructField:
 
 
 def _cast(schema: StructType, place: str, wanted: Sequence[StructField], like: str | None = None) -> Column:
-    """A struct of requests with other names and types, field by field in their order."""
+    """Returns a struct of requests with other names and types, field by field in order."""
     stored = schema[like or place].dataType
     assert isinstance(stored, StructType)
     if not wanted:

@@ -1,8 +1,8 @@
-"""A stream of requests in a turn: store them, apply them, settle them, each once; and sweeps for what was kept.
+"""A stream of requests in a turn: stores requests, applies them, records their outcomes, each once; and sweeps kept requests.
 
-`mutate` and `erase` differ in what a request may do, and in that an erasure also removes other requests of the person. What
-follows from a set of requests is decided in `core/requests`; here it is read, carried out and written down. The driver
-holds the requests of one batch and the kept ones of their keys as Arrow tables, never rows of the target.
+`mutate` and `erase` differ in the allowed operations; an erasure also removes other requests of the person. `rules` decides the
+effect of a set of requests; this module reads them, executes the decision and records it. The driver holds the requests of one
+batch, and the kept ones of their keys, as Arrow tables; it never holds rows of the target.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ from lakegate.streams.requests.visibility import Deciding, Look
 from lakegate.streams.requests.watermark import Progress, Tested, job_of
 
 SOURCE_CONF = "spark.databricks.delta.merge.materializeSource"
-"""`none`: the source of a stream's MERGE is fixed rows, or of a fixed version of a table: the same each time it is read."""
+"""`none`: the source of a stream's MERGE is fixed rows, or a fixed version of a table, so each read gives the same."""
 _SEARCH_MAX = 1000
-"""So far back the commit of an `apply` is looked for after a crash; it lies after the `store` of the same batch."""
+"""How many commits back the commit of an `apply` is searched after a crash; it is after the `store` of the same batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """What a micro-batch came to before its turn."""
+    """The result of a micro-batch before its turn."""
 
     schema: StructType
-    """The target's."""
+    """The target's columns."""
     own: Version
-    """Of the stream's requests, before they were read."""
+    """Version of the stream's requests before they were read."""
     look: Look
-    """At the erasures."""
+    """State of the erasures."""
     erasures: Erasures | None
     taken: Taken
     store: Staged
     decided: Decided
     change: Change | None
-    """None where it cannot be computed before."""
+    """None where the change cannot be computed before the turn."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Ahead:
-    """A micro-batch before its turn."""
+    """A micro-batch that is computed before its turn."""
 
     batch_id: int
     records: DataFrame
     computed: _Computed | None = None
     is_taken: bool = False
-    """Its turn goes on with what it has come to: it follows nothing any more."""
+    """The turn uses the result as it is; it is not updated any more."""
 
     def forget(self) -> None:
-        """Frees what is cached."""
+        """Frees the cached data."""
         self.records.unpersist()
         if self.computed is not None:
             self.computed.taken.forget()
@@ -86,12 +86,12 @@ class KeptOfErased(Protocol):
     """Rows of another table that name erased persons."""
 
     def forget(self, turn: BatchTurn) -> None:
-        """Deletes them, in a step of the turn."""
+        """Deletes the rows, in a step of the turn."""
         ...
 
 
 class RequestStream:
-    """One `mutate` or `erase` stream."""
+    """A `mutate` or `erase` stream."""
 
     def __init__(self, spec: StreamSpec, context: StreamContext) -> None:
         kind = spec.kind
@@ -123,12 +123,12 @@ class RequestStream:
         )
         self._ahead: _Ahead | None = None
         self._keeping = threading.Lock()
-        """While what was computed before the turn is made to follow what others have committed."""
+        """Held while the result is updated after commits of others."""
 
     # ------------------------------------------------------------------------------------------------------- the kind
 
     def tables(self) -> tuple[TableLocation, ...]:
-        """The target, the stream's requests, those of erasures that its rows may meet, and the dead letters."""
+        """Returns the target, the stream's requests, those of erasures that may concern its rows, and the dead letters."""
         context = self._context
         erasures = [
             context.requests_of(stream)
@@ -139,7 +139,7 @@ class RequestStream:
         return locations(context.target, self._requests.location, *erasures, *letters)
 
     def stage(self, batch: DataFrame, batch_id: int, *, before: Collection[str]) -> None:
-        """Reads a micro-batch, decides on it and computes the change; where there is no table yet, it is only read.
+        """Reads a micro-batch, decides on it and computes the change. If there is no table yet, it only reads the batch.
 
         Raises:
             InvalidRequest: as `run_batch`.
@@ -151,7 +151,7 @@ class RequestStream:
             schema = target_schema(self._context)
             if schema is not None and self._requests.head() >= 0 and not self._standing.is_pending():
                 self._storing.check_columns(schema)
-                # What is put in the turn is not compared there any more.
+                # The turn does not compare the columns again for a result that was computed before it.
                 self._storing.refuse_other_columns(records, schema)
                 self._ahead.computed = self._compute(records, schema, batch_id, before)
             if self._ahead.computed is None:
@@ -164,9 +164,9 @@ class RequestStream:
     def _compute(
         self, records: DataFrame, schema: StructType, batch_id: int, before: Collection[str]
     ) -> _Computed | None:
-        """What can be said of a batch now; None where requests of an earlier one are not settled yet."""
+        """Computes a batch as far as possible now; None if requests of an earlier batch have no recorded outcome yet."""
         own_look = Deciding(self._context, [self._spec]).now()
-        if own_look.stored:  # by the log, which spares the usual case a Spark job
+        if own_look.stored:  # by the log, which in most cases avoids a Spark job
             stored = self._requests.rows(["stored"])
             if stored is None or not stored.isEmpty():
                 return None
@@ -177,12 +177,12 @@ class RequestStream:
             with refusals(self._spec), beside(session) as begin:
                 found = taken.rows.toArrow()
                 keys = pc.unique(found["key_hash"].drop_null()).to_pylist()
-                # In one file, as when they come from the source: Spark would make one a core, which every later turn reads.
+                # Write one file, as for requests from the source: Spark would write one per core, and later turns would read all.
                 taken = replace(taken, rows=session.createDataFrame(found).coalesce(1))
                 storing = begin(as_job(session, self._spec.name, partial(self._storing.written, taken.rows, batch_id)))
                 look = self._deciding.ahead(before)
                 erasures, decided = self._decided(taken.rows, keys, look)
-                # Erasures that come while this is read are mostly those of the turn that has begun with it.
+                # Erasures added during this read mostly belong to a turn that began at the same time.
                 if self._deciding.changed(look, now := self._deciding.ahead(before)):
                     look = now
                     erasures, decided = self._decided(taken.rows, keys, look, decided.kept)
@@ -215,7 +215,7 @@ class RequestStream:
         return [*told, *[self._context.log.known(table) for table in tables]]
 
     def keep_up(self, *, before: Collection[str]) -> None:
-        """Decides anew where erasures have changed that, and has the change follow the target, and appends that come before."""
+        """Decides again if erasures have changed, and rebases the change onto commits of others and expected appends."""
         ahead = self._ahead
         if ahead is None:
             return
@@ -234,7 +234,7 @@ class RequestStream:
             ahead.computed = computed
 
     def _decided_anew(self, computed: _Computed, look: Look) -> _Computed:
-        """What a batch comes to with the erasures that are there now."""
+        """Decides on a batch again, with the present erasures."""
         before = computed.decided
         erasures, decided = self._decided(computed.taken.rows, before.own.keys, look, before.kept)
         change = computed.change
@@ -245,7 +245,7 @@ class RequestStream:
     def _decided(
         self, rows: DataFrame, keys: Sequence[str], look: Look, kept: Kept | None = None
     ) -> tuple[Erasures | None, Decided]:
-        """What requests come to; `kept`: for their keys, when other persons were erased."""
+        """Decides the effect of requests; `kept`: the requests kept for their keys, read with earlier erasures."""
         erasures = self._erasures(look)
         with beside(self._context.session) as begin:
             reading = begin(lambda: self._kept(keys, erasures, kept))
@@ -253,16 +253,16 @@ class RequestStream:
             return erasures, self._reader.decide(own, reading.result())
 
     def _kept(self, keys: Sequence[str], erasures: Erasures | None, before: Kept | None = None) -> Kept:
-        """What is kept for the keys of a batch; as before where only erasures have changed, and it does not hang on them."""
+        """Returns the requests kept for the keys of a batch. `before` is reused where erasures have no effect on them."""
         if before is not None and self._reader.is_kept_despite_erasures:
             return before
         last = self._progress.last()
         return self._reader.kept(keys, erasures, has_kept=last is None or last.kept > 0)
 
     def _change(self, decided: Decided, erasures: Erasures | None) -> Change | None:
-        """What that does to the target; None if it cannot be computed before."""
+        """Computes the change of the target; None if it cannot be computed before the turn."""
         rows = TargetRows(self._context, self._kind, erasures)
-        # What becomes of a row may hang on others of its columns: that is decided on the rows of the turn.
+        # A row's other columns may matter, too: the decision is then made on the rows that the turn reads.
         if not decided.paths or not rows.is_decided_by_key or rows.may_break_rules:
             return None
         return Change.compute(rows, decided, self._context.log.head(self._context.target))
@@ -272,7 +272,7 @@ class RequestStream:
         return log.is_unchanged(location, computed.own, log.seen(location) if is_entered else None)
 
     def _still_holds(self, computed: _Computed, now: Look) -> bool:
-        """Whether what was decided before the turn is what would be decided with the erasures that are there now."""
+        """Returns True if the present erasures lead to the same decision as before the turn."""
         erasures, then = computed.erasures, computed.look
         changed = self._deciding.changed(then, now)
         if erasures is None or not changed:
@@ -280,12 +280,12 @@ class RequestStream:
         assert isinstance(self._kind, Mutate)
         before = {stream.name: then.stored[stream.name] for stream in changed if stream.name in then.stored}
         if any(batch.coming or name in now.stored for name, batch in before.items()):
-            return False  # a batch that was there before, or about to be, may have come to stand, or not to
+            return False  # a batch that was in progress or expected then may have been applied, or not
         since = {stream.name: then.seen[stream.name] for stream in changed}
         came = Erasures(self._context, self._kind, since=since, coming=now.coming)
         if came.is_empty:
             return True
-        # Persons that other columns name, too, are looked up when rows are changed; what stands may lead to one where keys move.
+        # Keys named by other columns, too, are looked up when rows are changed; where keys move, standing paths may end at one.
         is_simple = not erasures.other_columns and not self._meaning.moves_rows
         if not came.is_told or not is_simple:
             return False
@@ -299,7 +299,7 @@ class RequestStream:
             ahead.forget()
 
     def run_batch(self, turn: BatchTurn, batch: DataFrame, batch_id: int) -> BatchResult:
-        """Stores, applies and settles one micro-batch of requests.
+        """Stores and applies one micro-batch of requests, and records the outcomes.
 
         Raises:
             InvalidRequest: a record does not parse or fit and `on_bad_record` is `fail`, or the table lacks a column;
@@ -324,7 +324,7 @@ class RequestStream:
             self._standing.write_notes()
         with beside(self._context.session) as begin:
             if computed is not None:
-                # What others have changed since the last look is followed while the batch is stored.
+                # Changes of others since the last look are included while the batch is stored.
                 begin(as_job(self._context.session, self._spec.name, partial(self.keep_up, before=())))
             enter_all(turn, self.tables(), self._context.session, self._spec.name)
             look = self._deciding.in_turn()
@@ -336,7 +336,7 @@ class RequestStream:
             )
             letters, is_new = self._storing.store(turn, taken, batch_id, None if computed is None else computed.store)
         if ahead is not None:
-            with self._keeping:  # what was begun before the turn is needed now
+            with self._keeping:  # waits for an update that began before the turn
                 ahead.is_taken = True
                 computed = None if computed is None else ahead.computed
         if not is_new:
@@ -366,17 +366,17 @@ class RequestStream:
         return replace(result, dead_letters=letters)
 
     def _without_refused(self, decided: Decided, erasures: Erasures | None, batch_id: int) -> Decided:
-        """The same without the requests that set what the table refuses: each is dead, and the others take effect.
+        """Leaves out requests whose values the table refuses: each of them is dead, and the others take effect.
 
         Raises:
-            InvalidRequest: there is one, and `on_bad_record` is `fail`; nothing was applied.
+            InvalidRequest: a request is refused, and `on_bad_record` is `fail`; nothing was applied.
         """
         head = self._context.log.seen(self._context.target)
         if head < 0:
             return decided
         rows = TargetRows(self._context, self._kind, erasures)
         refused: dict[str, str] = {}
-        # Those of earlier batches were not tested as they came in by the rules that the table has now.
+        # Requests of earlier batches were not tested against the present rules of the table when they came in.
         has_older = bool(decided.kept.waiting.index) or set(decided.own.rows["batch"].to_pylist()) != {batch_id}
         before = decided
         while broken := rows.broken(decided.rules, head, has_older=has_older):
@@ -391,11 +391,11 @@ class RequestStream:
         return Intake(self._spec, target_schema(self._context)).prepared(transformed(self._spec, batch))
 
     def has_sweep_work(self) -> bool:
-        """Whether something kept has not met all rows, or has waited for too long; from the logs alone."""
+        """Returns True if a kept request has not been tested on all rows, or has waited too long; reads the logs only."""
         return self._sweeps.has_work_at(self._context.log.head(self._context.target))
 
     def idle_at(self) -> Mapping[TableLocation, Version]:
-        """The target's head if nothing kept is left to test against it, else how far tests have come."""
+        """Returns the target's head if every kept request was tested on it, else the version up to which they were tested."""
         head = self._context.log.head(self._context.target)
         if not self._sweeps.has_work_at(head):
             return {self._context.target: head}
@@ -427,15 +427,15 @@ class RequestStream:
         change: Change | None,
         stored: DataFrame | None,
     ) -> BatchResult:
-        """Changes the rows that are there, and writes down what became of the requests.
+        """Changes the existing rows, and records the outcomes of the requests.
 
         Args:
             turn: The turn.
-            decided: What the requests come to.
-            erasures: Persons that rows must not be moved into.
-            batch_id: Of the micro-batch.
-            change: The same, computed before the turn.
-            stored: All stored requests, if they are known: what becomes of them is written beside the change then.
+            decided: The decided effect of the requests.
+            erasures: Erased keys to which rows must not be moved.
+            batch_id: Number of the micro-batch.
+            change: The same effect, computed before the turn.
+            stored: All stored requests, if they are known: the outcomes are then written in parallel with the change.
         """
         rows = TargetRows(self._context, self._kind, erasures)
         with beside(self._context.session) as begin:
@@ -463,12 +463,12 @@ class RequestStream:
         )
 
     def _expected(self, decided: Decided, looking: Future[Looked], stored: DataFrame) -> tuple[Outcome, Staged | None]:
-        """What becomes of the requests if nothing comes between, and that written, to be put."""
+        """Returns the outcome that is expected if no other commit comes first, and its prepared commit."""
         outcome = self._outcome(decided, looking.result().met)
         return outcome, self._settling.stage(decided.everything, outcome, stored)
 
     def _outcome(self, decided: Decided, met: Met | None) -> Outcome:
-        """What became of the requests that met these rows."""
+        """Computes the outcome of the requests that matched these rows."""
         admitted, paths = decided.admitted, decided.paths
         waiting, standing = decided.kept.waiting, decided.kept.standing
         counts = met.counts() if met else {}
@@ -492,7 +492,7 @@ class RequestStream:
         change: Change | None,
         looking: Future[Looked] | None,
     ) -> Met | None:
-        """Changes the rows that are there; what was met, on the version that the change was computed on."""
+        """Changes the existing rows. Returns the matched rows, on the version on which the change was computed."""
         log, target = self._context.log, self._context.target
         if log.seen(target) < 0 or not decided.paths:
             return None
@@ -513,22 +513,22 @@ class RequestStream:
         return met
 
     def _version_before_apply(self, batch_id: int, since: int) -> Version:
-        """The version on which an earlier run of this batch computed its change."""
+        """Returns the version on which an earlier run of this batch computed its change."""
         log, target = self._context.log, self._context.target
         head = log.head(target)
         for commit in log.commits(target, Version(max(since, head - _SEARCH_MAX)), head):
             said: Mapping[str, Any] = commit.user_metadata or {}
             if (job_of(said), said.get("batch"), said.get("step")) == (self._spec.name, batch_id, "apply"):
-                # What was computed before its turn was put as if it had been computed on the version before.
+                # A change computed before its turn was committed as if it had been computed on the version before.
                 return Version((said.get("user") or {}).get("tested", commit.version - 1))
         return Version(since)
 
     def _kept_of_erased(self, held: Held, admitted: Admitted) -> Sequence[KeptOfErased]:
-        """What else goes with erased persons; nothing for mutations."""
+        """Returns other rows to delete for erased persons; none for mutations."""
         return ()
 
     def _effects(self, paths: Mapping[str, Path], standing: Standing) -> dict[str, Path]:
-        """Request id → the path that late rows of its key follow from now on."""
+        """Returns request id → the path that later rows of its key follow from now on."""
         if not (self._meaning.moves_rows and self._meaning.is_standing):
             return {}
         begun = {path.first.id: path for key, path in paths.items() if key not in standing.by_key}
@@ -544,7 +544,7 @@ class RequestStream:
         met: Met | None,
     ) -> Tested:
         log, target = self._context.log, self._context.target
-        # Others write no requests of this stream while it has the turn.
+        # Others write no requests of this stream while it holds the turn.
         last = self._progress.last(log.seen(self._requests.location)) or self._sweeps.counted()
         first_seen = dict(zip(held.rows["request_id"].to_pylist(), held.rows["first_seen_ms"].to_pylist(), strict=True))
         now_waiting = [id_ for id_, outcome in settled.items() if outcome.state == "waiting"]

@@ -1,4 +1,4 @@
-"""Sweeps: what is kept of a stream's requests is tested against the rows that came since, without data of the source."""
+"""Sweeps: test a stream's kept requests against new matching rows, without data of the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTHING_ADMITTED = Admitted(in_order=(), superseded={}, dead={})
 
 
 class Sweeps:
-    """What one stream keeps, and whether and how it is tested."""
+    """The sweeps of one stream: what is kept, whether it is due, and how it is tested."""
 
     def __init__(
         self,
@@ -47,24 +47,24 @@ class Sweeps:
         self._settling, self._erasures = settling, erasures
 
     def run(self, turn: BatchTurn, batch_id: int) -> BatchResult:
-        """Tests what is kept, and ends what has waited for too long; in a turn that has entered the stream's tables."""
+        """Tests the kept requests, and ends those that waited too long; in a turn that has entered the stream's tables."""
         if self._requests.head() < 0:
             return BatchResult()
         last = self._progress.last() or NEVER
         head = self._context.log.head(self._context.target)
-        # A sweep that ended between its steps is settled as of the version that it read: rows that it has moved are not new.
+        # An interrupted sweep is completed as of the version that it read: rows that it has moved are not new.
         applied_at = self._progress.unsettled_sweep(last, head) if head >= 0 else None
         head = head if applied_at is None else applied_at
         paths = self._progress.unseen(last.tested, head) if head >= 0 else frozenset()
         if paths is None:
-            text = "the log no longer tells which files are new, so the whole table is tested"
+            text = "the log no longer shows which files are new, so the whole table is tested"
             self._context.events.emit(Noticed(job=self._spec.name, text=text))
         if self._meaning.is_standing:
             return self._sweep_standing(turn, head, paths, batch_id, is_applied=applied_at is not None)
         return self._sweep_waiting(turn, head, paths, batch_id, is_applied=applied_at is not None)
 
     def counted(self) -> Tested:
-        """How much is kept, from the rows: for when the log does not tell any more."""
+        """Counts the kept requests from their rows: used when the log no longer contains the last count."""
         kept = self._kept_rows()
         if kept is None:
             return NEVER
@@ -84,7 +84,7 @@ class Sweeps:
         return self._kind.unmatched.retry_for_ms if isinstance(self._kind, Mutate) else 0
 
     def has_work_at(self, head: Version) -> bool:
-        """Whether something kept has not met all rows of this version of the target, or has waited for too long."""
+        """Returns True if a kept request has not been tested on all rows of this version of the target, or has waited too long."""
         if self._requests.head() < 0:
             return False
         last = self._progress.last()
@@ -100,7 +100,7 @@ class Sweeps:
     def _sweep_standing(
         self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int, *, is_applied: bool
     ) -> BatchResult:
-        """Has rows that others wrote follow what stands."""
+        """Applies the standing requests to rows that others wrote."""
         context, target = self._context, self._context.target
         kind, now_ms = self._kind, self._context.clock.wall_ms()
         erasures = self._erasures()
@@ -117,7 +117,9 @@ class Sweeps:
                 standing = standing.withColumn("op", F.when(F.col("is_doomed"), F.lit("delete")).otherwise(F.col("op")))
             rules = rows.out_of_line(standing, head, paths)
             if rules.num_rows > 0 and self._meaning.moves_rows and paths is None:
-                text = "rows that others wrote were not moved: the log no longer tells them from rows moved before"
+                text = (
+                    "rows that others wrote were not moved: the log no longer distinguishes them from rows moved before"
+                )
                 context.events.emit(Noticed(job=self._spec.name, text=text))
             elif rules.num_rows > 0 and self._meaning.moves_rows:
                 rules = self._kept_rules(rows, rules, head, paths)
@@ -141,22 +143,22 @@ class Sweeps:
         return BatchResult(rows_written=changed)
 
     def _kept_rules(self, rows: TargetRows, rules: pa.Table, head: Version, paths: frozenset[str] | None) -> pa.Table:
-        """Without those that would break a rule of the table on rows that others wrote: such rows stay, and it is told."""
+        """Leaves out rules that would break a rule of the table on rows of others: these rows stay, and the event is reported."""
         broken = rows.broken(rules, head, paths, has_older=True)
         if not broken:
             return rules
         reason = next(iter(broken.values()))
-        text = f"rows of {len(broken)} keys stay as others wrote them: what stands for them {reason}"
+        text = f"rows of {len(broken)} keys stay as others wrote them: their standing request {reason}"
         self._context.events.emit(Noticed(job=self._spec.name, text=text))
         return rules.filter(pc.invert(pc.is_in(rules["key_hash"], value_set=pa.array(list(broken), pa.string()))))
 
     def _composed(
         self, held: Held, rows: TargetRows, head: Version, paths: frozenset[str] | None
     ) -> tuple[dict[str, Path], dict[str, str]]:
-        """What the requests that wait come to, without those that set what the table refuses; and those, with the reason.
+        """Composes the waiting requests without those that the table refuses; also returns these, with the reason.
 
         Raises:
-            InvalidRequest: there is one, and `on_bad_record` is `fail`; nothing was applied.
+            InvalidRequest: a request is refused, and `on_bad_record` is `fail`; nothing was applied.
         """
         refused: dict[str, str] = {}
         while True:
@@ -174,7 +176,7 @@ class Sweeps:
     def _sweep_waiting(
         self, turn: BatchTurn, head: Version, paths: frozenset[str] | None, batch_id: int, *, is_applied: bool
     ) -> BatchResult:
-        """Retries what waits on rows that came since; ends what has waited for too long."""
+        """Retries waiting requests on new matching rows; ends those that waited too long."""
         context, target = self._context, self._context.target
         erasures = self._erasures()
         held = self._reader.read(self._requests.rows(["waiting"]), erasures)

@@ -1,8 +1,8 @@
-"""The request table of a `mutate` or `erase` stream: how it is laid out, and the views of it that others need.
+"""The request table of a `mutate` or `erase` stream: its layout, and the views of it that others need.
 
-Each request is one row, partitioned by its state. `key` and `set` carry the request's values under the *table's* column
-names, as the target's types. Columns after `matched_rows` are additions to the layout of docs/explanation/requests.md:
-`ordinal` (place within the batch), and `effect` (where keys move: what a late row of this key becomes; null on requests
+Each request is one row, partitioned by its state. `key` and `set` hold the request's values under the *table's* column
+names, with the target's types. Columns after `matched_rows` are additions to the layout of docs/explanation/requests.md:
+`ordinal` (position in the batch), and `effect` (where keys move: what becomes of a later row of this key; null on requests
 that do not begin a path).
 """
 
@@ -30,24 +30,24 @@ from lakegate.streams.requests.column_names import column_name, stored_name
 
 STATES = ("stored", "applied", "superseded", "waiting", "dead")
 NOTHING = StructType([StructField("nothing", BooleanType())])
-"""In place of `set` where requests set nothing: Parquet has no empty structs."""
+"""The type of `set` where requests set nothing: Parquet has no empty structs."""
 PROPERTIES = {
-    # Delta looks through the whole state of a table that may have vectors each time that it is read, for files that have one; and
-    # these tables are read several times a batch, and are small.
+    # If a table may have deletion vectors, each read makes Delta search its whole state for files with one. These tables are
+    # read several times per batch, and are small.
     "delta.enableDeletionVectors": "false",
-    # A settled batch touches its own small files; statistics of the values are of no use to anybody.
+    # A batch touches only its own small files; nobody uses statistics of the values.
     "delta.dataSkippingNumIndexedCols": "1",
 }
 
 
 COLUMNS = "lakegate.columns"
-"""Property: the physical names of the target's columns that `key` and `set` hold values of, as JSON, in their order."""
+"""Property: physical names of the target's columns whose values `key` and `set` hold, as JSON, in their order."""
 TAKEN_FROM = "lakegate.taken_from"
-"""Property: the id of the request table whose rows this one was made with, as its stream has a new name."""
+"""Property: id of the request table from which this one was copied, because its stream has a new name."""
 
 
 def layout(match: StructType, set_: StructType | None, sequence: DataType | None) -> StructType:
-    """The columns of a request table.
+    """Returns the columns of a request table.
 
     Args:
         match: The match columns as the target has them.
@@ -91,7 +91,7 @@ def _stored(columns: StructType) -> StructType:
 
 
 def with_column_names(rows: DataFrame) -> DataFrame:
-    """Rows of a request table whose `key`, `set` and `effect` have the names of columns, where those had to be stored as others."""
+    """Renames the fields of `key`, `set` and `effect` to the target's column names where they were stored under other names."""
     wanted = {name: _shown(rows.schema[name].dataType) for name in ("key", "set", "effect") if name in rows.columns}
     other = {name: kind for name, kind in wanted.items() if kind != rows.schema[name].dataType}
     if not other:
@@ -109,7 +109,7 @@ def _shown(kind: DataType) -> DataType:
 
 
 def ddl(layout: StructType) -> str:
-    """The columns as SQL, for CREATE TABLE."""
+    """Returns the columns as SQL, for CREATE TABLE."""
     return ", ".join(f"{quoted(field.name)} {_type(field.dataType)}" for field in layout.fields)
 
 
@@ -120,7 +120,7 @@ def _type(kind: DataType) -> str:
 
 
 class RequestTable:
-    """One request table, read pinned to its head, or to the version that is given."""
+    """A request table, read at its head, or at the version that is given."""
 
     def __init__(
         self, session: SparkSession, log: DeltaTableLog, location: TableLocation, at: Version | None = None
@@ -128,15 +128,15 @@ class RequestTable:
         self._session, self._log, self.location, self._at = session, log, location, at
 
     def head(self) -> Version:
-        """The version that it is read at: its newest, where none is given; -1 where it does not exist yet."""
+        """Returns the version that is read: the newest if none is given; -1 if the table does not exist yet."""
         return self._log.head(self.location) if self._at is None else self._at
 
     def rows(self, states: Sequence[str], coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
-        """The requests in these states; None where the table does not exist yet.
+        """Returns the requests in these states; None if the table does not exist yet.
 
         Args:
             states: Some of `STATES`.
-            coming: Path → `add` of files to read beside the table's, which no commit has named yet.
+            coming: Path → `add` of files that are read together with the table's, and are not committed yet.
         """
         version = self.head()
         if version < 0:
@@ -147,11 +147,11 @@ class RequestTable:
         return with_column_names(frame.where(F.col("state").isin(list(states))))
 
     def raw(self) -> DataFrame:
-        """All rows as they are stored; there is such a table."""
+        """Returns all rows as they are stored; the table must exist."""
         return self._log.read_at(self._session, self.location, self.head())
 
     def may_gain(self, states: Sequence[str], since: Version, head: Version) -> bool:
-        """Whether requests may have come into these states after `since` and up to `head`, as the log tells; no Spark job."""
+        """Returns True if requests may have come into these states after `since` and up to `head`, by the log; no Spark job."""
         try:
             commits = self._log.commits(self.location, since, head)
         except LogGone:
@@ -159,9 +159,9 @@ class RequestTable:
         return any(file.partition.get("state") in states for commit in commits for file in commit.added)
 
     def steps(self, since: Version, until: Version, job: str, batch: int) -> list[tuple[str, frozenset[str]]] | None:
-        """What was done for one batch between two versions, as the log tells: each step, and the paths that it added; no Spark job.
+        """Returns the steps of one batch between two versions, each with the paths it added, by the log; no Spark job.
 
-        None where anything else was changed, or the log does not tell.
+        None if anything else was changed, or the log lacks commits.
         """
         try:
             commits = self._log.commits(self.location, since, until)
@@ -177,15 +177,15 @@ class RequestTable:
         ]
 
     def prepare(self) -> None:
-        """Have Delta know the table's files, which the next statement on it asks for: a job that reads the log."""
+        """Makes Delta read the table's log, in a job that the next statement on the table would otherwise wait for."""
         rows = self.rows(["stored"])
         assert rows is not None
         rows.inputFiles()
 
     def keys_since(self, version: Version, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
-        """The keys of all requests that batches and sweeps have written or changed after this version, as columns.
+        """Returns the keys of all requests that batches and sweeps have written or changed after this version, as columns.
 
-        There may be others among them. None where others have written, or the log does not tell. `coming`: as for `rows`.
+        There may be more keys. None if others have written, or the log lacks commits. `coming`: as for `rows`.
         """
         head = self.head()
         paths: set[str] = set()
@@ -202,10 +202,10 @@ class RequestTable:
         return rows.where(F.col("key_hash").isNotNull()).select("key.*").distinct()
 
     def standing(self, *, moves_rows: bool, stand_for_ms: int | None, now_ms: int) -> DataFrame | None:
-        """What later rows meet: `key_hash`, `key`, `op`, `set`; one row a key. None where there is no table.
+        """Returns the rules for later rows: `key_hash`, `key`, `op`, `set`; one row per key. None if there is no table.
 
         Args:
-            moves_rows: Requests move rows to other keys, so that a row meets a path of them.
+            moves_rows: Requests move rows to other keys, so a path of requests applies to a row.
             stand_for_ms: How long a request stands.
             now_ms: The wall clock.
         """
@@ -221,10 +221,10 @@ class RequestTable:
         return rows.select("key_hash", "key", "op", "set")
 
     def erased(self, *, is_unsettled: bool, coming: Mapping[str, Body] = NOTHING_COMES) -> DataFrame | None:
-        """The keys whose erasure stands, as columns; None where there is no table.
+        """Returns the keys whose erasure stands, as columns; None if there is no table.
 
         Args:
-            is_unsettled: What is stored has been applied, so it stands, too.
+            is_unsettled: Stored requests have been applied, so they stand, too.
             coming: As for `rows`.
         """
         rows = self.rows(["applied", "stored"] if is_unsettled else ["applied"], coming)

@@ -1,4 +1,4 @@
-"""Which files hold rows that a stream's kept requests have not been tested against (M7).
+"""Finds the files with rows that a stream's kept requests have not been tested against (M7).
 
 Rules for editors: no clock, no files, no log; commits come in as data.
 """
@@ -11,26 +11,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCommit:
-    """What one commit did to the files of a table, in the eyes of one stream."""
+    """A commit's changes of files, as one stream sees them."""
 
     version: int
     added: tuple[tuple[str, bool], ...]
-    """Path, and whether the commit says that it changed data."""
+    """Path, and whether the commit marks its data as changed."""
     removed: tuple[str, ...]
     brings_rows: bool
-    """False for a commit that rows cannot come in by unseen: the stream's own, an erasure, an append that has applied
+    """False for a commit that cannot add untested rows: the stream's own, an erasure, an append that has applied
     the stream's standing rules, or a compaction."""
 
 
 def unseen_files(commits: Iterable[FileCommit], unseen: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The live files that may hold unseen rows after `commits`.
+    """Returns the live files that may hold untested rows after `commits`.
 
-    A commit that rewrites an unseen file (a compaction, or our own update of one of its rows) hands its rows on to
-    whatever it adds; one that brings rows makes what it adds unseen.
+    If a commit rewrites an unseen file (a compaction, or our own update of one of its rows), the files it adds are unseen;
+    the same holds for a commit that brings rows.
 
     Args:
         commits: In order, without a gap.
-        unseen: What was unseen before the first of them.
+        unseen: The unseen files before the first of them.
     """
     paths = set(unseen)
     for commit in commits:

@@ -1,4 +1,4 @@
-"""A batch that was applied and whose outcome was not recorded: the process ended. Its requests are active for other streams."""
+"""A batch that was applied without a recorded outcome, as the process ended. Its requests are active for other streams."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lakegate.streams.requests.table import RequestTable
 
 
 def later_rules(context: StreamContext, stream: StreamSpec) -> DataFrame | None:
-    """What rows that come now meet of a `mutate` stream's unsettled batch, after what it has settled.
+    """Returns the rules that a `mutate` stream's batch without recorded outcome imposes on new rows, after its standing ones.
 
     Returns:
-        `key`, `op`, `set`, one row a key; None where there is none.
+        `key`, `op`, `set`, one row per key; None if there is no such batch.
     """
     kind = stream.kind
     assert isinstance(kind, Mutate), f"{stream.name} mutates nothing"
@@ -31,7 +31,7 @@ def later_rules(context: StreamContext, stream: StreamSpec) -> DataFrame | None:
         last_ms: int = pc.max(own.rows["first_seen_ms"]).as_py()
         if last_ms + kind.stand_for_ms <= context.clock.wall_ms():
             return None
-    # What stands has no say in what becomes of new ones, and of a stream whose requests stand none wait.
+    # Standing requests do not change what new ones do; a stream whose requests stand has no waiting ones.
     decided = reader.decide(own, reader.kept(own.keys, erasures, has_kept=False))
     if meaning.moves_rows:
         return context.session.createDataFrame(decided.rules)

@@ -1,9 +1,10 @@
 """Decides which requests of other streams are active for the rows of a stream, now and in the turn to come.
 
-A batch of requests is stored, applied and settled. It is active for others from the second step on. A batch that is stored and not
-yet applied belongs to the job that holds the turn now. We assume that this job will apply it, and keep a result computed on that
-assumption only if the log later shows exactly that batch. If the job's run has ended instead, only a turn can tell. The same holds
-for a batch that another job of this driver has written and not committed, if the turn of that job comes first.
+A batch of requests is stored and applied, then its outcomes are recorded. It is active for others from the second step on. A
+batch that is stored and not yet applied belongs to the job that holds the turn now. We assume that this job will apply it, and
+keep a result computed on that assumption only if the log later shows exactly that batch. If the job's run has ended instead,
+only a turn can detect it. The same holds for a batch that another job of this driver has written and not committed, if the turn
+of that job comes first.
 """
 
 from __future__ import annotations
@@ -28,47 +29,47 @@ class StoredBatch:
 
     number: int
     stands: bool
-    """The rows that were there are changed. If not, it is in its turn still, or its run has ended."""
+    """The existing rows are changed. If not, the batch is still in its turn, or its run has ended."""
     coming: Mapping[str, Body] = field(default_factory=dict)
-    """Path → `add` of its rows, where its first step is still to come."""
+    """Path → `add` of its rows, if its first step is not committed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The requests of streams as they are at one moment; both by the stream's name."""
+    """The state of the requests of several streams at one moment; both by the stream's name."""
 
     seen: Mapping[str, Version]
-    """Of each table of requests; -1 where there is none."""
+    """Version of each request table; -1 if there is none."""
     stored: Mapping[str, StoredBatch]
-    """Where the last batch is stored, and not settled."""
+    """Streams whose last batch is stored and has no recorded outcome."""
 
     @property
     def unsettled(self) -> frozenset[str]:
-        """Streams whose last batch stands, or is taken to, though it was not settled."""
+        """Streams whose last batch stands, or is assumed to, without a recorded outcome."""
         return frozenset(name for name, batch in self.stored.items() if batch.stands)
 
     @property
     def coming(self) -> dict[str, Mapping[str, Body]]:
-        """Stream → path → `add` of the requests that are taken to stand, and not stored yet."""
+        """Returns stream → path → `add` of requests that are assumed to stand and are not stored yet."""
         return {name: batch.coming for name, batch in self.stored.items()}
 
 
 class Deciding:
-    """The `mutate` and `erase` streams that decide on the rows of another one."""
+    """The `mutate` and `erase` streams whose requests decide on the rows of another stream."""
 
     def __init__(self, context: StreamContext, streams: Sequence[StreamSpec]) -> None:
         self._context, self.streams = context, tuple(streams)
         self.names = frozenset(stream.name for stream in streams)
         self._left: Mapping[str, StoredBatch] = {}
-        """Batches that were stored and not applied when nobody else had the turn: their runs have ended."""
+        """Batches that were stored and not applied while no other job held the turn: their runs have ended."""
 
     def requests(self, stream: StreamSpec, look: Look | None = None) -> RequestTable:
-        """Of one of them, as they are, or as they were at a look."""
+        """Returns the request table of one of the streams, at its head, or as of a look."""
         at = None if look is None else look.seen[stream.name]
         return RequestTable(self._context.session, self._context.log, self._context.requests_of(stream), at)
 
     def now(self) -> Look:
-        """What stands."""
+        """Reads which requests stand now."""
         if not self.streams:
             return Look(seen={}, stored={})
         log = self._context.log
@@ -83,19 +84,19 @@ class Deciding:
         )
 
     def in_turn(self) -> Look:
-        """What stands, when nobody else has the turn."""
+        """Reads which requests stand, while no other job holds the turn."""
         look = self.now()
         self._left = {name: batch for name, batch in look.stored.items() if not batch.stands}
         return look
 
     def ahead(self, before: Collection[str]) -> Look:
-        """What will stand when a turn comes: all that is stored, but for what ended runs have left; and what others will put.
+        """Predicts which requests stand when the turn comes: stored ones (without those of ended runs), and announced ones.
 
         Args:
             before: The jobs whose turns may come before.
         """
         session = self._context.session
-        # Read first: what is put in between is in the log.
+        # Read first: a batch committed in between is in the log.
         told = {one.name: announced(session, self.requests(one).location, one.name) for one in self.streams}
         look = self.now()
         coming = {
@@ -107,17 +108,17 @@ class Deciding:
         return replace(look, stored=coming | stored)
 
     def is_read(self, look: Look) -> bool:
-        """Whether what was read since a look was as it was then."""
+        """Returns True if the request tables are unchanged since a look."""
         return all(
             self._context.log.is_unchanged(self.requests(one).location, look.seen[one.name]) for one in self.streams
         )
 
     def changed(self, then: Look, now: Look) -> list[StreamSpec]:
-        """The streams of which something else stands than what was taken to stand then, or may."""
+        """Returns the streams whose standing requests differ, or may differ, from those assumed at the first look."""
         return [stream for stream in self.streams if not self._is_same(stream, then, now)]
 
     def settled(self, then: Look, now: Look) -> frozenset[str]:
-        """Streams that have written down what became of their last batch between two looks."""
+        """Returns the streams that have recorded the outcomes of their last batch between two looks."""
         return frozenset(
             one.name
             for one in self.streams
@@ -141,11 +142,11 @@ class Deciding:
 
 
 def _stored(stored: Mapping[TokenId, int], applied: Mapping[TokenId, int]) -> StoredBatch | None:
-    """The batch that a table of requests holds, and that was not settled, by its tokens and the target's."""
+    """Returns the batch of a request table that has no recorded outcome, by the tokens of the table and of the target."""
     found = []
     for token_id, number in stored.items():
         first, last = unpack(number), unpack(applied.get(token_id, 0))
-        if first.batch >= 0 and first.step in (STORE, STORE + 1):  # one more: then its columns were brought up to date
+        if first.batch >= 0 and first.step in (STORE, STORE + 1):  # one more: its columns were updated
             found.append(StoredBatch(first.batch, (last.step, last.batch) == (APPLY, first.batch)))
-    # Of several, as after a checkpoint was lost, one that stands is what matters.
+    # There may be several, as after the loss of a checkpoint: one that stands takes precedence.
     return max(found, key=lambda batch: (batch.stands, batch.number), default=None)

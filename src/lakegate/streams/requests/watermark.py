@@ -1,7 +1,7 @@
-"""Up to which version of the target a stream's kept requests have been tested, and what has come since; from logs alone.
+"""The version of the target up to which a stream's kept requests were tested, and the new files since; read from logs alone.
 
-The last `settle` of a stream says it in its commit's `userMetadata`: `{"user": {"tested", "kept", "oldest_ms", "swept"}}`; a
-person who lets dead requests wait again says it in the stream's name.
+The last `settle` of a stream has it in its commit's `userMetadata`: `{"user": {"tested", "kept", "oldest_ms", "swept"}}`. When a
+person retries dead requests, that commit has it in the stream's name.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ PAGE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tested:
-    """What the last `settle` of a stream said."""
+    """The facts in the last `settle` of a stream."""
 
     tested: Version
     """Every kept request has been tested against every row that the target had at this version."""
     kept: int
-    """Requests that wait or stand; an upper bound after others were forgotten."""
+    """Requests that wait or stand; an upper bound after erasures have removed some."""
     oldest_ms: int | None
-    """When the oldest request that waits was first seen, or earlier."""
+    """When the oldest waiting request was first seen, or earlier."""
     swept: int = -1
-    """Batch of the last sweep that was settled."""
+    """Batch of the last completed sweep."""
 
     def facts(self) -> Mapping[str, object]:
-        """For `userMetadata`."""
+        """Returns the facts for `userMetadata`."""
         return {"tested": self.tested, "kept": self.kept, "oldest_ms": self.oldest_ms, "swept": self.swept}
 
 
@@ -44,7 +44,7 @@ NEVER = Tested(tested=Version(-1), kept=0, oldest_ms=None)
 
 
 class Progress:
-    """How far one stream has been tested."""
+    """The progress of one stream's tests."""
 
     def __init__(self, context: StreamContext, spec: StreamSpec) -> None:
         self._context, self._spec = context, spec
@@ -53,7 +53,7 @@ class Progress:
         self._walked: tuple[Version, Version, frozenset[str]] | None = None
 
     def last(self, head: Version | None = None) -> Tested | None:
-        """What the last `settle` said, up to now or to a version; `NEVER` if there was none, None if the log does not tell."""
+        """Returns the facts of the last `settle` up to a version; `NEVER` if there was none, None if the log lacks commits."""
         log = self._context.log
         head = log.head(self._requests) if head is None else head
         known = -1 if self._said is None or self._said[0] > head else self._said[0]
@@ -76,7 +76,7 @@ class Progress:
         return NEVER
 
     def unsettled_sweep(self, last: Tested, head: Version) -> Version | None:
-        """The version that a sweep was computed on which was applied and, after a crash, never settled; None if none was."""
+        """Returns the version that a sweep read which was applied without a recorded outcome (a crash); None if there is none."""
         try:
             commits = self._context.log.commits(self._context.target, last.tested, head)
         except LogGone:
@@ -89,7 +89,7 @@ class Progress:
         return None
 
     def unseen(self, tested: Version, head: Version) -> frozenset[str] | None:
-        """The target's live files at `head` with rows that came after `tested`; None if the log no longer tells."""
+        """Returns the target's live files at `head` with new rows since `tested`; None if the log lacks commits."""
         start, unseen = tested, frozenset[str]()
         if self._walked is not None and self._walked[0] == tested and self._walked[1] <= head:
             _, start, unseen = self._walked
@@ -110,7 +110,7 @@ class Progress:
         )
 
     def _brings_rows(self, commit: Commit) -> bool:
-        """Whether rows can have come by this commit that the stream's kept requests have not met."""
+        """Returns True if this commit may have added rows that the stream's kept requests were not tested on."""
         job = job_of(commit.user_metadata or {})
         if job == self._spec.name:
             return False
@@ -118,12 +118,12 @@ class Progress:
         mine = self._spec.kind
         match writer.kind if writer else None:
             case Append():
-                # It met all that stands, in its own turn; what waits it does not know.
+                # The append applied all standing requests in its own turn; it does not know waiting ones.
                 return isinstance(mine, Mutate) and mine.applies_to == "arrived"
             case Erase():
                 return False
             case Mutate(set=assigned):
-                # It puts rows under another key only by setting a match column; it never moves one to an erased person.
+                # Only by setting a match column it moves rows to another key; it never moves one to an erased key.
                 if isinstance(mine, Erase):
                     return False
                 assert isinstance(mine, Mutate)
@@ -133,7 +133,7 @@ class Progress:
 
 
 def job_of(said: Mapping[str, Any]) -> str | None:
-    """The stream that a commit is of, by its `userMetadata`: also where a person had it send letters again."""
+    """Returns the stream of a commit, by its `userMetadata`; also if a person made the stream send letters again."""
     facts = said.get("user")
     stream = facts.get("stream") if isinstance(facts, dict) and said.get("job") == ADHOC else None
     job = said.get("job") if stream is None else stream
