@@ -133,7 +133,7 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
     jvm, root = Jvm(session), cast("Any", session._jvm)
     log = jvm.delta_log(str(table))
     commits = root.java.lang.Class.forName(
-        "io.github.lakegate.OpenCommits", True, log.store().getClass().getClassLoader()
+        "io.github.lakegate.caches.OpenCommits", True, log.store().getClass().getClassLoader()
     )
 
     def say(name: str, *asked: Any) -> None:
