@@ -67,7 +67,7 @@ def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
 def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkSession, tmp_path: Path) -> None:
     """Delta lists them in the checksum of each commit. A list that is not whole is not taken."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", enableDeletionVectors="true")
-    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(20)")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(0, 20, 1, 2)")
     lakegate.DeltaTable.forPath(session, str(table)).delete("id < 2")
     jvm = Jvm(session)
     tracker = session.sparkContext.statusTracker()

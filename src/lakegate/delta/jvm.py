@@ -161,7 +161,7 @@ def check_jvm(spark: SparkSession) -> None:
                 lacking.append(name)
         return lacking
 
-    lacking = lacking_of(NEEDED | OURS_NEEDED)
+    lacking = lacking_of({**NEEDED, **OURS_NEEDED})
     if any(name.startswith(OURS) for name in lacking):
         raise _made(other_jar, lacking=", ".join(lacking))
     if lacking:
