@@ -33,7 +33,7 @@ from harness.row_tables import (
 )
 from lakegate.delta.actions import Action, Captured, Committed, changes
 from lakegate.delta.deletion_vectors import read, write_inline
-from lakegate.effects import Effect, Protocol, perform
+from lakegate.effects import Effect, Protocol, drive, perform
 from lakegate.ids import Version
 from lakegate.rows.conflict import commit_protocol as publishing
 from lakegate.rows.conflict.commit_protocol import Published
@@ -52,7 +52,7 @@ from lakegate.rows.conflict.effects import (
     Waiting,
     WriteVectors,
 )
-from lakegate.rows.conflict.group_commit import Group, Of, gather
+from lakegate.rows.conflict.group_commit import gather
 from lakegate.rows.conflict.read_set import Reads
 
 
@@ -308,15 +308,8 @@ def put_together(scenario: Scenario) -> str:
     members = [(change, lost) for change, lost in computed[1:] if lost.actions]  # without, it has ended
     waiting = [Waiting(change.statement, lost) for change, lost in members]
     log = (*log, text_of(0, "won", computed[0][1].actions))
-    answer: Any = None
     protocol = gather(Version(1), {Version(1): parse(log[1])}, waiting)
-    try:
-        while True:
-            asked = protocol.send(answer)
-            assert isinstance(asked, Of)
-            answer = _looked_up(members[asked.member][0], asked.effect, log)
-    except StopIteration as end:
-        group: Group = end.value
+    group = drive(protocol, lambda asked: _looked_up(members[asked.member][0], asked.effect, log))
     expected = rows_of(log)
     for member in group.members:
         expected = members[member][0].serially(expected)

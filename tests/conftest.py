@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lakegate.delta.jvm import CACHES_CONF
 from lakegate.demo.database_servers import installed_postgres, lacks_mariadb, lacks_postgres
 from lakegate.errors import LakegateError
 from lakegate.spark.jars import JarSources, jar_sources
@@ -149,6 +150,14 @@ def submit_arguments(*, is_compiled: bool) -> str:
     return " ".join([*(f"--conf {key}={value}" for key, value in few.items()), "pyspark-shell"])
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that is marked `also_without_caches` a second time, with the caches of the JVM off."""
+    if metafunc.definition.get_closest_marker("also_without_caches") is not None:
+        metafunc.fixturenames.append("delta_caches")
+        off = pytest.param("off", id="without caches", marks=pytest.mark.slow)
+        metafunc.parametrize("delta_caches", [pytest.param("on", id="with caches"), off], indirect=True)
+
+
 SPARK_CASES_MAX = 2
 """How many cases of one test on Spark `make test-all` runs; `make matrix` runs the others."""
 
@@ -163,7 +172,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(marker)
         marks = {mark.name for mark in item.iter_markers()}
         if not marks & {"every_case", "matrix"} and marks & LACKS.keys():
-            one = item.path, item.nodeid.split("[")[0]
+            one = item.path, item.nodeid.split("[")[0] + " without caches" * ("without caches" in item.nodeid)
             cases[one] += 1
             if cases[one] > SPARK_CASES_MAX and "spark" in marks:
                 item.add_marker("matrix")
@@ -225,6 +234,17 @@ def spark(jars_from: JarSources, java_from: JavaSources, tmp_path_factory: pytes
 def session(spark: SparkSession) -> SparkSession:
     """A session for one module of tests: its own settings and temporary views, in the same JVM."""
     return spark.newSession()
+
+
+@pytest.fixture
+def delta_caches(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    """Turns the JVM's caches on or off for one test; the setting is that of a driver which starts so."""
+    turn = spark._jvm.io.github.lakegate.caches.Caches.turn  # type: ignore[union-attr]
+    spark.sparkContext._conf.set(CACHES_CONF, request.param)
+    turn(request.param == "on")
+    yield
+    spark.sparkContext._conf.set(CACHES_CONF, "on")
+    turn(True)
 
 
 @pytest.fixture(scope="module")

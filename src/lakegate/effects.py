@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 R = TypeVar("R")
@@ -22,3 +22,20 @@ def perform(effect: Effect[R]) -> Protocol[R]:
     """Ask one question; `reply = yield from perform(...)` is the only way an effect leaves a protocol."""
     reply: R = yield effect
     return reply
+
+
+def drive(protocol: Protocol[R], answer: Callable[[Any], object]) -> R:
+    """Runs a protocol to its end and returns its result.
+
+    Args:
+        protocol: Not begun.
+        answer: Gives the answer to each effect; what it raises ends the protocol's run.
+    """
+    reply: object = None
+    while True:
+        try:
+            effect = protocol.send(reply)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        reply = answer(effect)

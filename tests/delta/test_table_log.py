@@ -307,6 +307,7 @@ def test_a_lost_request_is_no_success(session: SparkSession, tmp_path: Path, err
     assert faulty.commit_entry(table, Version(0), raised(2), ENTRY) == "stale"
 
 
+@pytest.mark.also_without_caches
 def test_an_entry_commit_is_a_compare_and_set_in_every_thread(session: SparkSession, tmp_path: Path) -> None:
     """A thread's own active session, whose settings would have the commit rebased, is not used, and stays active."""
     table = make_table(session, tmp_path / "t")
@@ -333,6 +334,7 @@ def test_an_entry_commit_is_a_compare_and_set_in_every_thread(session: SparkSess
     assert raced.head(table) == 2
 
 
+@pytest.mark.also_without_caches
 def test_after_an_entry_commit_the_earlier_turn_writes_nothing(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path
 ) -> None:
@@ -400,6 +402,7 @@ def test_commits_tell_what_each_operation_did(session: SparkSession, log: DeltaT
     assert not any(file.is_data_change for file in (*optimize.added, *optimize.removed))
 
 
+@pytest.mark.also_without_caches
 @pytest.mark.slow
 def test_tokens_survive_checkpoints_and_the_cleaning_of_the_log(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path
@@ -629,6 +632,7 @@ def test_what_the_log_does_not_know_delta_finds_out(
     assert found == {"another commit": {"x": 2}, "made anew": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
 
 
+@pytest.mark.also_without_caches
 def test_all_of_it_holds_on_a_table_with_every_feature_and_an_odd_path(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path
 ) -> None:
@@ -710,6 +714,26 @@ def test_a_table_whose_commits_a_catalog_makes_is_refused(
     foreign_commit(table, {"protocol": {**protocol, "writerFeatures": ["catalogManaged"]}})
     with pytest.raises(UnsupportedTable, match="catalogManaged"):
         log.read_tokens(table)
+
+
+def test_without_a_part_of_delta_that_the_caches_call_they_are_off(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release of Delta that changes an internal part makes commits slower, and stops nothing."""
+    caches = session._jvm.io.github.lakegate.caches.Caches  # type: ignore[union-attr]
+    monkeypatch.setattr(jvm_module, "NEEDED_BY_CACHES", {f"{DELTA}.Snapshot": ("laterOnly/0",)})
+    try:
+        check_jvm(session)
+        assert not caches.isOn()
+        assert f"{DELTA}.Snapshot.laterOnly/0" in caplog.text
+        monkeypatch.setattr(session.sparkContext._conf, "get", lambda key, default: "maybe")
+        monkeypatch.setattr(session.sparkContext, "getConf", lambda: session.sparkContext._conf)
+        with pytest.raises(InvalidRequest, match=r"spark\.lakegate\.deltaCaches is on or off, not 'maybe'"):
+            check_jvm(session)
+    finally:
+        monkeypatch.undo()
+        check_jvm(session)
+    assert caches.isOn()
 
 
 def test_another_delta_is_noticed_at_the_start(

@@ -67,7 +67,7 @@ def test_a_statement_keeps_its_snapshot_s_state_cached_while_others_commit(
 def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkSession, tmp_path: Path) -> None:
     """Delta lists them in the checksum of each commit. A list that is not whole is not taken."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT", enableDeletionVectors="true")
-    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(20)")
+    session.sql(f"INSERT INTO delta.`{table}` SELECT id, 0 FROM range(0, 20, 1, 2)")
     lakegate.DeltaTable.forPath(session, str(table)).delete("id < 2")
     jvm = Jvm(session)
     tracker = session.sparkContext.statusTracker()
@@ -133,7 +133,7 @@ def test_what_others_are_told_of_a_commit_under_way(session: SparkSession, tmp_p
     jvm, root = Jvm(session), cast("Any", session._jvm)
     log = jvm.delta_log(str(table))
     commits = root.java.lang.Class.forName(
-        "io.github.lakegate.OpenCommits", True, log.store().getClass().getClassLoader()
+        "io.github.lakegate.caches.OpenCommits", True, log.store().getClass().getClassLoader()
     )
 
     def say(name: str, *asked: Any) -> None:

@@ -239,6 +239,7 @@ def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     audit(path)
 
 
+@pytest.mark.also_without_caches
 def test_members_of_a_group_whose_put_never_arrives_go_one_by_one(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

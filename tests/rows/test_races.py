@@ -115,6 +115,7 @@ def test_others_wait_for_a_put_and_not_while_a_statement_follows(
 # -------------------------------------------------------------------------------------------------------- the table reserved
 
 
+@pytest.mark.also_without_caches
 def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: SparkSession, tmp_path: Path) -> None:
     """Whenever it is executed a row comes in that it concerns: the third time it is not overtaken, and an append waits."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
@@ -243,6 +244,7 @@ def test_a_statement_that_another_driver_outruns_gets_the_table_to_itself(
     audit(tmp_path / "t")
 
 
+@pytest.mark.also_without_caches
 @pytest.mark.parametrize("when", ["before it is put", "while it is executed again"])
 def test_a_table_that_was_replaced_is_written_as_it_then_is(session: SparkSession, tmp_path: Path, when: str) -> None:
     """Its log goes on: a serial run would have executed the statement on the new table."""

@@ -181,6 +181,7 @@ def test_vectors_below_folders_of_random_names_are_found(session: SparkSession, 
     assert found == dict.fromkeys([3, 4, 5, 7, 8], "a!")
 
 
+@pytest.mark.also_without_caches
 @pytest.mark.parametrize(("has_vectors", "feed"), [("true", "false"), ("false", "true")])
 def test_a_merge_is_executed_again_on_what_came_alone(
     session: SparkSession, tmp_path: Path, has_vectors: str, feed: str

@@ -51,6 +51,7 @@ def redefined(session: SparkSession, table: TableLocation) -> None:
     session.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('some' = 'thing')")
 
 
+@pytest.mark.also_without_caches
 @pytest.mark.parametrize("vectors", ["true", "false"])
 @pytest.mark.parametrize("winner", [appended, changed])
 def test_what_is_executed_again_on_some_files_has_the_token(
@@ -65,6 +66,7 @@ def test_what_is_executed_again_on_some_files_has_the_token(
     assert (commit_tokens(last), commit_info(last)["userMetadata"]) == ({OWN: TOKEN.number}, TOKEN.user_metadata)
 
 
+@pytest.mark.also_without_caches
 def test_a_successor_that_began_before_it_was_executed_again_fences(session: SparkSession, tmp_path: Path) -> None:
     """Who stood still for a whole turn writes nothing, though the execution has seen the successor's entry."""
     table = table_of(session, tmp_path)

@@ -22,6 +22,7 @@ def bench(session: SparkSession, root: Path, kind: Append, columns: str | None =
     return Bench(session, str(root), (stream("In", kind, **more),), table(columns))
 
 
+@pytest.mark.also_without_caches
 def test_a_batch_is_written_once_whatever_is_repeated(session: SparkSession, tmp_path: Path) -> None:
     """A batch whose commit was made before a crash is known by its token and not written again."""
     b = bench(session, tmp_path, Append(columns={"person": "upper(alias)"}))

@@ -69,6 +69,7 @@ def test_standing_requests_change_what_is_there_and_what_comes(session: SparkSes
     assert b.stream("Mut").idle_at() == {b.target: b.log.head(b.target)}
 
 
+@pytest.mark.also_without_caches
 def test_delete_then_update_of_one_key(session: SparkSession, tmp_path: Path) -> None:
     """In one batch (a) as in two (b): rows that are there are deleted, later rows follow the update."""
     b = bench(session, tmp_path)

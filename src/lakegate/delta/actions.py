@@ -19,6 +19,8 @@ from lakegate.stored_json import Damaged, parsed
 Body = Mapping[str, Any]
 ONLY_OF_REMOVE = ("deletionTimestamp", "extendedFileMetadata")
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
+KIND_WIDTH = 24
+"""An action's kind is the first key of its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,20 @@ class Action:
         return json.dumps({self.kind: self.body}, separators=(",", ":"), ensure_ascii=False)
 
 
-def parse(text: str) -> tuple[Action, ...]:
-    """The actions of a commit file; a line of a later protocol may hold several.
+def parse(text: str, kinds: Iterable[str] = ()) -> tuple[Action, ...]:
+    """Reads a commit file: its actions in order. A line of a later protocol may hold several.
+
+    Args:
+        text: The whole file.
+        kinds: Only actions of these; lines of other kinds, which may be long, are not parsed. Of all kinds by default.
 
     Raises:
         Corrupt: A line is no action.
     """
-    found = []
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # not splitlines(): strings in JSON may hold other line separators of Unicode
-        if not line.strip():
+    found, wanted = [], {f'"{kind}"': kind for kind in kinds}
+    # Not splitlines(): strings in JSON may hold other line separators of Unicode.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or (wanted and not any(quoted in line[:KIND_WIDTH] for quoted in wanted)):
             continue
         try:
             data = parsed(line)
@@ -54,7 +59,7 @@ def parse(text: str) -> tuple[Action, ...]:
         if not known:
             raise Corrupt("a line of a commit is no action; nothing was written", line=number)
         found += known
-    return tuple(found)
+    return tuple(action for action in found if not wanted or f'"{action.kind}"' in wanted)
 
 
 @dataclass(frozen=True, slots=True)

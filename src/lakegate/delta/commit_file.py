@@ -6,15 +6,13 @@ Source: Delta protocol, "Actions"; each line of a commit file is one action, an 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lakegate.delta.actions import Body, parse
 from lakegate.ids import TokenId, Version
 from lakegate.turns.protocol.fencing import PREFIX
-
-KIND_WIDTH = 24
-"""The kind of an action stands at the start of its line: lines of other kinds, which may be long, are not parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,48 +69,45 @@ class Commit:
 
 
 def parse_commit(version: Version, text: str) -> Commit:
-    """Everything that Lakegate wants to know of a commit."""
-    info = commit_info(text)
+    """Reads everything that Lakegate wants to know of a commit.
+
+    Raises:
+        Corrupt: A line is no action.
+    """
+    bodies: dict[str, list[Body]] = {}
+    for action in parse(text):
+        bodies.setdefault(action.kind, []).append(action.body)
+    info = next(iter(bodies.get("commitInfo", ())), {})
+    added, removed, changed = (bodies.get(kind, []) for kind in ("add", "remove", "cdc"))
     return Commit(
         version=version,
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
         operation=str(info.get("operation", "")),
         metrics={str(name): str(value) for name, value in (info.get("operationMetrics") or {}).items()},
-        tokens=commit_tokens(text),
+        tokens=tokens_among({txn["appId"]: int(txn["version"]) for txn in bodies.get("txn", ())}),
         user_metadata=lakegate_metadata(info),
-        added=tuple(_added(add) for add in actions(text, "add")),
+        added=tuple(_added(add) for add in added),
         removed=tuple(
-            RemovedFile(path=remove["path"], is_data_change=remove.get("dataChange", True))
-            for remove in actions(text, "remove")
+            RemovedFile(path=remove["path"], is_data_change=remove.get("dataChange", True)) for remove in removed
         ),
-        is_metadata_change=any(True for _ in actions(text, "metaData")),
-        has_change_files=any(True for _ in actions(text, "cdc")),
-        changed_bytes=_bytes(actions(text, "cdc")) or _bytes(_changing(text)),
+        is_metadata_change="metaData" in bodies,
+        has_change_files="cdc" in bodies,
+        changed_bytes=_bytes(changed) or _bytes(file for file in added + removed if file.get("dataChange", True)),
     )
 
 
-def _changing(text: str) -> Iterator[dict[str, Any]]:
-    files = (file for kind in ("add", "remove") for file in actions(text, kind))
-    return (file for file in files if file.get("dataChange", True))
-
-
-def _bytes(files: Iterator[dict[str, Any]]) -> int:
+def _bytes(files: Iterable[Body]) -> int:
     return sum(int(file.get("size") or 0) for file in files)
 
 
-def actions(text: str, kind: str) -> Iterator[dict[str, Any]]:
-    """The bodies of the actions of one kind, in order."""
-    quoted = f'"{kind}"'
-    for line in text.split("\n"):  # not splitlines(): strings in JSON may hold other line separators of Unicode
-        if quoted in line[:KIND_WIDTH]:
-            body = json.loads(line).get(kind)
-            if body is not None:
-                yield body
+def actions(text: str, kind: str) -> Iterator[Body]:
+    """Yields the bodies of the actions of one kind, in order."""
+    return (action.body for action in parse(text, (kind,)))
 
 
 def commit_info(text: str) -> dict[str, Any]:
     """The commit's provenance; empty where the writer gave none."""
-    return next(actions(text, "commitInfo"), {})
+    return dict(next(actions(text, "commitInfo"), {}))
 
 
 def commit_tokens(text: str) -> dict[TokenId, int]:

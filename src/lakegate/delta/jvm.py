@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +36,8 @@ DELTA = "org.apache.spark.sql.delta"
 SESSION = "org.apache.spark.sql.classic.SparkSession"
 TRY = "org.apache.spark.sql.catalyst.expressions.TryEval"
 EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils$"
+CACHES_CONF = "spark.lakegate.deltaCaches"
+"""`on` (default) or `off`, for the whole JVM: whether classes that reach into Delta's internal parts are used."""
 USER_METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"
 NEEDED: Mapping[str, tuple[str, ...]] = {
     SESSION: ("setActiveSession/1", "getActiveSession/0", "clearActiveSession/0"),
@@ -46,36 +49,38 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
             "unsafeVolatileSnapshot/0",
             "getSnapshotAt/4",
             "createDataFrame/4",
-            "checkpoint/2",
         ),
-        *("store/0", "logPath/0", "dataPath/0", "snapshotLock/0", "installSnapshot/2", "readChecksum/2"),
-        *("newDeltaHadoopConf/0", "getCanonicalPathFunction/1"),
+        *("checkpoint/2", "store/0", "logPath/0", "dataPath/0", "newDeltaHadoopConf/0"),
     ),
-    f"{DELTA}.Snapshot": (
-        *("<init>/5", "version/0", "metadata/0", "protocol/0", "logSegment/0", "checksumOpt/0", "allFiles/0"),
-        *("transactions/0", "setTransactions/0", "_computedStateTriggered/0", "uncache/0"),
-        *("stateReconstructionTriggered/0", "checkpointProvider/0"),
-    ),
-    f"{DELTA}.Snapshot$": ("allFilesInCrcWritePathEnabled/2",),
+    f"{DELTA}.Snapshot": ("version/0", "metadata/0", "protocol/0", "logSegment/0", "allFiles/0", "transactions/0"),
     f"{DELTA}.DeltaConfigs$": ("TOMBSTONE_RETENTION/0", "getMilliSeconds/1"),
     f"{DELTA}.DeltaConfig": ("fromMap/1",),
-    f"{DELTA}.VersionChecksum": ("allFiles/0", "tableSizeBytes/0", "numFiles/0"),
-    f"{DELTA}.DummySnapshot": ("<init>/2",),
     TRY: ("<init>/1",),
     EXPRESSIONS: ("column/1", "expression/1"),
-    f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0", "deltas/0"),
-    f"{DELTA}.OptimisticTransaction": (
-        *("<init>/3", "commit/3", "deltaLog/0", "txnId/0", "readWholeTable/0", "postCommitHooks/0", "getCommitted/0"),
-        *("isCheckpointNeeded/2", "incrementallyDeriveChecksum/2"),
-    ),
+    f"{DELTA}.OptimisticTransaction": ("<init>/3", "commit/3", "deltaLog/0", "txnId/0", "readWholeTable/0"),
     f"{DELTA}.DeltaOperations$Update": ("<init>/1",),
     f"{DELTA}.actions.Action$": ("fromJson/1",),
     f"{DELTA}.actions.AddFile": ("json/0", "path/0", "size/0"),
-    f"{DELTA}.actions.InMemoryLogReplay": ("<init>/2", "append/2", "allFiles/0"),
     f"{DELTA}.actions.Metadata": ("id/0",),
     f"{DELTA}.storage.LogStore": ("listFrom/2", "read/2", "write/4"),
 }
 """Class → methods, each with its number of parameters."""
+NEEDED_BY_CACHES: Mapping[str, tuple[str, ...]] = {
+    f"{DELTA}.DeltaLog": ("snapshotLock/0", "installSnapshot/2", "readChecksum/2", "getCanonicalPathFunction/1"),
+    f"{DELTA}.Snapshot": (
+        *("<init>/5", "checksumOpt/0", "setTransactions/0", "_computedStateTriggered/0", "uncache/0"),
+        *("stateReconstructionTriggered/0", "checkpointProvider/0"),
+    ),
+    f"{DELTA}.Snapshot$": ("allFilesInCrcWritePathEnabled/2",),
+    f"{DELTA}.VersionChecksum": ("allFiles/0", "tableSizeBytes/0", "numFiles/0"),
+    f"{DELTA}.DummySnapshot": ("<init>/2",),
+    f"{DELTA}.LogSegment": ("lastCommitFileModificationTimestamp/0", "deltas/0"),
+    f"{DELTA}.OptimisticTransaction": (
+        *("postCommitHooks/0", "getCommitted/0", "isCheckpointNeeded/2", "incrementallyDeriveChecksum/2"),
+    ),
+    f"{DELTA}.actions.InMemoryLogReplay": ("<init>/2", "append/2", "allFiles/0"),
+}
+"""The same of Delta's internal parts, which only the caches call: without one of them the caches stay off."""
 OURS = "io.github.lakegate"
 OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
     f"{OURS}.Attempt": ("commit/12", "finish/1", "checkpoint/1"),
@@ -95,10 +100,10 @@ OURS_NEEDED: Mapping[str, tuple[str, ...]] = {
         *("govern/1", "release/1", "grant/5", "revoke/2", "reserve/5", "unreserve/3", "take/2", "done/1"),
         *("enter/3", "leave/0", "actAs/1", "isAwaited/2", "puts/1", "strays/1", "untokened/0", "note/2"),
     ),
-    f"{OURS}.LastingSnapshot": ("install/1", "prefer/1", "update/1", "hold/1", "release/0"),
+    f"{OURS}.caches.Caches": ("turn/1", "install/1", "newest/1", "update/1", "hold/1"),
     f"{OURS}.Parts": ("next/1",),
-    f"{OURS}.ScratchLogs": ("make/4", "drop/2"),
-    f"{OURS}.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
+    f"{OURS}.caches.ScratchLogs": ("make/4", "drop/2"),
+    f"{OURS}.caches.SnapshotTransactions": ("of/1", "isLearned/0", "give/2", "numbers/1"),
 }
 """The same of the package's own jar."""
 
@@ -133,6 +138,7 @@ def check_jvm(spark: SparkSession) -> None:
     Raises:
         MissingExtra: The session was made without Delta, or without Lakegate's jar.
         UnsupportedTable: It has another Delta than this release was made for.
+        InvalidRequest: The setting of the caches is neither `on` nor `off`.
     """
     jvm: Any = spark._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
@@ -143,13 +149,19 @@ def check_jvm(spark: SparkSession) -> None:
             find_class(name, False, loader)
         except JVM_ERRORS as error:
             raise _made(made) from error
-    ours, lacking = Statics(jvm.io.github.lakegate.Bulk), []
-    for name, methods in {**NEEDED, **OURS_NEEDED}.items():
-        try:
-            # One call a class, where py4j takes several for each method; and a short answer: one of more than 8 KiB takes 40 ms.
-            lacking += [f"{name}.{method}" for method in ours.lacking(name, "\n".join(methods), loader).split()]
-        except JVM_ERRORS:
-            lacking.append(name)
+    ours = Statics(jvm.io.github.lakegate.Bulk)
+
+    def lacking_of(needed: Mapping[str, tuple[str, ...]]) -> list[str]:
+        lacking = []
+        for name, methods in needed.items():
+            try:
+                # One call a class, where py4j takes several a method; and a short answer: one of more than 8 KiB takes 40 ms.
+                lacking += [f"{name}.{method}" for method in ours.lacking(name, "\n".join(methods), loader).split()]
+            except JVM_ERRORS:
+                lacking.append(name)
+        return lacking
+
+    lacking = lacking_of({**NEEDED, **OURS_NEEDED})
     if any(name.startswith(OURS) for name in lacking):
         raise _made(other_jar, lacking=", ".join(lacking))
     if lacking:
@@ -158,6 +170,19 @@ def check_jvm(spark: SparkSession) -> None:
             advice="Use the version of Delta that belongs to this release: lakegate jars path",
             lacking=", ".join(lacking),
         )
+    is_on = _are_caches_wanted(spark)
+    if is_on and (lacking := lacking_of(NEEDED_BY_CACHES)):
+        said = "this version of Delta lacks what Lakegate's caches call; they are off, and commits take longer: %s"
+        logging.getLogger("lakegate").warning(said, ", ".join(lacking))
+        is_on = False
+    jvm.io.github.lakegate.caches.Caches.turn(is_on)
+
+
+def _are_caches_wanted(spark: SparkSession) -> bool:
+    word = spark.sparkContext.getConf().get(CACHES_CONF, "on")
+    if word not in ("on", "off"):
+        raise InvalidRequest(f"{CACHES_CONF} is on or off, not {word!r}; nothing was done")
+    return word == "on"
 
 
 def _made(how: str, **facts: str) -> MissingExtra:
@@ -193,7 +218,7 @@ class _Handles:
     transactions: Any
     actions: Any
     attempt: Any
-    lasting: Any
+    caches: Any
     parts: Any
     scratch: Any
 
@@ -207,12 +232,12 @@ def _handles(root: Any) -> _Handles:
         logs=Statics(getattr(root, f"{DELTA}.DeltaLog")),
         path=root.org.apache.hadoop.fs.Path,
         bulk=Statics(root.io.github.lakegate.Bulk),
-        transactions=Statics(root.io.github.lakegate.SnapshotTransactions),
+        transactions=Statics(root.io.github.lakegate.caches.SnapshotTransactions),
         actions=scala_object(root, f"{DELTA}.actions.Action$"),
         attempt=Statics(root.io.github.lakegate.Attempt),
-        lasting=Statics(root.io.github.lakegate.LastingSnapshot),
+        caches=Statics(root.io.github.lakegate.caches.Caches),
         parts=Statics(root.io.github.lakegate.Parts),
-        scratch=Statics(root.io.github.lakegate.ScratchLogs),
+        scratch=Statics(root.io.github.lakegate.caches.ScratchLogs),
     )
 
 
@@ -243,7 +268,7 @@ class Jvm:
         self._transactions: Any = handles.transactions
         self._actions: Any = handles.actions
         self._attempt: Any = handles.attempt
-        self._lasting: Any = handles.lasting
+        self._caches: Any = handles.caches
         self._parts: Any = handles.parts
         self._scratch: Any = handles.scratch
 
@@ -285,7 +310,7 @@ class Jvm:
     @contextmanager
     def holding(self, log: Any) -> Iterator[None]:
         """Have Delta keep the newest snapshot's state cached for a statement on it, though others commit meanwhile."""
-        held = self._lasting.hold(log)
+        held = self._caches.hold(log)
         try:
             yield
         finally:
@@ -293,16 +318,16 @@ class Jvm:
                 if held is not None:
                     held.release()
                 # That of the statement's own commit, if Delta has made it.
-                self._lasting.prefer(log)
+                self._caches.newest(log)
 
     def trust_checksum(self, table: str) -> None:
         """Have Delta take a table's size, and the files of a small one, from its checksum."""
-        self._lasting.install(self.delta_log(table))
+        self._caches.install(self.delta_log(table))
 
     def snapshot(self, log: Any) -> Any:
         """A fresh `Snapshot`: the log is listed again."""
         with self.active():
-            return self._lasting.update(log)
+            return self._caches.update(log)
 
     def transactions(self, snapshot: Any) -> dict[str, int]:
         """The snapshot's transaction ids with their numbers; a Spark job, unless they were given to it."""

@@ -335,9 +335,8 @@ class DeltaTableLog:
                     known = jvm.root.scala.Option.apply(snapshot)
                     relation = log.createRelation(jvm.to_seq(()), known, jvm.none, True)
                     return jvm.frame(jvm.jsession.baseRelationToDataFrame(relation))
-            adds = self._recently_added(table, log, version, paths)
-            if adds is None:
-                adds = self._live(snapshot, paths)
+            recent = self._recently_added(table, log, version, paths)
+            adds = self._live(snapshot, paths) if recent is None else recent
             absent = sorted(set(paths) - {add["path"] for add in adds})
             if absent:
                 raise InvalidRequest(
@@ -383,9 +382,10 @@ class DeltaTableLog:
 
     def _recently_added(
         self, table: TableLocation, log: Any, version: Version, paths: Collection[str]
-    ) -> list[dict[str, Any]] | None:
+    ) -> list[Body] | None:
         """The newest `add` action of each path from the commits up to `version`; None if one is not among the last."""
-        wanted, found = set(paths), []
+        wanted: set[str] = set(paths)
+        found: list[Body] = []
         for number in range(version, max(-1, version - RECENT_MAX), -1):
             if not wanted:
                 break
@@ -401,7 +401,7 @@ class DeltaTableLog:
                 return None
         return None if wanted else found
 
-    def _live(self, snapshot: Any, paths: Collection[str]) -> list[dict[str, Any]]:
+    def _live(self, snapshot: Any, paths: Collection[str]) -> list[Body]:
         """The `add` actions of those paths that are live in the snapshot; a Spark job over the table's state."""
         with self._jvm.active():
             files = self._jvm.frame(snapshot.allFiles().toDF())

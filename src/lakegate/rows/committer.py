@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from lakegate.delta.actions import Action, Body, Captured
 from lakegate.delta.idempotent_writes import APP_ID_CONF, NUMBER_CONF
 from lakegate.delta.table_log import refuse_catalog
-from lakegate.effects import Protocol
+from lakegate.effects import Protocol, drive
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
 from lakegate.rows.conflict.commit_protocol import Followed, Foreseen, come, follow, foresee
@@ -96,11 +96,11 @@ class Publisher(Shared):
             meets: What is known.
         """
         run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
-        return replace(staged, foreseen=run.driven(foresee(staged.commit, coming, staged.foreseen)))
+        return replace(staged, foreseen=drive(foresee(staged.commit, coming, staged.foreseen), run.answer))
 
     def _followed(self, staged: Staged, protocol: Protocol[Followed | None], meets: Meets) -> Staged:
         run = Run(self, staged.dml, staged.token, staged.base, is_ahead=True, meets=meets)
-        followed = run.driven(protocol)
+        followed = drive(protocol, run.answer)
         if followed is None:
             return staged
         return replace(

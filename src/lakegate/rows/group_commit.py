@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
 
 from lakegate.delta import commit
 from lakegate.delta.actions import Action
 from lakegate.delta.jvm import first_line
+from lakegate.effects import drive
 from lakegate.errors import CommitInDoubt, LakegateError
 from lakegate.ids import Version
 from lakegate.rows.commit_queue import Entry
 from lakegate.rows.conflict.effects import InDoubt, Joined
-from lakegate.rows.conflict.group_commit import Group, Of, gather
+from lakegate.rows.conflict.group_commit import Group, gather
 
 LOGGER = logging.getLogger("lakegate")
 
@@ -57,15 +57,8 @@ def lead(entries: Sequence[Entry]) -> None:
 def _gathered(head: Version, commits: Mapping[Version, tuple[Action, ...]], entries: Sequence[Entry]) -> Group | None:
     """Who can go together; None where a question of one of them cannot be answered: it is told so when it asks itself."""
     protocol = gather(head, commits, [entry.waiting for entry in entries])
-    answer: Any = None
     try:
-        while True:
-            asked = protocol.send(answer)
-            assert isinstance(asked, Of)
-            answer = entries[asked.member].run.answer(asked.effect)
-    except StopIteration as end:
-        group: Group = end.value
-        return group
+        return drive(protocol, lambda asked: entries[asked.member].run.answer(asked.effect))
     except Exception as error:
         LOGGER.info("statements that wait go one by one, as one of them cannot follow: %s", first_line(error))
         return None

@@ -21,7 +21,7 @@ from lakegate.delta.idempotent_writes import NUMBER_CONF
 from lakegate.delta.jvm import CALL_ERRORS, JVM_ERRORS, first_line
 from lakegate.delta.post_commit import Work
 from lakegate.delta.table_log import CATALOG_FEATURES, LogGone, refuse_catalog
-from lakegate.effects import Effect, Protocol
+from lakegate.effects import Effect, drive
 from lakegate.errors import CommitInDoubt, InvalidRequest, LakegateError, Unavailable, UnsupportedTable
 from lakegate.ids import Version
 from lakegate.ports import WriteToken
@@ -162,22 +162,11 @@ class Run:
         self.line = self.shared.line(self.dml.table)
         self.log = self.jvm.delta_log(self.dml.table)
 
-    def driven(self, protocol: Protocol[T]) -> T:
-        """What a protocol comes to."""
-        answer: Any = None
-        while True:
-            try:
-                effect = protocol.send(answer)
-            except StopIteration as end:
-                found: T = end.value
-                return found
-            answer = self.answer(effect)
-
     def to_end(self, staged: Captured | None, since: Version | None = None) -> Outcome:
         """Drive the protocol."""
         self._computed_on = None if staged is None else staged.version
         try:
-            published = self.driven(publish(staged, since))
+            published = drive(publish(staged, since), self.answer)
         except Exception as error:
             if self.in_doubt is not None:
                 facts = error.facts if isinstance(error, LakegateError) else {"reason": first_line(error)}

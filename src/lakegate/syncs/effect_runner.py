@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
-from lakegate.effects import Protocol
+from lakegate.effects import Protocol, drive
 from lakegate.syncs.plan.apply_protocol import Apply, Assign, Begin, Finish, Look, Outcome, Stage
 from lakegate.syncs.ports import TargetDatabase
 
@@ -16,7 +16,9 @@ Seen = Callable[[AnyEffect], None]
 """Told before each effect."""
 
 
-def drive(protocol: Protocol[R], target: TargetDatabase, *, parallelism: int, seen: Seen = lambda effect: None) -> R:
+def run_protocol(
+    protocol: Protocol[R], target: TargetDatabase, *, parallelism: int, seen: Seen = lambda effect: None
+) -> R:
     """Runs the protocol to its end.
 
     Args:
@@ -25,15 +27,12 @@ def drive(protocol: Protocol[R], target: TargetDatabase, *, parallelism: int, se
         parallelism: How many slots are applied side by side.
         seen: Told before each effect.
     """
-    answer: Any = None
-    while True:
-        try:
-            effect: Any = protocol.send(answer)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+
+    def answer(effect: AnyEffect) -> object:
         seen(effect)
-        answer = answered(effect, target, parallelism)
+        return answered(effect, target, parallelism)
+
+    return drive(protocol, answer)
 
 
 def answered(effect: AnyEffect, target: TargetDatabase, parallelism: int) -> object:

@@ -17,7 +17,7 @@ from lakegate.errors import (
     Unavailable,
     UnsupportedTable,
 )
-from lakegate.syncs.effect_runner import Seen, drive
+from lakegate.syncs.effect_runner import Seen, run_protocol
 from lakegate.syncs.plan import source_position
 from lakegate.syncs.plan.apply_protocol import Complete, Mode, OnViolation, Progress, Stopped, apply_batch
 from lakegate.syncs.plan.change import NO_ROWS, Batch, Change, batches
@@ -432,7 +432,7 @@ def apply_net(
         ConstraintViolated: With `on_violation: stop`.
     """
     protocol = apply_batch(net, mode=how.mode, slots=slots, on_violation=how.on_violation, queues=queues)
-    end = drive(protocol, target, parallelism=how.parallelism, seen=seen)
+    end = run_protocol(protocol, target, parallelism=how.parallelism, seen=seen)
     match end:
         case Complete():
             return end

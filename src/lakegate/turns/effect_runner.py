@@ -7,9 +7,9 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
-from lakegate.effects import Protocol
+from lakegate.effects import Protocol, drive
 from lakegate.errors import LostTurn, StoreUnavailable, Unavailable
 from lakegate.ids import JobName, TableLocation
 from lakegate.ports import Clock, Randomness
@@ -141,15 +141,7 @@ class Driver:
 
     def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
         """Answers the effects of one piece of the protocol until it returns. Pieces of different tables may run at once."""
-        answer: Any = None
-        piece = _Piece(self, execute)
-        try:
-            while True:
-                effect: Any = steps.send(answer)
-                answer = piece.answer(effect)
-        except StopIteration as end:
-            result: R = end.value
-            return result
+        return drive(steps, _Piece(self, execute).answer)
 
     def wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
         """Until the record may have changed, or the deadline has come; tells a reason that is new."""

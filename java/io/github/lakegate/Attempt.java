@@ -1,5 +1,7 @@
 package io.github.lakegate;
 
+import io.github.lakegate.caches.Caches;
+import io.github.lakegate.caches.OpenCommits;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -70,9 +72,9 @@ public final class Attempt {
     return in(session, () -> {
       Attempt attempt;
       try {
-        Snapshot newest = LastingSnapshot.prefer(log);
-        if (newest.version() != version - 1) newest = LastingSnapshot.update(log);
-        Snapshot own = newest.version() == version - 1 ? ours(newest) : newest;
+        Snapshot newest = Caches.newest(log);
+        if (newest.version() != version - 1) newest = Caches.update(log);
+        Snapshot own = Caches.isOn() && newest.version() == version - 1 ? ours(newest) : newest;
         String found = own.metadata().id();
         if (own.version() != version - 1 || (table != null && !table.equals(found))) return own.version() + " " + found;
         attempt = new Attempt(session, new Transaction(id, log, own, hasLater));
@@ -82,7 +84,7 @@ public final class Attempt {
       } catch (Exception failed) {
         throw new NotBegun(failed);
       }
-      if (hasLater) {
+      if (attempt.transaction.isCheckpointLater) {
         Iterator<PostCommitHook> hooks = attempt.transaction.postCommitHooks().iterator();
         while (hooks.hasNext()) attempt.left.add(hooks.next());
         attempt.transaction.postCommitHooks().clear();
@@ -96,12 +98,12 @@ public final class Attempt {
     try {
       DeltaOperations.Operation update = new DeltaOperations.Update(Option.empty());
       long version = transaction.commit(PythonUtils.toSeq(actions), update, PythonUtils.toScalaMap(tags));
-      LastingSnapshot.install(transaction.deltaLog());
+      Caches.install(transaction.deltaLog());
       if (transaction.isCheckpointLater) LEFT.put(transaction.id, this);
       return version;
     } finally {
       OpenCommits.end();
-      while (transaction.deltaLog().snapshotLock().isHeldByCurrentThread()) transaction.deltaLog().snapshotLock().unlock();
+      while (transaction.hasCaches && transaction.deltaLog().snapshotLock().isHeldByCurrentThread()) transaction.deltaLog().snapshotLock().unlock();
     }
   }
 
@@ -150,13 +152,14 @@ public final class Attempt {
    */
   private static final class Transaction extends OptimisticTransaction {
     private final String id;
+    private final boolean hasCaches = Caches.isOn();
     private final boolean isCheckpointLater;
     private long dueAt = -1;
 
     private Transaction(String id, DeltaLog log, Snapshot snapshot, boolean isCheckpointLater) {
       super(log, Option.empty(), snapshot);
       this.id = id;
-      this.isCheckpointLater = isCheckpointLater;
+      this.isCheckpointLater = isCheckpointLater && hasCaches;
     }
 
     @Override
@@ -168,6 +171,7 @@ public final class Attempt {
     @Override
     public Option<VersionChecksum> incrementallyDeriveChecksum(long version, CurrentTransactionInfo committed) {
       Option<VersionChecksum> checksum = super.incrementallyDeriveChecksum(version, committed);
+      if (!hasCaches) return checksum;
       deltaLog().snapshotLock().lock();
       OpenCommits.end();
       return checksum;

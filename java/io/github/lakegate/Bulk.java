@@ -1,5 +1,6 @@
 package io.github.lakegate;
 
+import io.github.lakegate.caches.CommitTexts;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -128,7 +129,7 @@ public final class Bulk {
    * <p>On local disk without Hadoop, which starts `chmod` as a process of its own for the file, and again for its checksum: 3
    * ms each on an idle machine, and 15 where others of the table's writers have the cores.
    */
-  static void write(Path path, Configuration conf, byte[] content) throws IOException {
+  public static void write(Path path, Configuration conf, byte[] content) throws IOException {
     FileSystem files = path.getFileSystem(conf);
     if (!LOCAL.contains(files.getClass().getName())) {
       try (OutputStream out = files.create(path, false)) {

@@ -4,6 +4,9 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import io.delta.storage.CloseableIterator;
 import io.delta.storage.LogStore;
+import io.github.lakegate.caches.CommitTexts;
+import io.github.lakegate.caches.OpenCommits;
+import io.github.lakegate.caches.ScratchLogs;
 import java.io.IOException;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.ArrayList;
@@ -56,7 +59,7 @@ public class GateLogStore extends LogStore {
   @Override
   public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration conf) throws IOException {
     LogStore store = behind(path);
-    long version = overwrite ? -1 : versionOf(path);
+    long version = overwrite ? -1 : CommitTexts.versionOf(path);
     if (version < 0) {
       store.write(path, actions, overwrite, conf);
       return;
@@ -155,13 +158,6 @@ public class GateLogStore extends LogStore {
       case "gs" -> "io.delta.storage.GCSLogStore";
       default -> "io.delta.storage.HDFSLogStore";
     };
-  }
-
-  /** N of _delta_log/N.json, else -1. */
-  static long versionOf(Path path) {
-    String name = path.getName();
-    boolean isCommit = name.matches("\\d{20}\\.json") && path.getParent().getName().equals("_delta_log");
-    return isCommit ? Long.parseLong(name.substring(0, 20)) : -1;
   }
 
   private static Iterator<String> withHistory(Iterator<String> actions, String history) throws IOException {

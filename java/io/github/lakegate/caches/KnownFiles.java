@@ -1,4 +1,4 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import java.io.FileNotFoundException;
 import java.io.IOException;

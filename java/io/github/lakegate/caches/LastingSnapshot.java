@@ -1,4 +1,4 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import java.util.concurrent.locks.ReentrantLock;
 import org.apache.spark.sql.Dataset;
@@ -39,7 +39,7 @@ public final class LastingSnapshot extends Snapshot {
    * <p>A checksum is written after its commit. Of a snapshot that was listed in between all that come next wait for a job of Spark
    * that works out the state: so it is looked for again.
    */
-  public static void install(DeltaLog log) {
+  static void install(DeltaLog log) {
     ReentrantLock installing = log.snapshotLock();
     installing.lock();
     try {
@@ -55,7 +55,7 @@ public final class LastingSnapshot extends Snapshot {
   }
 
   /** The newest snapshot, made such a one if its files are few, unless it may have cached what it has worked out. */
-  public static Snapshot prefer(DeltaLog log) {
+  static Snapshot prefer(DeltaLog log) {
     Snapshot newest = log.unsafeVolatileSnapshot();
     Option<VersionChecksum> checksum = newest.checksumOpt();
     if (!checksum.isDefined()
@@ -64,14 +64,8 @@ public final class LastingSnapshot extends Snapshot {
     return log.unsafeVolatileSnapshot();
   }
 
-  /** A fresh snapshot: the log is listed again. */
-  public static Snapshot update(DeltaLog log) {
-    log.update(false, Option.empty(), Option.empty());
-    return prefer(log);
-  }
-
   /** The newest snapshot, to be released; null if its cache goes when a newer one comes. */
-  public static LastingSnapshot hold(DeltaLog log) {
+  static LastingSnapshot hold(DeltaLog log) {
     return prefer(log) instanceof LastingSnapshot newest && newest.holdIfNewest() ? newest : null;
   }
 

@@ -1,4 +1,4 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import java.util.ArrayList;
 import java.util.Iterator;
@@ -15,7 +15,7 @@ import org.apache.hadoop.fs.Path;
  * <p>Whoever lists such a commit has a job of Spark work out what the checksum will say, and has Delta's lock meanwhile: the
  * transaction waits for it, and those who wait for the transaction. What a listing has told once, the later ones tell, too.
  */
-final class OpenCommits {
+public final class OpenCommits {
   private record Put(Path commit, long atNanos) {}
 
   private static final Put NONE = new Put(null, 0);
@@ -28,32 +28,32 @@ final class OpenCommits {
   private OpenCommits() {}
 
   /** This thread's next commit is such a one. */
-  static void begin() {
-    PUTS.put(Thread.currentThread(), NONE);
+  public static void begin() {
+    if (Caches.isOn()) PUTS.put(Thread.currentThread(), NONE);
   }
 
   /** Before it is put. */
-  static void put(Path commit) {
+  public static void put(Path commit) {
     PUTS.computeIfPresent(Thread.currentThread(), (thread, none) -> new Put(commit, System.nanoTime()));
   }
 
   /** A commit was put, which is no secret if it is not such a one: another's put of the same version, to be refused, hides it not. */
-  static void isPut(Path commit) {
+  public static void isPut(Path commit) {
     if (!PUTS.containsKey(Thread.currentThread())) tell(commit);
   }
 
   /** Others are told of it. */
-  static void end() {
+  public static void end() {
     Put put = PUTS.remove(Thread.currentThread());
     if (put != null && put.commit != null) tell(put.commit);
   }
 
   /** A listing without the last commit, if it is another thread's. One that others have gone on from is told. */
-  static Iterator<FileStatus> without(Iterator<FileStatus> files) {
+  public static Iterator<FileStatus> without(Iterator<FileStatus> files) {
     List<FileStatus> told = new ArrayList<>();
     files.forEachRemaining(told::add);
     int last = told.size() - 1;
-    while (last >= 0 && GateLogStore.versionOf(told.get(last).getPath()) < 0) last--;
+    while (last >= 0 && CommitTexts.versionOf(told.get(last).getPath()) < 0) last--;
     if (last < 0) return told.iterator();
     Path commit = told.get(last).getPath();
     if (isOthers(commit)) told.remove(last);
@@ -62,11 +62,11 @@ final class OpenCommits {
   }
 
   private static void tell(Path commit) {
-    KNOWN.merge(commit.getParent(), GateLogStore.versionOf(commit), Math::max);
+    KNOWN.merge(commit.getParent(), CommitTexts.versionOf(commit), Math::max);
   }
 
   private static boolean isOthers(Path commit) {
-    if (PUTS.isEmpty() || GateLogStore.versionOf(commit) <= KNOWN.getOrDefault(commit.getParent(), -1L)) return false;
+    if (PUTS.isEmpty() || CommitTexts.versionOf(commit) <= KNOWN.getOrDefault(commit.getParent(), -1L)) return false;
     for (Map.Entry<Thread, Put> each : PUTS.entrySet()) {
       Put put = each.getValue();
       boolean isIt = commit.equals(put.commit) && System.nanoTime() - put.atNanos < UNTOLD_NANOS;

@@ -1,6 +1,7 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import io.delta.storage.CloseableIterator;
+import io.github.lakegate.Bulk;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -30,7 +31,8 @@ public final class ScratchLogs {
     hold(files, new Path(log, version + ".crc"), checksum);
     // Spark reads commits past the log store.
     Bulk.write(new Path(log, version + ".json"), conf, commit.getBytes(StandardCharsets.UTF_8));
-    LOGS.put(log, files);
+    if (Caches.isOn()) LOGS.put(log, files);
+    else Bulk.write(new Path(log, version + ".crc"), conf, checksum.getBytes(StandardCharsets.UTF_8));
   }
 
   /** Removes one, be it made or not. */
@@ -45,13 +47,13 @@ public final class ScratchLogs {
   }
 
   /** The files of a log from one on; null if it is none of these. */
-  static Iterator<FileStatus> listFrom(Path first) {
+  public static Iterator<FileStatus> listFrom(Path first) {
     SortedMap<String, Held> files = LOGS.get(first.getParent());
     return files == null ? null : files.tailMap(first.getName()).values().stream().map(Held::file).iterator();
   }
 
   /** The lines of a file; null if it is of none of these logs. */
-  static CloseableIterator<String> read(Path file) throws IOException {
+  public static CloseableIterator<String> read(Path file) throws IOException {
     SortedMap<String, Held> files = LOGS.get(file.getParent());
     if (files == null) return null;
     Held found = files.get(file.getName());

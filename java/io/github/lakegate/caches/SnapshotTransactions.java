@@ -1,4 +1,4 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import java.lang.reflect.Field;
 import java.util.HashMap;
@@ -21,6 +21,7 @@ public final class SnapshotTransactions {
 
   /** Delta's own answer: a Scala map of id to number. */
   public static Object of(Object snapshot) throws ReflectiveOperationException {
+    if (!Caches.isOn()) return snapshot.getClass().getMethod("transactions").invoke(snapshot);
     snapshot.getClass().getMethod("setTransactions").invoke(snapshot); // the job, and all other lazy values in its way
     synchronized (snapshot) { // as Scala does, so no other value of this snapshot is set in between
       int before = isLocated(snapshot) ? bits.getInt(snapshot) : 0;
@@ -33,14 +34,14 @@ public final class SnapshotTransactions {
     }
   }
 
-  /** Whether `give` can do anything yet. */
+  /** Whether `give` knows what to do: it may be nothing. */
   public static boolean isLearned() {
-    return bit != 0;
+    return bit != 0 || !Caches.isOn();
   }
 
   /** Have the snapshot answer with this map; whether it now does, or had its own answer already. */
   public static boolean give(Object snapshot, Object transactions) throws ReflectiveOperationException {
-    if (bit == 0) return false;
+    if (bit == 0 || !Caches.isOn()) return false;
     synchronized (snapshot) {
       int set = bits.getInt(snapshot);
       if ((set & bit) == 0) {

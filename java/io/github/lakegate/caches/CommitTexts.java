@@ -1,4 +1,4 @@
-package io.github.lakegate;
+package io.github.lakegate.caches;
 
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -19,9 +19,9 @@ import scala.collection.Iterator;
  * them apart. Of a commit that was put here only the size is known, until it is listed behind one that is still the file that it was:
  * then the table is the same, and nobody else can have put that version.
  */
-final class CommitTexts {
+public final class CommitTexts {
   /** Bytes of a commit that is kept. */
-  static final long SHORT_MAX = 1 << 16;
+  public static final long SHORT_MAX = 1 << 16;
 
   private static final int NUMBER_MAX = 200;
   private static final long PUT_HERE = -1;
@@ -43,9 +43,9 @@ final class CommitTexts {
    * @param file as it was listed just now
    * @param isOfKnownTable an earlier commit of the same listing is still the file that it was
    */
-  static String of(FileStatus file, boolean isOfKnownTable, LogStore store, Configuration conf) throws IOException {
+  public static String of(FileStatus file, boolean isOfKnownTable, LogStore store, Configuration conf) throws IOException {
     String name = file.getPath().toString();
-    Text known = TEXTS.get(name);
+    Text known = Caches.isOn() ? TEXTS.get(name) : null;
     if (known != null && known.bytes == file.getLen()) {
       if (known.modifiedAtMs == file.getModificationTime()) return known.lines;
       if (known.modifiedAtMs == PUT_HERE && isOfKnownTable) return keep(file, known.lines);
@@ -65,9 +65,16 @@ final class CommitTexts {
   }
 
   /** Remembers a commit that was put. */
-  static void put(Path path, List<String> lines) {
+  public static void put(Path path, List<String> lines) {
     String text = String.join("\n", lines) + "\n";
     long bytes = text.getBytes(StandardCharsets.UTF_8).length;
     if (bytes <= SHORT_MAX) TEXTS.put(path.toString(), new Text(PUT_HERE, bytes, text));
+  }
+
+  /** N of _delta_log/N.json, else -1. */
+  public static long versionOf(Path path) {
+    String name = path.getName();
+    boolean isCommit = name.matches("\\d{20}\\.json") && path.getParent().getName().equals("_delta_log");
+    return isCommit ? Long.parseLong(name.substring(0, 20)) : -1;
   }
 }

@@ -1,0 +1,47 @@
+package io.github.lakegate.caches;
+
+import org.apache.spark.sql.delta.DeltaLog;
+import org.apache.spark.sql.delta.Snapshot;
+import scala.Option;
+
+/**
+ * The switch of this package, whose other classes reach into parts of Delta that may change with each of its releases.
+ *
+ * <p>Off, none of them is loaded or does anything: Delta does all the work itself, and commits and statements are slower. The
+ * setting is `spark.lakegate.deltaCaches`; see `check_jvm` in jvm.py.
+ */
+public final class Caches {
+  private static volatile boolean isOn = true;
+
+  private Caches() {}
+
+  /** Turns the caches of this JVM on or off, for all that begins afterwards. */
+  public static void turn(boolean on) {
+    isOn = on;
+  }
+
+  public static boolean isOn() {
+    return isOn;
+  }
+
+  /** Lists the log again and returns the newest snapshot. */
+  public static Snapshot update(DeltaLog log) {
+    log.update(false, Option.empty(), Option.empty());
+    return newest(log);
+  }
+
+  /** Returns the newest snapshot that this JVM knows, made a lasting one if that is possible. */
+  public static Snapshot newest(DeltaLog log) {
+    return isOn ? LastingSnapshot.prefer(log) : log.unsafeVolatileSnapshot();
+  }
+
+  /** Makes the newest snapshot a lasting one, as soon as Delta has it. */
+  public static void install(DeltaLog log) {
+    if (isOn) LastingSnapshot.install(log);
+  }
+
+  /** Returns the newest snapshot, to be released; null if its cache goes when a newer one comes. */
+  public static Object hold(DeltaLog log) {
+    return isOn ? LastingSnapshot.hold(log) : null;
+  }
+}
