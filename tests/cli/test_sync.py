@@ -387,7 +387,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     pipeline(tmp_path)
     before = state_of(tmp_path)
     for command in (*COMMANDS, ("run",)):
-        refused(tmp_path, command, 6, "there is no file of changes")
+        refused(tmp_path, command, 6, "no file of changes exists")
     assert state_of(tmp_path) == before
     refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
     assert lakegate("dead-letters", "list", "cmr", "--spec", tmp_path).code == 2
