@@ -144,7 +144,7 @@ class StoreUnavailable(Unavailable):
 
 
 class JvmEnded(Unavailable):
-    """the driver's JVM ended; what was not written comes again"""
+    """the driver's JVM ended; rows that were not written are processed again"""
 
     default_advice = (
         "If the machine ran out of memory, give the JVM less (spark.driver.memory) or the machine more, and start again"

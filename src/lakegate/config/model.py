@@ -88,7 +88,7 @@ Source = FilesSource | KafkaSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Bring rows."""
+    """Appends rows."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     """Table column → SQL over the record, added to the record's own columns."""
@@ -106,7 +106,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutate:
-    """Change existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
+    """Changes existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
 
     match: Mapping[str, str]
     """Table column → SQL over the request."""
@@ -128,7 +128,7 @@ class Mutate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erase:
-    """Delete all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
+    """Deletes all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
 
     match: Mapping[str, str]
     """Table column → SQL over the request."""
@@ -140,7 +140,7 @@ class Erase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintain:
-    """Maintain the table's files; no row is changed."""
+    """Maintains the table's files; no row is changed."""
 
     optimize: bool
     zorder_by: tuple[str, ...] = ()

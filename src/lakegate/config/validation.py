@@ -163,7 +163,9 @@ def _check_stream(stream: Fields, tables: Mapping[str, Fields], faults: Faults, 
     if (mutate := stream.get(keys.MUTATE)) is not None:
         _check_mutate(mutate, faults, notes)
     if (erase := stream.get(keys.ERASE)) is not None and not erase.has(keys.LIFT_WHEN):
-        notes.append(f"{erase.at}: an erasure stands for ever, also for who comes back; lift_when: would end it")
+        notes.append(
+            f"{erase.at}: an erasure stays active for ever, also for a person who comes back; lift_when: would end it"
+        )
 
 
 def _check_source(source: Fields, faults: Faults) -> None:
@@ -236,7 +238,7 @@ def _check_mutate(mutate: Fields, faults: Faults, notes: list[str]) -> None:
     if match == {}:
         faults.add(mutate.mark_of(keys.MATCH), mutate.path_of(keys.MATCH), "no column in it", "at least one column")
     if not mutate.has(keys.DELETE_WHEN) and (assigned == {} or not mutate.has(keys.SET)):
-        faults.add(mutate.mark_of(keys.SET), mutate.at, "neither set nor delete_when", "what becomes of the rows")
+        faults.add(mutate.mark_of(keys.SET), mutate.at, "neither set nor delete_when", "the new values of the rows")
     moved = sorted({column.lower() for column in match or {}} & {column.lower() for column in assigned or {}})
     if moved and mutate.has(keys.SEQUENCE_BY):
         names = ", ".join(shown_key(column) for column in moved)

@@ -150,7 +150,7 @@ def _table(where: str, path: Path, lock: str) -> Iterator[Finding]:
     if (path / FOLDER / FILE).is_file():
         what = f"governed, lock {lock}; drivers with Lakegate's gate refuse their commits to it outside of a turn"
         yield Finding(level="ok", where=where, what=what)
-        what = f"not stopped: a session with {OUTSIDE_CONF}=pass, and drivers without the gate, as of another engine"
+        what = f"not stopped: a session with {OUTSIDE_CONF}=pass, and drivers without the gate, such as those of another engine"
         yield Finding(
             level="note", where=where, what=what, advice="Keep such writers away, or start them with lakegate.session"
         )

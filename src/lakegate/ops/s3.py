@@ -16,7 +16,7 @@ COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 DAMAGED, UNAVAILABLE = 4, 6
 PRECONDITION_FAILED: Final = 412
-"""Of HTTP."""
+"""The HTTP status for a failed condition."""
 
 
 def examine(

@@ -209,7 +209,7 @@ def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
         if log.head(location) >= 0 and RequestTables(context).accept_loss(name, reason=reason):
             return location
     raise InvalidRequest(
-        f"no requests of a stream {name!r} stand for a table of the file; nothing was changed",
+        f"no active requests of a stream {name!r} exist for a table of the file; nothing was changed",
         advice="See what is missing with: lakegate check",
     )
 
@@ -225,7 +225,7 @@ class RequestDesk:
         """
         self._stream = stream_named(pipeline, name)
         if not isinstance(self._stream.kind, Mutate | Erase):
-            what = "appends records" if isinstance(self._stream.kind, Append) else "looks after files"
+            what = "appends records" if isinstance(self._stream.kind, Append) else "maintains files"
             raise InvalidRequest(
                 f"{name} {what} and stores no requests; nothing was done",
                 advice="Name a stream of kind mutate or erase",
@@ -234,7 +234,7 @@ class RequestDesk:
         self._context = stream_context(pipeline, self._stream)
 
     def rows(self, states: Sequence[str], *, rows_max: int) -> list[StoredRequest]:
-        """The newest requests in these states; all states if none is named. Never their values."""
+        """Returns the newest requests in these states; all states if none is named. Never their values."""
 
         unknown = [state for state in states if state not in STATES]
         if unknown:

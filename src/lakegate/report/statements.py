@@ -84,7 +84,7 @@ class StatementMetrics:
         self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in STATEMENT_METRICS}
 
     def __call__(self, event: StatementPublished) -> None:
-        """Count one."""
+        """Counts an event."""
         key = (event.table, event.operation)
         with self._guard:
             self._counts[PUBLISHED][*key, str(event.level)] += 1

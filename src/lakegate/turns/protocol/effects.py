@@ -29,12 +29,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord(Effect[Stored]):
-    """Read the current lock record with its version."""
+    """Reads the current lock record with its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet(Effect[CasReply]):
-    """Replace the record of `version` by `record`. "unknown": the request or its reply may be lost."""
+    """Replaces the record of `version` by `record`. "unknown": the request or its reply may be lost."""
 
     record: LockRecord
     version: int
@@ -42,14 +42,14 @@ class CompareAndSet(Effect[CasReply]):
 
 @dataclass(frozen=True, slots=True)
 class NoteTurn(Effect[Mark]):
-    """Store the mark of this turn outside the record; answers the mark of the highest epoch that is stored then."""
+    """Stores the mark of this turn outside the record; answers the mark of the highest epoch that is stored then."""
 
     mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSessions(Effect[Sessions]):
-    """Read the runs that are alive, and the last mark that was stored outside the record.
+    """Reads the runs that are alive, and the last mark that was stored outside the record.
 
     `holder`'s session counts as live while its JVM still runs on this machine.
     """
@@ -59,7 +59,7 @@ class LiveSessions(Effect[Sessions]):
 
 @dataclass(frozen=True, slots=True)
 class WaitForChange(Effect[Literal["changed", "timeout"]]):
-    """Wait until the record may have changed from `version`, or sessions may have died; "timeout" at the caller's deadline.
+    """Waits until the record may have changed from `version`, or sessions may have died; "timeout" at the caller's deadline.
 
     Wake-ups may be spurious, and come at least every second: an order rule may open by time alone.
     """
@@ -71,7 +71,7 @@ class WaitForChange(Effect[Literal["changed", "timeout"]]):
 
 @dataclass(frozen=True, slots=True)
 class WallClock(Effect[int]):
-    """Read milliseconds since 1970; for people, never for safety."""
+    """Reads milliseconds since 1970; for people, never for safety."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class TableTokens:
 
 @dataclass(frozen=True, slots=True)
 class ReadTokens(Effect[TableTokens]):
-    """Read the table's tokens fresh, never from a snapshot taken earlier."""
+    """Reads the table's tokens fresh, never from a snapshot taken earlier."""
 
     table: TableLocation
 
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry(Effect[CasReply]):
-    """Make one empty commit that sets these numbers, at exactly version `after` + 1. "stale": that version is taken."""
+    """Makes one empty commit that sets these numbers, at exactly version `after` + 1. "stale": that version is taken."""
 
     table: TableLocation
     after: Version
@@ -109,7 +109,7 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class FindMark(Effect[StepMark | None]):
-    """Find the mark on the commit that carries `token`; None if the log no longer reaches back to it."""
+    """Finds the mark on the commit that carries `token`; None if the log no longer reaches back to it."""
 
     table: TableLocation
     token_id: TokenId
@@ -118,7 +118,7 @@ class FindMark(Effect[StepMark | None]):
 
 @dataclass(frozen=True, slots=True)
 class Execute(Effect[Literal["done", "conflict"]]):
-    """Run the statement of this step under its token. "done" does not mean that a commit was made."""
+    """Runs the statement of this step under its token. "done" does not mean that a commit was made."""
 
     table: TableLocation
     token_id: TokenId

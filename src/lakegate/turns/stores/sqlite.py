@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, record TEXT NOT NULL, v
 
 
 _ADVICE = {
-    sqlite3.SQLITE_FULL: "Make room on its disk; what waits goes on by itself, what has ended can be started again",
+    sqlite3.SQLITE_FULL: "Free space on its disk; waiting jobs continue by themselves, jobs that ended can be started again",
     sqlite3.SQLITE_READONLY: "Make the file and its folder writable, and start again",
     sqlite3.SQLITE_CANTOPEN: "Look whether its folder can be written, and how many files the process may open (ulimit -n)",
 }
