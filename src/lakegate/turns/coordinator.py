@@ -24,7 +24,7 @@ CLOCKS_APART_MS = 60_000
 
 
 class Coordinator:
-    """A run of a job on a lock. Only `cancel` may be called from another thread.
+    """A run of a job on a lock. Not thread-safe, except `cancel`.
 
     `known_epoch`: the highest epoch of the lock that is known from another source, such as the ledger.
     """
