@@ -1,6 +1,6 @@
 """Lakegate: many Spark writers, one Delta table, in a stated order.
 
-Importing this needs nothing but Python; each name below brings what it needs when it is first used.
+Importing this package needs only Python; each name below imports its dependencies at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs that are written already: sessions whose commits take turns, and queries that do."""
+"""The entry points for existing jobs: sessions whose commits take turns, and queries that take turns."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def session(
     log_store: str = "auto",
     progress: jars.Progress | None = None,
 ) -> SparkSession:
-    """A Spark session with Delta, in which a commit on local disk is put-if-absent between processes.
+    """Returns a Spark session with Delta, in which a commit on local disk is put-if-absent between processes.
 
     Args:
         name: The application's name.
-        conf: Spark configuration; wins over what is set here.
+        conf: Spark configuration; overrides the settings made here.
         kafka: With the Kafka source.
         s3: With tables on S3, as `s3a://bucket/path`.
-        log_store: How commits get to tables on S3: `auto` (`conditional`), `conditional`, `dynamodb`, `single_driver`.
-        progress: Told about each jar that is fetched, the first time.
+        log_store: How commits reach tables on S3: `auto` (`conditional`), `conditional`, `dynamodb`, `single_driver`.
+        progress: Called for each jar that is fetched at the first use.
 
     Raises:
-        InvalidRequest: a session that cannot be used is running already; nothing was changed.
+        InvalidRequest: an unsuitable session is running already; nothing was changed.
         MissingExtra: no Java 17 or 21.
         Unavailable: a jar cannot be fetched.
     """
@@ -63,11 +63,11 @@ def session(
 
 TAKE_TURNS_CONF = "spark.lakegate.takeTurns"
 _STOCK: dict[str, StockTurns] = {}
-"""Application → who takes turns for its stock writers."""
+"""Application → the turns for its stock writers."""
 
 
 def _take_turns(spark: SparkSession) -> None:
-    """Has what the session commits take turns, as its `job.coordinator.*` say; once in an application."""
+    """Makes the session's commits take turns, as its `job.coordinator.*` settings state; once per application."""
     application = str(spark.sparkContext.applicationId)
     if application in _STOCK:
         return
@@ -103,21 +103,21 @@ class JobCoordinator(Job):
         lock_timeout: str | None = None,
         tables: Sequence[str] = (),
     ) -> None:
-        """A coordinator for one job.
+        """Opens a coordinator for one job.
 
         Args:
             spark: A session made by `lakegate.session`, or one that `lakegate doctor` finds fit.
             name: The job's name, unique on its lock.
-            lock: Names what the jobs share.
-            predecessor: The strict rule of the article: whose turn must have been the last; a comma list means any of them.
-            priority: Among those whose rule lets them in, the highest goes.
-            url: Where turns are kept; `sqlite:<storage>/turns.db` by default.
-            storage: Folder of the ledger; `./_lakegate` by default.
-            lock_timeout: How long to wait for a turn, as `60s`.
+            lock: The name of the lock that the jobs share.
+            predecessor: The strict order rule: the job whose turn must have been the last; a comma list means any of them.
+            priority: Of the jobs whose rule lets them in, the job with the highest priority goes.
+            url: The store of turns; `sqlite:<storage>/turns.db` by default.
+            storage: The folder of the ledger; `./_lakegate` by default.
+            lock_timeout: The longest wait for a turn, as `60s`.
             tables: Paths of the Delta tables that the job writes to.
 
         Raises:
-            InvalidRequest: every fault of these.
+            InvalidRequest: lists every fault of these arguments.
         """
         given = {
             "name": name,
@@ -136,7 +136,7 @@ class JobCoordinator(Job):
 
     @classmethod
     def from_conf(cls, spark: SparkSession) -> Self:
-        """A coordinator from the session's `job.coordinator.*`, `spark.job.coordinator.*`, or the environment.
+        """Opens a coordinator from the session's `job.coordinator.*`, `spark.job.coordinator.*`, or the environment.
 
         Raises:
             InvalidRequest: a key is missing, unknown, or of a wrong form; all are listed.
@@ -168,7 +168,7 @@ class JobCoordinator(Job):
         super().__init__(spark, coordinator, self._site.log, tables=tables)
 
     def need_tables(self) -> None:
-        """Refuses to go on without tables, and with one that takes its turns elsewhere."""
+        """Raises an error if no tables are known, or if a table takes its turns on another lock."""
         super().need_tables()
         while self._unknown_notes:
             table = self._unknown_notes[-1]
@@ -247,7 +247,7 @@ class JobCoordinator(Job):
         return running
 
     def take_turns(self, wait_ms: int) -> StockTurns:
-        """Has what the session commits from now on wait for turns of this job, which are taken for it."""
+        """Makes the session's later commits wait for turns of this job, which are taken automatically."""
         self.need_tables()
         made = StockTurns(self._spark, self._coordinator, self)
         made.start(wait_ms)
@@ -278,16 +278,16 @@ class JobCoordinator(Job):
 def coordinated(
     function: BatchFunction, job: Job, *, coverage: Coverage = "exclusive"
 ) -> Callable[[DataFrame, int], None]:
-    """`function(batch, batch_id)` for `foreachBatch`, so that it runs in the job's turn, each batch exactly once.
+    """Wraps `function(batch, batch_id)` for `foreachBatch`, so that it runs in the job's turn, each batch exactly once.
 
     Write with `batch.sparkSession`: the turn's token is set there. Several writes are steps:
     `with job.turn(batch_id) as turn: with turn.step("merge"): …`. Run the query with `lakegate.start` or `lakegate.supervise`.
 
     Args:
         function: Takes the micro-batch and its number.
-        job: Its job.
-        coverage: "exclusive": the function runs in the turn. "publish": it runs before the turn, beside those of other jobs,
-            and its one statement, made with `lakegate.DeltaTable` or `lakegate.sql`, is put in the turn on top of theirs.
+        job: The job.
+        coverage: "exclusive": the function runs in the turn. "publish": it runs before the turn, concurrently with other jobs,
+            and its one statement, made with `lakegate.DeltaTable` or `lakegate.sql`, is committed in the turn after theirs.
     """
     return Coordinated(function, job, coverage=coverage)
 
@@ -301,21 +301,21 @@ def supervise(
     until_idle: bool = False,
     new_checkpoint: bool = False,
 ) -> RunReport:
-    """Runs a coordinated query in turns: the loop behind `lakegate run`, for a query of your own.
+    """Runs a coordinated query in turns: the loop behind `lakegate run`, for your own query.
 
-    Each run makes the query anew with `trigger(availableNow=True)`; its first micro-batch takes the turn, which is given back
+    Each run creates the query again with `trigger(availableNow=True)`. Its first micro-batch takes the turn, which is given back
     when the query has ended with its commit log written. A source without data takes no turn.
 
     Args:
-        make_query: Gives a `DataStreamWriter` with `foreachBatch(coordinated(function, job))` and a `checkpointLocation`.
+        make_query: Returns a `DataStreamWriter` with `foreachBatch(coordinated(function, job))` and a `checkpointLocation`.
         job: The job.
-        every: The pace, as `1h`; None: again as soon as it ended.
-        once: One turn on what the source has now.
-        until_idle: Again until nothing is left to do.
-        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+        every: The pace, as `1h`; None: again as soon as a run has ended.
+        once: Take one turn on the data that the source has now.
+        until_idle: Repeat until nothing is left to do.
+        new_checkpoint: The checkpoint is new on purpose; its source is read again from its beginning.
 
     Raises:
-        TurnNotGranted: with `once`, or when nobody else is alive who could let this job in.
+        TurnNotGranted: with `once`, or when no other live job could let this job in.
         CheckpointMismatch: the checkpoint and the table disagree.
         JvmEnded: the driver's JVM was killed; start the program again.
         LakegateError: see its class.
@@ -324,16 +324,16 @@ def supervise(
 
 
 def start(writer: DataStreamWriter, job: JobCoordinator, *, new_checkpoint: bool = False) -> RunningQuery:
-    """Starts a coordinated query that stays on, in place of `writer.start()`: each micro-batch takes a turn.
+    """Starts a coordinated query that keeps running, instead of `writer.start()`: each micro-batch takes a turn.
 
-    The turn is waited for within `foreachBatch`, for the job's `lock.timeout` at most, and given back when Spark's commit log
-    names the batch. While there is no data the job says that it is idle. What goes wrong ends the query, and comes out of
-    `awaitTermination()`; the batch comes again with the next start.
+    `foreachBatch` waits for the turn, for the job's `lock.timeout` at most. The turn is given back when Spark's commit log
+    contains the batch. While there is no data the job announces that it is idle. An error ends the query and is raised by
+    `awaitTermination()`; the batch runs again with the next start.
 
     Args:
         writer: With `foreachBatch(coordinated(function, job))`, a `checkpointLocation`, and a trigger of your choice.
         job: The job.
-        new_checkpoint: The checkpoint is meant to be a new one; its source is read again from its beginning.
+        new_checkpoint: The checkpoint is new on purpose; its source is read again from its beginning.
 
     Raises:
         TurnNotGranted: another run of the job is alive.

@@ -1,4 +1,4 @@
-"""Protocols as generators: they yield questions to the world, are told the answers, and touch nothing themselves."""
+"""Protocols as generators: they yield effects, receive the answers, and perform no I/O themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ R = TypeVar("R")
 
 
 class Effect(Generic[R]):
-    """A question; `R` is the type of its answer."""
+    """A request to the outside; `R` is the type of its answer."""
 
     __slots__ = ()
 
@@ -19,7 +19,7 @@ Protocol = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[R]) -> Protocol[R]:
-    """Ask one question; `reply = yield from perform(...)` is the only way an effect leaves a protocol."""
+    """Yields one effect and returns its answer; `reply = yield from perform(...)` is the only way to yield an effect."""
     reply: R = yield effect
     return reply
 

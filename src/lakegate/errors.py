@@ -1,6 +1,6 @@
-"""What may go wrong, and what to do about it: one class per thing a caller would do differently.
+"""The errors of Lakegate and the advice for each: one class for each different reaction of a caller.
 
-Every message says what was not done; `advice` says what to do next. `exit_code` is the command's exit status
+Every message states what was not done; `advice` states what to do next. `exit_code` is the command's exit status
 (see the table in docs/reference/exit-codes.md).
 """
 
@@ -13,7 +13,7 @@ from lakegate import redaction
 
 
 class LakegateError(Exception):
-    """something went wrong"""
+    """an operation failed"""
 
     exit_code = 1
     default_advice = ""
@@ -26,7 +26,7 @@ class LakegateError(Exception):
         self.tell(**facts)
 
     def tell(self, **facts: object) -> None:
-        """Adds facts: what who raised it did not know."""
+        """Adds facts that the code that raised the error did not know."""
         self.facts.update(facts)
         told = (f"{name}={value}" for name, value in self.facts.items() if value is not None)
         self.message = redaction.message(" ".join([self._text, *told]))
@@ -34,7 +34,7 @@ class LakegateError(Exception):
 
     @property
     def summary(self) -> str:
-        """The message without the facts that repeat what others said (`FOREIGN`): it holds no value of a record."""
+        """The message without facts whose text comes from elsewhere (`FOREIGN`): it holds no value of a record."""
         told = (f"{name}={value}" for name, value in self.facts.items() if value is not None and name not in FOREIGN)
         return redaction.message(" ".join([self._text, *told]))
 
@@ -43,12 +43,12 @@ class LakegateError(Exception):
 
 
 FOREIGN = ("reason", "detail", "rows")
-"""Facts with a text of Spark, of a driver or of the user's code. They may repeat values, and reach no ledger, log or report."""
+"""Facts with text of Spark, of a driver or of the user's code. They may contain values, and enter no ledger, log or report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One thing wrong in what the user wrote: where, what stands there, what was expected."""
+    """A fault in the user's input: its location, its text, and what was expected."""
 
     where: str
     """File and line, or the path of the key: `lakegate.yml:12`, `streams.Mutation.match`."""
@@ -60,7 +60,7 @@ class Fault:
 
 
 class InvalidRequest(LakegateError):
-    """what was asked for cannot be done as written; nothing was changed"""
+    """the request cannot be carried out as written; nothing was changed"""
 
     exit_code = 2
 
@@ -103,7 +103,7 @@ class TurnNotGranted(LakegateError):
 
 
 class Corrupt(LakegateError):
-    """what was read breaks a rule of its format or an invariant; nothing was written"""
+    """the data read break a rule of their format or an invariant; nothing was written"""
 
     exit_code = 4
 
@@ -115,11 +115,11 @@ class LostTurn(LakegateError):
 
 
 class Fenced(LostTurn):
-    """a later turn has begun on the table; this writer's commit was not made, and no row is lost or doubled"""
+    """a later turn has begun on the table; this writer's commit was not made, and no row is lost or duplicated"""
 
 
 class Unavailable(LakegateError):
-    """something that is needed does not answer; nothing was written"""
+    """a required service or file is unavailable; nothing was written"""
 
     exit_code = 6
 
@@ -136,7 +136,7 @@ class Unavailable(LakegateError):
 
 
 class NoFiles(Unavailable):
-    """there is no file of changes"""
+    """no file of changes exists"""
 
 
 class StoreUnavailable(Unavailable):
@@ -144,7 +144,7 @@ class StoreUnavailable(Unavailable):
 
 
 class JvmEnded(Unavailable):
-    """the driver's JVM ended; what was not written comes again"""
+    """the driver's JVM ended; rows that were not written are processed again"""
 
     default_advice = (
         "If the machine ran out of memory, give the JVM less (spark.driver.memory) or the machine more, and start again"
@@ -152,7 +152,7 @@ class JvmEnded(Unavailable):
 
 
 class StagedRowsLost(Unavailable):
-    """the target lost rows of a batch that were staged, as a server that crashes does; its position stays at the last batch"""
+    """the target lost staged rows of a batch, for example in a server crash; its position stays at the last batch"""
 
     default_advice = "Start it again: the batch is staged again"
 
@@ -164,7 +164,7 @@ class MissingExtra(LakegateError):
 
 
 class CommitInDoubt(LakegateError):
-    """it could not be found out whether a commit was made; the next run finds out from the table's log"""
+    """the outcome of a commit is unknown; the next run reads it from the table's log"""
 
     exit_code = 1
 
@@ -174,10 +174,10 @@ class ConstraintViolated(LakegateError):
 
     exit_code = 1
     default_advice = (
-        "Correct the row at the source or in the target, or set such rows apart with on_violation: quarantine"
+        "Correct the row at the source or in the target, or quarantine such rows with on_violation: quarantine"
     )
     is_foreign_key = False
-    """A row refers to a row that is not there."""
+    """A row refers to a missing row."""
 
 
 INTERRUPTED_EXIT_CODE = 130
@@ -187,7 +187,7 @@ EXIT_CODE_PRECEDENCE: tuple[int, ...] = (4, 5, 1, 2, 7, 6, 3, 130)
 
 
 def combined_exit_code(codes: Sequence[int]) -> int:
-    """The exit code of several streams together: the worst by `EXIT_CODE_PRECEDENCE`, or 0."""
+    """Returns the exit code of several streams together: the worst by `EXIT_CODE_PRECEDENCE`, or 0."""
     failed = [code for code in codes if code != 0]
     if not failed:
         return 0

@@ -1,4 +1,4 @@
-"""The ids that several rooms share, each a type of its own so that one cannot stand for another."""
+"""The ids that several packages share; each is a type of its own, so that they cannot be confused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Epoch = NewType("Epoch", int)
 Version = NewType("Version", int)
 """Version of a Delta table, from 0; -1 where the table does not exist."""
 SessionId = NewType("SessionId", str)
-"""One run of one job in the eyes of the store; its liveness is the store's to tell."""
+"""A run of a job in a turn store; the store decides whether it is alive."""
 Nonce = NewType("Nonce", str)
-"""Drawn once per attempt to take a turn, so that we know our own ticket or grant again after a lost reply."""
+"""A random id per attempt to take a turn, which identifies our own ticket or grant after a lost reply."""
 TokenId = NewType("TokenId", str)
-"""`txn.appId` of a Delta commit: `lakegate/<query id>` and its kin."""
+"""`txn.appId` of a Delta commit, such as `lakegate/<query id>`."""
 TableLocation = NewType("TableLocation", str)
 """Absolute path or URI of a table, without a trailing slash."""

@@ -1,4 +1,4 @@
-"""The streams of a pipeline, run in this driver: one after another by their turns."""
+"""The streams of a pipeline in this driver, run one after another by their turns."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ class PipelineRun:
         spark: SparkSession | None = None,
         progress: jars.Progress | None = None,
     ) -> None:
-        """Makes everything ready; nothing runs yet.
+        """Prepares the run; starts no stream.
 
         Args:
-            pipeline: What the file, or Python, says.
+            pipeline: The pipeline from the file or from Python.
             names: Streams to run here; all by default.
             among: Streams that must be idle before a run until idle ends; those of `names` by default.
-            idle_run: Names the run until idle that these streams are in. Where `among` has streams that run elsewhere, theirs
-                is the same; by default it is one of its own.
-            new_checkpoints: Jobs whose checkpoint is meant to be a new one.
-            watchers: Told of every event, after the ledger.
-            spark: A session to use; one is made by default.
-            progress: Told about each jar that is fetched.
+            idle_run: The id of the run until idle of these streams. Must be the same as that of the streams in `among` that run
+                elsewhere; by default a new id.
+            new_checkpoints: Jobs whose checkpoint is new on purpose.
+            watchers: Receive every event, after the ledger.
+            spark: A session to use; created by default.
+            progress: Called for each jar that is fetched.
 
         Raises:
-            InvalidRequest: there is no such stream; or the session cannot be used.
+            InvalidRequest: an unknown stream; or the session cannot be used.
             Unavailable: the coordinator or the storage cannot be used.
         """
         self.pipeline = pipeline
@@ -136,10 +136,10 @@ class PipelineRun:
         )
 
     def run(self, pace: Pace) -> dict[str, RunReport]:
-        """Runs the streams, once, and returns when they have ended. One that fails stops the others after their turn.
+        """Runs the streams, once, and returns when they have ended. A stream that fails stops the others after their turn.
 
         Raises:
-            LakegateError: the first by `EXIT_CODE_PRECEDENCE` of what the streams ended with.
+            LakegateError: the first of the streams' errors by `EXIT_CODE_PRECEDENCE`.
         """
         try:
             return self._run(pace)
@@ -169,7 +169,7 @@ class PipelineRun:
         return {name: supervisor.report for name, supervisor in self._supervisors.items()}
 
     def stop(self) -> None:
-        """Ends every stream after the turn that it has. Safe from a signal handler."""
+        """Ends every stream after its current turn. Safe from a signal handler."""
         for supervisor in self._supervisors.values():
             supervisor.stop()
 
@@ -200,14 +200,14 @@ class PipelineRun:
             }
             if record is None:
                 return False
-            live = self.site.store.live_sessions(lock)  # after the record: whom it names had come before
+            live = self.site.store.live_sessions(lock)  # read after the record, whose sessions were opened before
             if not transitions.is_settled(record, jobs, live, run=self._idle_run):
                 return False
         return True
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The command's exit status for an error."""
+    """Returns the command's exit status for an error."""
     if isinstance(error, LakegateError):
         return error.exit_code
     return INTERRUPTED_EXIT_CODE if isinstance(error, KeyboardInterrupt) else 1
@@ -224,7 +224,7 @@ def _stream(pipeline: PipelineSpec, name: str) -> StreamSpec:
 
 
 class Pipeline(PipelineBuilder):
-    """A pipeline written in Python: the keys of `lakegate.yml`, and the same meaning."""
+    """A pipeline written in Python: the same keys as `lakegate.yml`, with the same meaning."""
 
     def run(
         self,
@@ -237,11 +237,11 @@ class Pipeline(PipelineBuilder):
         """Runs the streams in this driver: at their pace, once, or until nothing is left to do.
 
         Returns:
-            Stream → what it did.
+            Stream → the report of its run.
 
         Raises:
             InvalidRequest: every fault of the pipeline.
-            LakegateError: see its class; what was not written comes again.
+            LakegateError: see its class; rows that were not written are processed again.
         """
         spec = self.build(base_dir=settings.working_directory())
         run = PipelineRun(spec, streams, new_checkpoints=new_checkpoints, spark=spark)

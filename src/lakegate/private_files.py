@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read; its group, too, where the folder above lets the group write."""
+"""Files and folders that only their owner may read; the group, too, where the parent folder lets the group write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it that are missing: mode 0700, or 2770 in a folder that a group shares.
+    """Makes a folder and its missing parents: mode 0700, or 2770 in a folder that a group shares.
 
     Raises:
         OSError: One of them cannot be made, or is a file.
@@ -23,13 +23,13 @@ def make_folder(path: Path) -> None:
         if _is_shared(path.parent):
             path.chmod(0o2770)
     if not path.is_dir():
-        path.mkdir()  # raises what stands in its place
+        path.mkdir()  # raises an error if a file has that name
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file if it is missing, with the mode of `open_file`. One that is there is not opened.
+    """Makes an empty file if it is missing, with the mode of `open_file`. An existing file is not opened.
 
-    Closing it would drop every lock that this process has on it, those of SQLite among them: that damages a database.
+    Closing it would release every lock that this process has on it, those of SQLite among them: that damages a database.
     """
     with contextlib.suppress(FileExistsError):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -39,7 +39,7 @@ def make_file(path: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a file, made if it is missing: mode 0600, or 0660 in a folder that a group shares. A link is not followed.
+    """Opens a file, created if it is missing: mode 0600, or 0660 in a folder that a group shares. Does not follow a link.
 
     Returns:
         The file descriptor.
@@ -49,7 +49,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def write_file(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write a file whole, or not at all: a reader finds the old text or the new one. Its mode is as of `open_file`."""
+    """Writes a file whole, or not at all: a reader finds the old text or the new text. Its mode is as of `open_file`."""
     fd, own = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:

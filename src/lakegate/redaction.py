@@ -1,6 +1,6 @@
-"""What may be shown: settings without their secrets, text without control characters.
+"""Redacts text for display: settings without their secrets, text without control characters.
 
-Of settings whose names are free, a value is shown if it is known to be harmless; everything else is hidden.
+Of settings with free names, a value is shown only if it is known to be harmless.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ _HARMLESS_KEY = re.compile(
     r"|comment|positiveInf|negativeInf|nanValue|datetimeRebaseMode|int96RebaseMode",
     re.IGNORECASE,
 )
-"""Settings of Spark, Hadoop, Kafka and readers of files whose values hold no secret, once passwords in URLs are taken out."""
+"""Settings of Spark, Hadoop, Kafka and file readers whose values hold no secret, once passwords in URLs are removed."""
 
 
 def is_secret_key(key: str) -> bool:
-    """Whether a key's name says that its value is a secret."""
+    """Returns True if a key's name indicates a secret value."""
     return _SECRET_KEY.search(key) is not None
 
 
 def masked(key: str, value: str) -> str:
-    """`value` as it may be shown: hidden whole under a secret key, else without the passwords inside it."""
+    """Returns `value` for display: hidden under a secret key, otherwise without the passwords inside it."""
     if is_secret_key(key):
         return HIDDEN
     value = _USER_INFO.sub(_without_password, value)
@@ -62,9 +62,9 @@ def masked(key: str, value: str) -> str:
 
 
 def setting(name: str, value: str) -> str:
-    """The value of a setting with a free name, as it may be shown: hidden unless the name or the value's form is known.
+    """Returns the value of a setting with a free name for display: hidden unless the name or the value's form is known.
 
-    Options of a JVM are shown but for the values of properties and agents.
+    JVM options are shown, except for the values of properties and agents.
     """
     if is_secret_key(name):
         return HIDDEN
@@ -83,7 +83,7 @@ def _option(option: str) -> str:
 
 
 def message(text: str) -> str:
-    """The text of an error without passwords in addresses and in `name=value`, and with its control characters visible."""
+    """Returns the text of an error without passwords in URLs and `name=value`, and with visible control characters."""
     text = _USER_INFO.sub(_without_password, text)
     return printable(_SECRET_IN_MESSAGE.sub(rf"\g<1>{HIDDEN}", text))
 
@@ -95,16 +95,16 @@ _VALUES = re.compile(
 
 
 def without_values(text: str) -> str:
-    """What a database says of a row that it refuses, without the row's values; names of keys and columns stay."""
+    """Returns a database's error about a row, without the row's values; names of keys and columns stay."""
     return _VALUES.sub("…", text)
 
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What moves the cursor, changes colours, or turns the direction of writing; not the tabulator and the end of a line."""
+"""Characters that move the cursor, change colours, or change the writing direction; not the tabulator and the newline."""
 
 
 def printable(text: str) -> str:
-    """`text` with each control character written as its escape, as `\\x1b`: a terminal shows it and does not obey it."""
+    """Returns `text` with control characters as escapes, as `\\x1b`: a terminal shows them and does not obey them."""
     return _CONTROL.sub(lambda found: ascii(found.group())[1:-1], text)
 
 

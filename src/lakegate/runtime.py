@@ -1,4 +1,4 @@
-"""Where jobs meet: the session, the store of turns, the ledger. The only module that names the adapters of turns."""
+"""The composition root of turns: the session, the store of turns, the ledger. The only module that names their adapters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_session(
     log_store: str = "auto",
     progress: jars.Progress | None = None,
 ) -> SparkSession:
-    """See `lakegate.session`; nothing takes turns by the configuration alone."""
+    """Opens a session, see `lakegate.session`; commits do not take turns by configuration alone."""
     return spark_session.session(
         name,
         conf=conf,
@@ -63,7 +63,7 @@ def open_session(
 
 
 def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress | None = None) -> SparkSession:
-    """A session with all that a pipeline's tables need; errors as of `session`."""
+    """Returns a session with everything that a pipeline's tables need; errors as of `session`."""
     return open_session(
         f"lakegate {pipeline.name}",
         conf=pipeline.spark,
@@ -75,13 +75,13 @@ def session_for(pipeline: PipelineSpec, *, kafka: bool, progress: jars.Progress 
 
 
 def session_of(pipeline: PipelineSpec) -> SparkSession:
-    """A Spark session as `lakegate run` would make it."""
+    """Returns a Spark session as `lakegate run` would create it."""
     needs_kafka = any(isinstance(spec.source, KafkaSource) for spec in pipeline.streams)
     return session_for(pipeline, kafka=needs_kafka)
 
 
 def open_store(url: str) -> TurnStore:
-    """The store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
+    """Opens the store that a coordinator URL names: `sqlite:PATH`, `memory:`, `zookeeper://…` or `dynamodb://…`.
 
     Raises:
         InvalidRequest: no store of this version has such a URL.
@@ -125,7 +125,7 @@ _MEMORY: list[TurnStore] = []
 
 
 def _memory_store() -> TurnStore:
-    """One store for the process: jobs that are to take turns must meet in it."""
+    """Returns the one store of this process: jobs that take turns together must share it."""
     from lakegate.turns.stores.memory import MemoryTurnStore
 
     if not _MEMORY:
@@ -134,7 +134,7 @@ def _memory_store() -> TurnStore:
 
 
 def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
-    """Where a table is.
+    """Returns the path of a table.
 
     Raises:
         InvalidRequest: the catalog has no Delta table of that name.
@@ -153,10 +153,10 @@ def locate(spark: SparkSession, table: TableSpec) -> TableLocation:
 
 
 def make_private(storage: str) -> None:
-    """Make the folders of the storage in which Spark writes: it would let everybody read them.
+    """Makes the storage folders in which Spark writes: Spark would let everybody read them.
 
     Raises:
-        Unavailable: One cannot be made.
+        Unavailable: A folder cannot be made.
     """
     try:
         for name in ("ledger", "checkpoints", "requests", "dead_letters"):
@@ -166,12 +166,12 @@ def make_private(storage: str) -> None:
 
 
 JVM_GONE_S = 2.0
-"""How long an error is held back to see whether the JVM is about to be gone."""
+"""How long an error is held back to check whether the JVM is ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the jobs of one pipeline meet: the store of turns, the storage, the tables' logs, and who watches."""
+    """The shared parts of the jobs of one pipeline: the store of turns, the storage, the tables' logs, and the watchers."""
 
     spark: SparkSession
     storage: str
@@ -187,7 +187,7 @@ class Site:
 
         Raises:
             MissingExtra: the session was made without Delta, or without Lakegate's jar.
-            UnsupportedTable: it has another Delta than this release was made for.
+            UnsupportedTable: the session has a Delta version that this release does not support.
             Unavailable: the store or the ledger cannot be used.
         """
         check_jvm(spark)
@@ -212,7 +212,7 @@ class Site:
         on_lost: Callable[[str], None],
         known_epoch: int = 0,
     ) -> Coordinator:
-        """One run's side of a lock."""
+        """Returns one run's side of a lock."""
         ports = Ports(
             store=self.store,
             log=self.log,
@@ -233,7 +233,7 @@ class Site:
         )
 
     def jvm_ended(self, error: BaseException) -> JvmEnded | None:
-        """The error in its place if the JVM of this driver has ended, as by the out-of-memory killer; None if it has not."""
+        """Returns the error to raise instead if the JVM of this driver has ended, as by the out-of-memory killer; else None."""
         pid, start = self.process.jvm_pid, self.process.jvm_start
         if pid is None or start is None or isinstance(error, KeyboardInterrupt):
             return None
@@ -248,9 +248,9 @@ class Site:
         return ended
 
     def close(self) -> None:
-        """Gives up the store's connections."""
+        """Closes the store's connections."""
         self.store.close()
 
     def say(self, error: LakegateError) -> None:
-        """Tells the watchers of something that went wrong and will be tried again."""
+        """Reports an error that will be retried to the watchers."""
         self.events.emit(Noticed(job=None, text=f"{error.summary}. {error.advice}"))

@@ -1,6 +1,6 @@
-"""Where every value comes from: command line, environment, Spark conf, file, default, in this order of precedence.
+"""Resolves every setting: command line, environment, Spark conf, file, default, in this order of precedence.
 
-The only module that reads the environment. What it gives are plain data that remember their origin.
+The only module that reads the environment. Its results are plain data that remember their origin.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _FILE_PATHS: Final[Mapping[str, tuple[tuple[str, ...], Kind[object]]]] = {
     "lock.timeout": (("coordinator", "lock_timeout"), keys.LOCK_TIMEOUT.kind),
     "storage": (("storage",), keys.STORAGE.kind),
 }
-"""The job keys that go before a value of the file; the others are one job's, and each stream of a file has its own."""
+"""The job keys that override a value of the file; the other keys belong to one job, and each stream has its own value."""
 
 _JOB: Final = name_kind("a job's name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """One job that takes turns by itself, without a stream of `lakegate.yml`; what `JobCoordinator` is made from."""
+    """The settings of a job without a stream in `lakegate.yml`; `JobCoordinator` is built from them."""
 
     job: str
     lock: str
@@ -52,44 +52,44 @@ class JobSettings:
     coordinator: CoordinatorSpec
     storage: str
     tables: tuple[str, ...]
-    """The tables named beforehand, as absolute paths; others are met at their first write."""
+    """The tables named in advance, as absolute paths; other tables are found at their first write."""
     notes: tuple[str, ...] = ()
     entries: tuple[Entry, ...] = field(default=(), repr=False)
 
 
 def environment() -> Mapping[str, str]:
-    """The environment as it is now."""
+    """Returns the current environment."""
     return dict(os.environ)
 
 
 def process_environment() -> MutableMapping[str, str]:
-    """The environment that programs inherit which this process starts."""
+    """Returns the environment that child processes inherit."""
     return os.environ
 
 
 def jar_sources() -> jars.JarSources:
-    """Where jars may come from."""
+    """Returns the possible sources of jars."""
     return jars.jar_sources(environment())
 
 
 def java_sources() -> java.JavaSources:
-    """Where Java may be."""
+    """Returns the possible locations of Java."""
     return java.java_sources(environment())
 
 
 def zookeeper_passwords() -> tuple[str | None, str | None]:
-    """The password of the user that a coordinator's URL names, and that of the key file; never part of a URL."""
+    """Returns the password of the user in a coordinator's URL, and that of the key file; never part of a URL."""
     environ = environment()
     return environ.get("LAKEGATE_ZOOKEEPER_PASSWORD"), environ.get("LAKEGATE_ZOOKEEPER_KEY_PASSWORD")
 
 
 def working_directory() -> str:
-    """What relative paths of a pipeline written in Python are relative to."""
+    """Returns the folder to which relative paths of a pipeline written in Python refer."""
     return os.path.abspath(os.getcwd())
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this process, with a JVM and settings of its own."""
+    """Returns True if spark-submit started this process, with its own JVM and settings."""
     return "PYSPARK_GATEWAY_PORT" in environment()
 
 
@@ -97,10 +97,10 @@ LOG_FORMATS: Final = ("off", "json")
 
 
 def log_format(environ: Mapping[str, str] | None = None) -> str:
-    """How `lakegate run` writes log lines on standard error: LAKEGATE_LOG, `off` or `json`.
+    """Returns the format of log lines of `lakegate run` on standard error: LAKEGATE_LOG, `off` or `json`.
 
     Raises:
-        InvalidRequest: it says something else.
+        InvalidRequest: another value.
     """
     given = (environment() if environ is None else environ).get("LAKEGATE_LOG") or "off"
     if given not in LOG_FORMATS:
@@ -112,7 +112,7 @@ def log_format(environ: Mapping[str, str] | None = None) -> str:
 
 
 def find_spec(spec: str | None = None, *, environ: Mapping[str, str] | None = None, cwd: str | None = None) -> Path:
-    """The file of the pipeline: `spec`, else LAKEGATE_SPEC, else `lakegate.yml` here or in a folder above.
+    """Finds the file of the pipeline: `spec`, else LAKEGATE_SPEC, else `lakegate.yml` here or in a folder above.
 
     Raises:
         InvalidRequest: There is none.
@@ -143,7 +143,7 @@ def load_pipeline(
     environ: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Pipeline:
-    """The pipeline of a file, with what goes before it: `url`, `storage` and `lock.timeout` from elsewhere.
+    """Loads the pipeline of a file; `url`, `storage` and `lock.timeout` from other sources override the file.
 
     Args:
         spec: The file; by default `find_spec` looks for it.
@@ -164,7 +164,7 @@ def load_pipeline(
     for key, (at, kind) in _FILE_PATHS.items():
         node = _node(layers, key)
         if node is not None:
-            # Relative to where the command was typed; a value that cannot be read is told with the file's own faults.
+            # Relative to the working directory; a value that cannot be read is reported with the file's own faults.
             resolved = kind.read(node, key, Reader(base_dir=cwd, faults=Faults()))
             value = resolved if isinstance(resolved, str) else node.text
             overrides.append(Override(path=at, value=value, origin=node.mark.where))
@@ -177,7 +177,7 @@ def load_pipeline(
 def _text_of(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            # A character more than allowed is enough for the reader to refuse the file; four bytes are one at most.
+            # One character more than allowed lets the reader refuse the file; a character has at most four bytes.
             data = file.read(4 * TEXT_LENGTH_MAX + 4)
         return data.decode("utf-8-sig")
     except OSError as error:
@@ -188,7 +188,7 @@ def _text_of(path: Path) -> str:
 
 
 def shown(pipeline: Pipeline) -> list[Entry]:
-    """Every value in effect with its origin, secrets masked, what belongs together side by side."""
+    """Returns every value in effect with its origin, secrets masked, grouped by section."""
     # Defaults that follow from other values are known last.
     places: dict[str, int] = {}
     for entry in pipeline.entries:
@@ -205,15 +205,15 @@ def resolve_job(
     pipeline: Pipeline | None = None,
     cli_origin: str = "command line",
 ) -> JobSettings:
-    """What a job says of itself with the keys `job.coordinator.*`.
+    """Resolves the settings of a job from the keys `job.coordinator.*`.
 
     Args:
         conf: Spark settings, or those of a `--properties` file; bare or with `spark.` before the key.
         cli: Options of the command by their key without the prefix: `{"lock.name": …, "name": …}`.
         environ: The environment, `LAKEGATE_JOB_COORDINATOR_LOCK_NAME` and its like.
-        cwd: What relative paths are relative to.
-        cli_origin: What messages call `cli`, when the values are arguments of a call.
-        pipeline: A file that stands behind; a job with the name of one of its streams takes that stream's order.
+        cwd: The folder to which relative paths refer.
+        cli_origin: The name of `cli` in messages, when the values are arguments of a call.
+        pipeline: A file with lower precedence; a job with the name of one of its streams takes that stream's order.
 
     Raises:
         InvalidRequest: every fault: a key missing, unknown, given twice differently, or of a wrong form.
@@ -263,7 +263,7 @@ def _order(predecessors: tuple[str, ...] | None, stream: StreamSpec | None) -> t
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """The settings of a Spark properties file: `key value`, `key=value` or `key: value` per line, # comments."""
+    """Reads the settings of a Spark properties file: `key value`, `key=value` or `key: value` per line, # comments."""
     settings = {}
     for line in text.splitlines():
         found = re.match(r"\s*([^\s=:#!][^\s=:]*)\s*[=:\s]?\s*(.*?)\s*$", line)
@@ -274,14 +274,14 @@ def read_properties(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
-    """A value somebody gave, and who."""
+    """A given value and its origin."""
 
     text: str
     origin: str
 
 
 class _Layers:
-    """What was given, by job key: command line before environment before Spark conf, and what is put behind them."""
+    """The given values by job key: command line before environment before Spark conf, and added lower layers."""
 
     def __init__(
         self,
@@ -305,7 +305,7 @@ class _Layers:
         return self._given.get(key)
 
     def put_behind(self, layer: Iterable[tuple[str, _Given]]) -> None:
-        """What `layer` says of keys of which nothing was said."""
+        """Adds the values of `layer` for keys that have no value yet."""
         for key, given in layer:
             self._given.setdefault(key, given)
 
@@ -342,7 +342,7 @@ class _Layers:
 
 
 def _of_file(pipeline: Pipeline, stream: StreamSpec | None) -> Iterator[tuple[str, _Given]]:
-    """What the file says of a job: the pipeline's own values, and the lock of the stream of its name."""
+    """Yields the file's values for a job: the pipeline's own values, and the lock of the stream of its name."""
     origins = {entry.key: entry.origin for entry in pipeline.entries}
     values = [
         ("storage", pipeline.storage, "storage"),
@@ -367,19 +367,19 @@ def _node(layers: _Layers, key: str) -> Scalar | None:
 
 
 def _read(layers: _Layers, key: str, kind: Kind[T], reader: Reader) -> T | None:
-    """The value of a job key by the kind that the file's key has."""
+    """Reads the value of a job key with the type of the file's key."""
     node = _node(layers, key)
     return None if node is None else kind.read(node, _PREFIX + key, reader)
 
 
 def _read_priority(layers: _Layers, reader: Reader) -> int | None:
     node = _node(layers, "priority")
-    # Where this stands a number is written as any text is.
+    # Here a number is written like any text.
     return None if node is None else keys.PRIORITY.kind.read(replace(node, is_plain=True), _PREFIX + "priority", reader)
 
 
 def _read_predecessors(layers: _Layers, reader: Reader) -> tuple[str, ...] | None:
-    """None: not said. Empty: said that there is none."""
+    """Returns None if no predecessor was given; an empty tuple if none was stated explicitly."""
     node = _node(layers, "predecessor")
     if node is not None and not node.text.strip():
         reader.record(_PREFIX + "predecessor", node, "")
@@ -399,7 +399,7 @@ def _read_tables(layers: _Layers, reader: Reader) -> tuple[str, ...]:
 
 
 def _parts(node: Scalar) -> list[Scalar]:
-    """The parts of a comma list."""
+    """Returns the parts of a comma list."""
     return [replace(node, text=part.strip()) for part in node.text.split(",") if part.strip()]
 
 

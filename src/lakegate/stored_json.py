@@ -1,4 +1,4 @@
-"""Reads JSON that was stored: whatever the damage is, it is one error, and never a value of another type than promised."""
+"""Reads stored JSON: any damage raises one error, and no value has another type than promised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, NewType, TypeVar, Union
 
 INTEGER_MAX = 2**63
 INSTANT_MAX_MS = 253_402_300_799_999
-"""The end of the year 9999; what shows times cannot show a later one."""
+"""The end of the year 9999; later times cannot be displayed."""
 _INSTANTS = ("_at_ms", "since_ms")
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ class Damaged(ValueError):
 
 
 def parsed(text: str | bytes) -> dict[str, Any]:
-    """The JSON object that `text` is.
+    """Parses `text` as a JSON object.
 
     Raises:
         Damaged: Not UTF-8, not JSON, nested too deeply, or no object.
@@ -34,7 +34,7 @@ def parsed(text: str | bytes) -> dict[str, Any]:
         raise Damaged(f"not UTF-8 at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise Damaged(f"not JSON at character {error.pos}") from error
-    except ValueError as error:  # an integer of more digits than Python converts
+    except ValueError as error:  # an integer with more digits than Python converts
         raise Damaged("not JSON") from error
     except RecursionError as error:
         raise Damaged("nested too deeply") from error
@@ -44,10 +44,10 @@ def parsed(text: str | bytes) -> dict[str, Any]:
 
 
 def format_of(data: Mapping[str, Any]) -> int:
-    """The version of the format, from 1.
+    """Returns the version of the format, from 1.
 
     Raises:
-        Damaged: There is none.
+        Damaged: No format is named.
     """
     number = data.get("format")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
@@ -56,10 +56,10 @@ def format_of(data: Mapping[str, Any]) -> int:
 
 
 def listed(value: object) -> tuple[Any, ...]:
-    """The items of a list.
+    """Returns the items of a list.
 
     Raises:
-        Damaged: It is none; a text, too, would give items.
+        Damaged: Not a list; a text would give items, too.
     """
     if not isinstance(value, list):
         raise Damaged("not a list")
@@ -67,10 +67,10 @@ def listed(value: object) -> tuple[Any, ...]:
 
 
 def checked(record: T) -> T:
-    """`record`, a dataclass made of stored values, if each field has the type that its class says.
+    """Returns `record`, a dataclass of stored values, if each field has the type that its class declares.
 
     Raises:
-        Damaged: The first field that has not; its value is not repeated.
+        Damaged: Names the first field of a wrong type, without its value.
     """
     kind: Any = type(record)
     for name, hint in _hints(kind).items():
@@ -89,7 +89,7 @@ def _hints(kind: Hashable) -> Mapping[str, Any]:
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a stored value has the type of an annotation; whole numbers have 64 bits."""
+    """Returns True if a stored value has the type of an annotation; whole numbers have 64 bits."""
     while isinstance(hint, NewType):
         hint = hint.__supertype__
     origin, of = typing.get_origin(hint), typing.get_args(hint)

@@ -214,7 +214,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                     "is_alive": False,
                 },
                 "queue": [
-                    {"job": "Gone", "asked_at_ms": 1_000_500, "reason": "its run has ended, so it counts for nothing"}
+                    {"job": "Gone", "asked_at_ms": 1_000_500, "reason": "its run has ended, so it does not count"}
                 ],
                 "jobs": [
                     {
@@ -242,7 +242,7 @@ def test_status_in_json_is_kept_word_for_word(lake: Lake) -> None:
                         "every_ms": None,
                         "overdue_ms": 0,
                         "is_late": False,
-                        "waiting_for": "its run has ended, so it counts for nothing",
+                        "waiting_for": "its run has ended, so it does not count",
                     },
                 ],
                 "in_doubt": [["lakegate/q2", 2]],

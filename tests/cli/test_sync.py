@@ -171,7 +171,7 @@ def test_a_row_that_is_set_apart_is_listed_with_its_reason(tmp_path: Path) -> No
     assert letters(tmp_path).out == "crm has nothing set aside\n"
     bring(tmp_path, "1", [*SWAP, *CLASH])
     ran = sync(tmp_path, "run", "--once")
-    assert (ran.code, ran.out) == (0, "crm: 1 batch, 4 changes, 3 rows applied, 1 set apart\n")
+    assert (ran.code, ran.out) == (0, "crm: 1 batch, 4 changes, 3 rows applied, 1 quarantined\n")
     assert people(tmp_path) == [(1, "b"), (2, "a"), (3, "c"), (5, "e")]
     (row,) = letters(tmp_path, "--output", "json").json["dead_letters"]
     assert (row["name"], row["kind"], row["position"]) == ("crm", "row", "people@2")
@@ -387,11 +387,11 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     pipeline(tmp_path)
     before = state_of(tmp_path)
     for command in (*COMMANDS, ("run",)):
-        refused(tmp_path, command, 6, "there is no file of changes")
+        refused(tmp_path, command, 6, "no file of changes exists")
     assert state_of(tmp_path) == before
     refused(tmp_path, ("plan", "cmr"), 2, "there is no sync 'cmr'", "The syncs are: crm")
     assert lakegate("dead-letters", "list", "cmr", "--spec", tmp_path).code == 2
-    refused(tmp_path, ("run", "--once", "--until-idle"), 2, "two different things")
+    refused(tmp_path, ("run", "--once", "--until-idle"), 2, "exclude each other")
     ran = lakegate("run", "--spec", tmp_path)
     assert (ran.code, "the file has no stream" in ran.err) == (2, True)
     text = "name: p\ntables: {t: {path: ./t}}\nstreams: {m: {table: t, maintain: {optimize: true}}}\n"

@@ -475,7 +475,7 @@ def test_moving_requests_are_noted() -> None:
 def test_standing_erasure_is_noted() -> None:
     """For ever is a long time: `check` says so, until lift_when is given."""
     text = with_stream("", kind="    erase: {match: {a: a}}")
-    assert any("stands for ever" in note for note in read(text).notes)
+    assert any("stays active for ever" in note for note in read(text).notes)
     assert read(text.replace("{a: a}}", "{a: a}, lift_when: b}")).notes == ()
 
 

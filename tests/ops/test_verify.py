@@ -176,7 +176,7 @@ def test_clocks_that_differ_make_no_overlap(tmp_path: Path, plant: Callable[[Lak
     plant(lake)
     found = of(lake)
     assert (found.turns, found.violations) == (3, [])
-    assert [text for text in found.unchecked if "overlap by the notes of two clocks" in text] == found.unchecked
+    assert [text for text in found.unchecked if "overlap by the times of two clocks" in text] == found.unchecked
     assert bool(found.unchecked) is not is_told
 
 

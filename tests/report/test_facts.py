@@ -85,7 +85,7 @@ def test_a_turn_that_was_granted_while_another_held_the_lock_overlaps_it_even_if
         (
             ("x", "y"),
             ((100, 150), (120, 160)),
-            "; no two on one machine overlapped (of turns on two, their clocks cannot tell).",
+            "; no two on one machine overlapped (of turns on two, their clocks prove nothing).",
         ),
         ((None, "y"), ((None, None), (120, 160)), OVERLAPPED),
     ],

@@ -246,7 +246,7 @@ def test_the_command_looks_at_a_table_and_mends_it(aws: AwsServer, store: Store,
     words = [f"{one['level']}: {one['what']}" for one in found]
     assert code == 4
     assert words[:3] == [
-        "ok: no setting of S3A takes conditions away",
+        "ok: no setting of S3A disables conditions",
         "ok: of 8 writers of each of 20 keys, the server lets one through",
         "ok: commits 0 to 2 without a gap",
     ]

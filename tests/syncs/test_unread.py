@@ -127,7 +127,7 @@ def test_the_commands_show_and_drop_what_cannot_be_read(tmp_path: Path) -> None:
     assert execute(tmp_path / "t.db", "SELECT count(*) FROM lakegate_dead") == [(0,)]
     with (tmp_path / "lakegate.yml").open("a") as file:
         file.write("    on_violation: quarantine\n")
-    assert "1 set apart" in sync(tmp_path, "run", "--until-idle").out
+    assert "1 quarantined" in sync(tmp_path, "run", "--until-idle").out
     assert execute(tmp_path / "t.db", "SELECT id FROM t") == [(1,), (2,)]
     verified = sync(tmp_path, "verify")
     assert (verified.code, "1 record that cannot be read: not compared" in verified.out) == (0, True)

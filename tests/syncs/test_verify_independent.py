@@ -205,7 +205,7 @@ def test_a_row_that_is_set_apart_is_named_as_such(tmp_path: Path) -> None:
     ran = sync(tmp_path, "verify", "--output", "json")
     (only,) = found(ran)["firm"]["listed"]
     assert (ran.code, only["kind"], only["is_set_apart"], found(ran)["firm"]["set_apart"]) == (4, "missing", True, 1)
-    assert "(set apart)" in sync(tmp_path, "verify").out
+    assert "(quarantined)" in sync(tmp_path, "verify").out
 
 
 def test_the_sources_own_database_is_compared_as_a_whole(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run the command; the exit status is that of the error raised (see `errors.py`)."""
+    """Runs the command; the exit status is that of the error raised (see `errors.py`)."""
     from lakegate.cli.app import run
 
     run()

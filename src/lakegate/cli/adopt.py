@@ -1,4 +1,4 @@
-"""lakegate adopt: mark a table as governed by a lock, or take the mark away."""
+"""lakegate adopt: mark a table as governed by a lock, or remove the mark."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ def adopt_command(
     table: str = typer.Argument(
         ..., metavar="TABLE", help="A table of the file, by its name or path; or another path."
     ),
-    lock: str | None = typer.Option(None, "--lock", metavar="L", help="Its lock. Default: that of the file."),
-    release: bool = typer.Option(False, "--release", help="Take the mark away."),
+    lock: str | None = typer.Option(
+        None, "--lock", metavar="L", help="The lock of the table. Default: that of the file."
+    ),
+    release: bool = typer.Option(False, "--release", help="Remove the mark."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Say on the table itself to which lock it belongs, so that other pipelines are told. Commits nothing to it."""
+    """Record on the table itself to which lock it belongs, for other pipelines to see. Commits nothing to the table."""
     if release and lock is not None:
-        raise InvalidRequest("--lock and --release are two different things; nothing was done")
+        raise InvalidRequest("--lock and --release exclude each other; nothing was done")
     from lakegate.ops import table_admin
 
     pipeline = settings.load_pipeline(spec)
     if release:
         location, was_there = table_admin.release(pipeline, table)
-        said = f"{location} is governed no longer" if was_there else f"{location} was not governed"
+        said = f"{location} is no longer governed" if was_there else f"{location} was not governed"
         facts: dict[str, object] = {"table": location, "is_governed": False, "was_governed": was_there}
     else:
         location, note = table_admin.adopt(pipeline, table, lock)

@@ -1,4 +1,4 @@
-"""The command's frame: the application that each command module adds itself to, and how errors end the process."""
+"""The frame of the command: the application with its command modules, and how errors end the process."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _options(
 
 
 def run() -> None:
-    """Run the command line and end the process with the exit status that belongs to what happened."""
+    """Runs the command line and ends the process with the exit status of the outcome."""
     for name in COMMANDS:
         import_module(f"lakegate.cli.{name}")
     try:
@@ -84,7 +84,7 @@ def run() -> None:
         print("lakegate: interrupted", file=sys.stderr)
         sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
-        # The reader of our output has gone, as in `lakegate … | head`; keep Python from complaining while it exits.
+        # The reader of our output has gone, as in `lakegate … | head`; this keeps Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:

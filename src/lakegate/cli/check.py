@@ -1,4 +1,4 @@
-"""lakegate check: everything wrong with the file, and with what it meets, at once."""
+"""lakegate check: finds everything wrong with the file and its surroundings at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLES = {"ok": "green", "note": "", "warning": "yellow", "fault": "red"}
 
 @app.command("check")
 def check_command(
-    no_spark: bool = typer.Option(False, "--no-spark", help="Leave out what needs Spark: SQL, schemas, tables."),
+    no_spark: bool = typer.Option(False, "--no-spark", help="Skip the checks that need Spark: SQL, schemas, tables."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:

@@ -1,4 +1,4 @@
-"""lakegate config: the values in effect, and where each came from."""
+"""lakegate config: the values in effect, and the origin of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _group() -> None:
 
 @config.command("show")
 def show_command(
-    origin: bool = typer.Option(False, "--origin", help="Say of each value where it came from."),
+    origin: bool = typer.Option(False, "--origin", help="Print the origin of each value."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:

@@ -1,4 +1,4 @@
-"""lakegate dead-letters: what streams and syncs have set aside, listed, dropped, corrected and sent again."""
+"""lakegate dead-letters: lists, drops, corrects and resends the records that streams and syncs have set aside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakegate.cli.output import FORMAT, OUTPUT, SPEC, document, say, table
 from lakegate.errors import InvalidRequest
 from lakegate.report import words
 
-dead_letters = typer.Typer(help="What streams and syncs have set aside.", no_args_is_help=True)
+dead_letters = typer.Typer(help="Records, requests and rows that were set aside.", no_args_is_help=True)
 app.add_typer(dead_letters, name="dead-letters")
 
 NAME = typer.Argument(..., metavar="NAME", help="A stream or a sync of the file.")
@@ -26,7 +26,7 @@ HEADINGS = ("name", "what", "id", "when", "age", "where from", "reason")
 def list_command(
     name: str | None = typer.Argument(None, metavar="[NAME]", help="A stream or a sync of the file. Default: all."),
     values: bool = typer.Option(False, "--values", help="Print the values, too. They may be personal."),
-    limit: int = typer.Option(100, "--limit", min=1, help="How many of each, the newest first."),
+    limit: int = typer.Option(100, "--limit", min=1, help="Maximum number for each, newest first."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
@@ -68,11 +68,11 @@ def list_command(
 def drop_command(
     name: str = NAME,
     ids: list[str] = IDS,
-    reason: str | None = typer.Option(None, "--reason", help="Why; it stays in the table's history."),
+    reason: str | None = typer.Option(None, "--reason", help="The reason; kept in the table's history."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Delete what was set aside. Takes a turn."""
+    """Delete records that were set aside. Takes a turn."""
     from lakegate.ops.dead_letters import desks
 
     (desk,) = desks(settings.load_pipeline(spec), name)
@@ -87,14 +87,14 @@ def retry_command(
         None,
         "--set",
         metavar="COLUMN=VALUE",
-        help="A corrected value, for all that are named; `null` is NULL. Several times.",
+        help="A corrected value, for all named ids; `null` is NULL. May be repeated.",
     ),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Send what was set aside again, once, corrected or as it was. Takes a turn.
+    """Send records that were set aside again, once, corrected or unchanged. Takes a turn.
 
-    What is refused again stays set aside. After a command that was killed, the same command goes on where it was.
+    A record that is refused again stays set aside. After a killed command, the same command continues where it stopped.
     """
     from lakegate.ops.dead_letters import desks
 

@@ -40,7 +40,7 @@ ROWS: tuple[tuple[str, Callable[[Side], object]], ...] = (
     ("seconds", lambda side: f"{side.elapsed_s:.0f}"),
     ("the table is", lambda side: "right" if side.difference.is_none else "wrong"),
 )
-"""The lines of the result: what, and its value on one side."""
+"""The lines of the result: the label, and the value of one side."""
 
 
 @app.command("demo")
@@ -48,25 +48,25 @@ def demo_command(
     data: Path | None = typer.Option(
         None, "--data", metavar="DIR", help="Real records: ingest/, mutation/, delete/ with SOURCE.parquet each."
     ),
-    source: str = typer.Option("rlists", "--source", help="Which source of --data."),
-    full: bool = typer.Option(False, "--full", help="100,000 generated records in place of 4,000."),
-    folder: Path = typer.Option(DEFAULT_DIR, "--dir", metavar="DIR", help="Where the lake is made."),
-    seed: int = typer.Option(1, "--seed", help="Of the generated records."),
-    s3: bool = typer.Option(False, "--s3", help="The tables lie on an S3 server, which is started on this machine."),
+    source: str = typer.Option("rlists", "--source", help="The source of --data."),
+    full: bool = typer.Option(False, "--full", help="100,000 generated records instead of 4,000."),
+    folder: Path = typer.Option(DEFAULT_DIR, "--dir", metavar="DIR", help="The folder of the lake."),
+    seed: int = typer.Option(1, "--seed", help="The seed of the generated records."),
+    s3: bool = typer.Option(False, "--s3", help="Keep the tables on an S3 server, which is started on this machine."),
     tiny: bool = typer.Option(False, "--tiny", hidden=True, help="150 generated records, for tests."),
     output: Output = OUTPUT,
 ) -> None:
     """Watch three jobs share one table: with turns, then without, on the same input; and compare the tables.
 
-    With --s3 the jobs without turns have Delta's own store of commits, under which acknowledged commits are overwritten.
-    One job is killed with kill -9 in the middle. The table's changes then go on to a PostgreSQL, and both are compared. Writes
-    a report. Exit status 4 if the table with turns, or the database, is not right.
+    With --s3 the jobs without turns use Delta's own commit store, which overwrites acknowledged commits.
+    One job is killed with kill -9 in the middle. The table's changes are then applied to a PostgreSQL, and both are compared.
+    Writes a report. Exit status 4 if the table with turns, or the database, is not right.
     """
     from lakegate.demo.experiment import run_experiment
     from lakegate.demo.lake import open_lake
 
     inputs, cut = _inputs(data, source, full=full, tiny=tiny, seed=seed)
-    find_java(settings.java_sources())  # said once, before three processes say it
+    find_java(settings.java_sources())  # reported once, not by three processes
     with open_lake(folder, s3=s3) as lake:
         sources = settings.jar_sources()
         sets = ["delta", "s3a"] if s3 else ["delta"]
@@ -78,7 +78,7 @@ def demo_command(
     if not findings.with_turns.difference.is_none or findings.failed or (carried is not None and carried.differences):
         ended = "".join(f"; {job} ended with exit status {code}" for job, code in findings.failed.items())
         raise Corrupt(
-            f"the table written with turns, or the database behind it, is not as it should be{ended}",
+            f"the table written with turns, or the database behind it, is not correct{ended}",
             advice=f"This is a fault of Lakegate: please report it, with the folder {folder}",
         )
 

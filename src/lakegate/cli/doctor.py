@@ -1,4 +1,4 @@
-"""lakegate doctor: whether this machine, Spark and the pipeline's places are fit."""
+"""lakegate doctor: checks this machine, Spark, and the pipeline's storage, coordinator and tables."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lakegate.ops.finding import exit_code
 @app.command("doctor")
 def doctor_command(
     no_spark: bool = typer.Option(False, "--no-spark", help="Do not start Spark."),
-    table: str | None = typer.Option(
-        None, "--table", metavar="s3a://…", help="Look at a table, or a checkpoint, on S3."
+    table: str | None = typer.Option(None, "--table", metavar="s3a://…", help="Check a table, or a checkpoint, on S3."),
+    deep: bool = typer.Option(False, "--deep", help="With --table: many concurrent writers test the server."),
+    repair: bool = typer.Option(
+        False, "--repair", help="With --table: repair differences between DynamoDB and the log."
     ),
-    deep: bool = typer.Option(False, "--deep", help="With --table: many writers race on the server."),
-    repair: bool = typer.Option(False, "--repair", help="With --table: mend what DynamoDB and the log disagree on."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Look at Java, Spark, jars, and the storage, coordinator and tables of the file if there is one; say what to do."""
+    """Check Java, Spark, jars, and the storage, coordinator and tables of the file if there is one; give advice."""
     from lakegate.ops.inspection import diagnose, diagnose_s3
 
     if table is None and (deep or repair):
-        raise InvalidRequest("--deep and --repair are about one table; nothing was done", advice="Add --table s3a://…")
+        raise InvalidRequest("--deep and --repair need --table; nothing was done", advice="Add --table s3a://…")
 
     try:
         settings.find_spec(spec)

@@ -1,4 +1,4 @@
-"""lakegate explain: what a statement depends on, and what becomes of it beside others."""
+"""lakegate explain: what a statement depends on, and how it behaves with concurrent statements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def explain_command(
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Tell what a statement depends on, and what becomes of it if another commit comes first. Executes nothing."""
+    """Explain what a statement depends on, and what happens to it if another commit comes first. Executes nothing."""
     from lakegate.ops import table_admin
 
     try:
@@ -29,6 +29,6 @@ def explain_command(
     except InvalidRequest:
         if spec is not None:
             raise
-        pipeline = None  # a statement needs no file; one that is here says how Spark is set up
+        pipeline = None  # a statement needs no file; a file only configures Spark
     found = table_admin.explain(statement, pipeline)
     say(str(found) if output is Output.TEXT else json.dumps({"format": FORMAT, **asdict(found)}))

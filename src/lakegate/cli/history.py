@@ -18,7 +18,7 @@ HEADINGS = ("epoch", "job", "outcome", "ended", "batches", "waited", "held", "ve
 @app.command("history")
 def history_command(
     table_name: str = typer.Argument(..., metavar="TABLE", help="A table of the file, by its name or path."),
-    limit: int = typer.Option(20, "--limit", min=1, help="How many turns."),
+    limit: int = typer.Option(20, "--limit", min=1, help="Maximum number of turns."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:

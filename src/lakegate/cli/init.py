@@ -1,4 +1,4 @@
-"""lakegate init: a first lakegate.yml."""
+"""lakegate init: writes a first lakegate.yml."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ FOLDERS = ("in/ingest", "in/mutation", "in/delete")
 
 @app.command("init")
 def init_command(
-    folder: Path = typer.Argument(Path("."), metavar="[FOLDER]", help="Where to write it. Default: here."),
+    folder: Path = typer.Argument(Path("."), metavar="[FOLDER]", help="The folder to write to. Default: here."),
     output: Output = OUTPUT,
 ) -> None:
-    """Write a commented lakegate.yml with three streams; never over one that is there."""
+    """Write a commented lakegate.yml with three streams; never overwrites a file."""
     place = Path(settings.working_directory()) / folder
     file = place / settings.SPEC_NAME
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", place.resolve().name).strip("-_")[:64] or "engagement"
@@ -86,8 +86,8 @@ def init_command(
             new.write(TEMPLATE.format(name=name))
     except FileExistsError as error:
         raise InvalidRequest(
-            f"there is something at {error.filename or file} already; nothing was written",
-            advice="Take another folder, or move it away",
+            f"{error.filename or file} exists already; nothing was written",
+            advice="Choose another folder, or move the file away",
         ) from error
     except OSError as error:
         raise Unavailable(f"{file} cannot be written: {error.strerror}") from error

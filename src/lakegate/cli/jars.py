@@ -34,7 +34,7 @@ app.add_typer(jars, name="jars")
 
 SETS = typer.Argument(None, help="Sets of jars: delta, kafka, broker. Default: delta.", show_default=False)
 FROM = typer.Option(None, "--from", metavar="DIR", help="A folder with the jars, flat or in Maven's layout.")
-OFFLINE = typer.Option(False, "--offline", help="Ask no remote repository.")
+OFFLINE = typer.Option(False, "--offline", help="Use no remote repository.")
 SPARK = typer.Option(None, "--spark", metavar="LINE", help="The Spark line, as 4.1. Default: the one installed.")
 OUTPUT = typer.Option(Output.TEXT, "--output", help="How to print the result.")
 
@@ -47,7 +47,7 @@ def fetch_command(
     spark: str | None = SPARK,
     output: Output = OUTPUT,
 ) -> None:
-    """Fetch the jars that are not here yet."""
+    """Fetch the jars that are not in the cache yet."""
     wanted = sets or ["delta"]
     sources = _sources(from_dir, offline=offline)
     lacking = missing(wanted, sources=sources, spark=spark)
@@ -62,7 +62,7 @@ def fetch_command(
 
 @jars.command("verify")
 def verify_command(sets: list[str] | None = SETS, spark: str | None = SPARK, output: Output = OUTPUT) -> None:
-    """Hash the jars in the cache anew; name those that are missing (exit 6) or damaged (exit 4)."""
+    """Hash the jars in the cache again; name those that are missing (exit 6) or damaged (exit 4)."""
     found = verify(sets or ["delta"], sources=_sources(None, offline=True), spark=spark)
     if output is not Output.TEXT:
         rows = [{"file": str(one.file), "state": one.state} for one in found]
@@ -91,7 +91,7 @@ def path_command(
     spark: str | None = SPARK,
     output: Output = OUTPUT,
 ) -> None:
-    """Print the paths, joined by commas, for spark-submit --jars; fetch what is not here yet."""
+    """Print the paths, joined by commas, for spark-submit --jars; fetch jars that are not in the cache yet."""
     wanted = sets or ["delta"]
     sources = _sources(from_dir, offline=offline)
     with fetch_progress(missing(wanted, sources=sources, spark=spark)) as progress:
@@ -104,10 +104,10 @@ def path_command(
 
 @jars.command("lock")
 def lock_command(
-    file: Path = typer.Option(LOCK_FILE, "--file", help="The lock file to renew in place."),
+    file: Path = typer.Option(LOCK_FILE, "--file", help="The lock file to update."),
     output: Output = OUTPUT,
 ) -> None:
-    """For maintainers: fetch every jar of the lock anew and write down its size and hash."""
+    """For maintainers: fetch every jar of the lock again and write its size and hash."""
     before = file.read_text(encoding="utf-8")
     with fetch_progress(()) as progress:
         after = relock(before, sources=_sources(None, offline=False), progress=progress)
@@ -123,7 +123,7 @@ def lock_command(
 
 @contextlib.contextmanager
 def fetch_progress(lacking: tuple[Jar, ...]) -> Iterator[Progress]:
-    """What to call while jars are fetched: bars on a terminal, a line for each jar elsewhere; always on stderr."""
+    """Yields the callback for fetching jars: bars on a terminal, a line for each jar elsewhere; always on stderr."""
     if lacking:
         size_mb = sum(jar.size_bytes for jar in lacking) / 1e6
         say(f"Fetching {len(lacking)} jars for Spark, {size_mb:.1f} MB", err=True)

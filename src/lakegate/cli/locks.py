@@ -1,4 +1,4 @@
-"""lakegate locks: every lock of the coordinator, and taking a turn away from its holder."""
+"""lakegate locks: lists every lock of the coordinator, and takes a turn away from its holder."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def list_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
 @locks.command("break")
 def break_command(
     lock: str = typer.Argument(..., metavar="LOCK", help="A lock, as `list` prints it."),
-    reason: str = typer.Option(..., "--reason", metavar="TEXT", help="Why; kept in the ledger."),
+    reason: str = typer.Option(..., "--reason", metavar="TEXT", help="The reason; kept in the ledger."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Take the turn away from its holder, whatever that does. Its batch comes again; nothing is lost or doubled."""
+    """Take the turn away from its holder at any time. Its batch runs again; no row is lost or duplicated."""
     from lakegate.ops.turn_admin import break_lock
 
     broken = break_lock(settings.load_pipeline(spec), lock, reason)

@@ -1,4 +1,4 @@
-"""lakegate metrics: what Prometheus reads, printed, in a file, or served; and the alert rules and dashboard that go with it."""
+"""lakegate metrics: prints, writes or serves the metrics for Prometheus; also the alert rules and the dashboard."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ ALERTS, DASHBOARD = "alerts.yml", "dashboard.json"
 @app.command("metrics")
 def metrics_command(
     textfile: Path | None = typer.Option(
-        None, "--textfile", metavar="FILE", help="Write them here, at once, for the node exporter; ends in .prom."
+        None,
+        "--textfile",
+        metavar="FILE",
+        help="Write them to a file, atomically, for the node exporter; ends in .prom.",
     ),
     serve: int | None = typer.Option(
         None, "--serve", min=1, max=65535, metavar="PORT", help="Serve them over HTTP until Ctrl-C."
     ),
-    address: str = typer.Option("127.0.0.1", "--address", metavar="HOST", help="Where --serve listens."),
+    address: str = typer.Option("127.0.0.1", "--address", metavar="HOST", help="The address for --serve."),
     alerts: bool = typer.Option(False, "--alerts", help="Print the alert rules for Prometheus instead."),
     dashboard: bool = typer.Option(False, "--dashboard", help="Print the dashboard for Grafana instead."),
     spec: str | None = SPEC,
@@ -40,7 +43,7 @@ def metrics_command(
     """Print the pipeline's metrics in Prometheus' text format, made from the lock records, the ledger and the requests."""
     if sum((textfile is not None, serve is not None, alerts, dashboard)) > 1:
         raise InvalidRequest(
-            "--textfile, --serve, --alerts and --dashboard are different things; nothing was done",
+            "--textfile, --serve, --alerts and --dashboard exclude each other; nothing was done",
             advice="Give one of them",
         )
     if alerts or dashboard:
@@ -61,16 +64,16 @@ def metrics_command(
             typer.echo(generate_latest(registry).decode(), nl=False)
     except OSError as error:
         where = textfile or f"{address}:{serve}"
-        raise Unavailable(f"the metrics cannot be given to {where}: {error.strerror}") from error
+        raise Unavailable(f"the metrics cannot be written to {where}: {error.strerror}") from error
 
 
 def shipped(name: str) -> str:
-    """A file that comes with the package."""
+    """Returns a file that comes with the package."""
     return (files("lakegate.report") / "ops" / name).read_text(encoding="utf-8")
 
 
 class _Collector:
-    """Looks anew at each scrape."""
+    """Collects the metrics again at each scrape."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

@@ -1,4 +1,4 @@
-"""lakegate order: what the order rules of the file come to."""
+"""lakegate order: checks and simulates the order rules of the file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakegate.report import words
 from lakegate.turns.protocol.ordering import describe, lint
 
 TAKES_MS = 60_000
-"""A turn's length where the ledger has none of the stream, and nobody said."""
+"""The length of a turn if neither the ledger nor an option states it."""
 
 order = typer.Typer(help="The order of the streams.", no_args_is_help=True)
 app.add_typer(order, name="order")
@@ -31,8 +31,8 @@ def _group() -> None:
 
 @order.command("lint")
 def lint_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Find cycles and unknown names (exit 2), and what a `strict` rule costs."""
-    # Errors in the rules are faults of the file, which is refused with all of them; what is left are warnings.
+    """Find cycles and unknown names (exit 2), and the costs of a `strict` rule."""
+    # Errors in the rules are faults of the file, which is refused with all of them; only warnings remain here.
     pipeline = settings.load_pipeline(spec)
     rows = []
     for lock in dict.fromkeys(one.lock for one in pipeline.tables.values()):
@@ -60,19 +60,19 @@ def lint_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
 
 @order.command("simulate")
 def simulate_command(
-    days: int = typer.Option(30, "--days", min=1, max=DAYS_MAX, help="How many days."),
+    days: int = typer.Option(30, "--days", min=1, max=DAYS_MAX, help="Number of days."),
     takes: list[str] | None = typer.Option(
         None,
         "--takes",
         metavar="STREAM=DURATION",
-        help="How long its turns are, as TTL=30m. Default: as in the ledger, else a minute.",
+        help="The length of a stream's turns, as TTL=30m. Default: as in the ledger, else a minute.",
     ),
     polls: bool = typer.Option(
         False,
         "--polls",
-        help="As a coordinator without a queue: lock, look who was last, unlock, try again in a minute.",
+        help="Simulate a coordinator without a queue: lock, read who was last, unlock, retry in a minute.",
     ),
-    seed: int = typer.Option(1, "--seed", help="Of the spread of the turns' lengths, 30 % either way."),
+    seed: int = typer.Option(1, "--seed", help="The seed of the random lengths of turns, plus or minus 30 %."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
@@ -120,7 +120,7 @@ def _show(lock: str, days: int, jobs: list[Paced], found: list[Replayed]) -> Non
 
 
 def _lengths(pipeline: Pipeline, takes: list[str]) -> dict[str, int]:
-    """Stream → how long a turn of it is, in milliseconds."""
+    """Returns stream → the length of its turns, in milliseconds."""
     from lakegate.ops.inspection import turns_of
 
     held: dict[str, list[int]] = {stream.name: [] for stream in pipeline.streams}

@@ -1,4 +1,4 @@
-"""What the commands share in printing: the options that all have, tables for people, documents for machines."""
+"""The shared output of the commands: common options, tables for people, documents for machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakegate.cli.app import Output
 from lakegate.redaction import printable
 
 FORMAT = 1
-"""Of every JSON document that a command prints; a key that is removed or changes its meaning raises it."""
+"""The format of every JSON document that a command prints; raised when a key is removed or changes its meaning."""
 
 SPEC = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: lakegate.yml.")
 OUTPUT = typer.Option(Output.TEXT, "--output", help="How to print the result.")
@@ -54,7 +54,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def styled(text: str, style: str) -> None:
-    """One line, in colour on a terminal."""
+    """Prints a line, in colour on a terminal."""
     if not sys.stdout.isatty():
         say(text)
         return

@@ -1,4 +1,4 @@
-"""lakegate pause and resume: keep a stream from taking turns, and let it go on."""
+"""lakegate pause and resume: stops a stream from taking turns, and lets it continue."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ STREAM = typer.Argument(..., metavar="STREAM", help="A stream of the file.")
 @app.command("pause")
 def pause_command(
     stream: str = STREAM,
-    reason: str = typer.Option(..., "--reason", metavar="TEXT", help="Why; shown by status, kept in the ledger."),
+    reason: str = typer.Option(
+        ..., "--reason", metavar="TEXT", help="The reason; shown by status, kept in the ledger."
+    ),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Let a stream take no further turn; the one that it has goes on to its end. Those `after` it do not wait for it."""
+    """Stop a stream from taking further turns; its current turn goes on to its end. Streams `after` it do not wait for it."""
     from lakegate.ops.turn_admin import pause
 
     made = pause(settings.load_pipeline(spec), stream, reason)
@@ -35,11 +37,11 @@ def pause_command(
 @app.command("resume")
 def resume_command(
     stream: str = STREAM,
-    reason: str = typer.Option("", "--reason", metavar="TEXT", help="Why; kept in the ledger."),
+    reason: str = typer.Option("", "--reason", metavar="TEXT", help="The reason; kept in the ledger."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Let a paused stream take turns again."""
+    """Allow a paused stream to take turns again."""
     from lakegate.ops.turn_admin import resume
 
     ended = resume(settings.load_pipeline(spec), stream, reason)

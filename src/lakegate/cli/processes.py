@@ -1,4 +1,4 @@
-"""Several streams, one process each: started together, watched, started again when killed, and stopped together."""
+"""Runs several streams, one process each: starts them together, restarts killed ones, and stops them together."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Any, TextIO
 from lakegate.redaction import printable
 
 RESTARTS_MAX = 5
-"""How often a stream that was killed is started again; its batch is written once all the same."""
+"""How often a killed stream is restarted; its batch is still written only once."""
 
 
 JVM_ENDED = "JvmEnded"
-"""The event of a process whose JVM was ended: it is started again as one that was killed itself."""
+"""The event of a process whose JVM ended: it is restarted like a killed process."""
 SYNC_REPORT = "SyncReport"
-"""The event of what a sync did, as a stream has its RunReport."""
+"""The event with the report of a sync, as a stream has its RunReport."""
 
 
 @dataclass
 class _Child:
-    """One stream's process."""
+    """The process of one stream."""
 
     name: str
     command: list[str]
@@ -37,7 +37,7 @@ class _Child:
 
 
 class Processes:
-    """A process for each stream. Each ends by itself, and after its turn when this one stops it or dies."""
+    """A process for each stream. Each ends by itself, or after its turn when this process stops it or dies."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class Processes:
         errors: TextIO | None = None,
         ended: str | None = None,
     ) -> None:
-        """See the class.
+        """Prepares the processes.
 
         Args:
             commands: Stream → arguments of `lakegate` that run it and print its events as JSON lines.
-            show: Told of every event.
-            errors: A file for what they write on standard error; this process's own by default.
-            ended: Why another process was ended, whose place these take: they are started again once less.
+            show: Receives every event.
+            errors: A file for their standard error; this process's own by default.
+            ended: Why an earlier process ended that these replace: they are restarted once less.
         """
         self._children = [
             _Child(name, [sys.executable, "-m", "lakegate", *arguments]) for name, arguments in commands.items()
@@ -66,7 +66,7 @@ class Processes:
         self._codes: dict[str, int] = {}
 
     def run(self) -> tuple[list[int], list[dict[str, Any]]]:
-        """Runs them all to their end: their exit codes, and what each reports."""
+        """Runs all processes to their end; returns their exit codes and their reports."""
         before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         for number in before:
             signal.signal(number, self._on_signal)
@@ -76,7 +76,7 @@ class Processes:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(0.2)  # with a limit, so that signals are handled in between
+                    thread.join(0.2)  # with a timeout, so that signals are handled in between
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -104,7 +104,7 @@ class Processes:
         self._show({"format": 1, "event": "Noticed", "job": child.name, "text": text})
 
     def _meaning(self, code: int) -> int:
-        """The exit status that a process counts with. What ends one that was told to stop is no reason of its own."""
+        """Returns the exit status that counts for a process. A process that was asked to stop adds no error of its own."""
         if code >= 0:
             return code
         if -code == signal.SIGINT:
@@ -112,8 +112,8 @@ class Processes:
         return 0 if self._is_stopping else 1
 
     def _run_once(self, child: _Child) -> int:
-        # A group of its own: a Ctrl-C in the terminal reaches this process, which then stops the children in order. Its
-        # input is our end of a pipe: when we die, however suddenly, the child reads the end of it and stops.
+        # A group of its own: a Ctrl-C in the terminal reaches only this process, which then stops the children in order. Their
+        # input is a pipe from this process: when this process dies, however suddenly, the child reads its end and stops.
         with subprocess.Popen(
             child.command,
             stdin=subprocess.PIPE,
@@ -134,7 +134,9 @@ class Processes:
         try:
             data = json.loads(line)
         except ValueError:
-            (self._errors or sys.stderr).write(printable(line))  # not ours: something the JVM, or user code, printed
+            (self._errors or sys.stderr).write(
+                printable(line)
+            )  # not an event: a line that the JVM, or user code, printed
             return
         if data.get("event") in ("RunReport", SYNC_REPORT):
             child.reports.append(data)
@@ -145,16 +147,16 @@ class Processes:
 
     @property
     def signals(self) -> tuple[int, ...]:
-        """The signals that told this process to stop them, in order."""
+        """The signals that asked this process to stop its children, in order."""
         return tuple(self._signals)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether a signal told this process to stop them."""
+        """True if a signal asked this process to stop its children."""
         return bool(self._signals)
 
     def stop(self) -> None:
-        """Asks every process to end after its turn; asks once."""
+        """Asks every process to end after its turn; asks only once."""
         if self._is_stopping:
             return
         self._is_stopping = True
@@ -168,5 +170,5 @@ class Processes:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals.append(number)
         if self._is_stopping:
-            self._terminate()  # the second time a stream ends at once, and its batch comes again
+            self._terminate()  # the second signal ends a stream at once, and its batch runs again
         self.stop()

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on: a line per event for people, a JSON line per event for machines."""
+"""The output of a run in progress: a line per event for people, a JSON line per event for machines."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STYLES = {"granted": "green", "waits": "yellow", "ended": "cyan", "trouble": "re
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as JSON data: `format`, `event` (its kind), and its fields."""
+    """Returns the event as JSON data: `format`, `event` (its type), and its fields."""
     return {"format": FORMAT, "event": type(event).__name__, **dataclasses.asdict(event)}
 
 
 def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
-    """Style and text of an event's line, from its JSON form; None for what people need not see."""
+    """Returns style and text of an event's line, from its JSON form; None for events that people need not see."""
     job = data.get("job") or ""
     match data["event"]:
         case TurnWaits.__name__:
@@ -48,7 +48,7 @@ def line_of(data: dict[str, Any]) -> tuple[str, str] | None:
         case StepRepeated.__name__:
             return (
                 "trouble",
-                f"{job}: {data['step']} lost to a writer that takes no turns, runs again ({data['conflict']})",
+                f"{job}: {data['step']} conflicted with a writer that takes no turns, runs again ({data['conflict']})",
             )
         case TurnEnded.__name__ if data["outcome"] == "gave_up":
             return "waits", f"{job}: no turn, tries again: {data['reason']}"
@@ -79,7 +79,7 @@ class Printer:
         self.show(to_json(event))
 
     def show(self, data: dict[str, Any]) -> None:
-        """Prints one event; nothing where the only output is the final report."""
+        """Prints one event; prints nothing where the only output is the final report."""
         if self._output is Output.JSON:
             return
         with self._lock:

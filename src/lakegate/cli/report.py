@@ -1,4 +1,4 @@
-"""lakegate report: turns and commits as one HTML file."""
+"""lakegate report: writes turns and commits as one HTML file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakegate.report import COMPARISON, CommitRow, Comparison, ReportData, TurnR
 
 @app.command("report")
 def report_command(
-    html: Path = typer.Option(..., "--html", metavar="FILE", help="Where to write the page."),
+    html: Path = typer.Option(..., "--html", metavar="FILE", help="The file to write."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
@@ -49,7 +49,7 @@ def report_command(
 
 
 def _comparison(file: Path) -> Comparison | None:
-    """The demo's experiment, if this is the demo's pipeline."""
+    """Returns the demo's experiment, if this is the demo's pipeline."""
     try:
         return Comparison.from_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -59,14 +59,14 @@ def _comparison(file: Path) -> Comparison | None:
 
 
 def commit_row(table: str, commit: Commit) -> CommitRow:
-    """A commit as the report shows it; rows that were changed count as removed and added."""
+    """Converts a commit for the report; rows that were changed count as removed and added."""
     said, metrics = commit.user_metadata or {}, commit.metrics
 
     def number(*names: str) -> int | None:
         known = [int(metrics[name]) for name in names if metrics.get(name, "").isdecimal()]
         return sum(known) if known else None
 
-    # Of a MERGE, numOutputRows counts also rows that were copied as they were.
+    # For a MERGE, numOutputRows also counts rows that were copied unchanged.
     is_write = "numOutputRows" in metrics and commit.operation != "MERGE"
     added = ("numOutputRows",) if is_write else ("numTargetRowsInserted", "numTargetRowsUpdated", "numUpdatedRows")
     return CommitRow(

@@ -1,4 +1,4 @@
-"""lakegate requests: look at stored requests, give a dead one another chance, take one out."""
+"""lakegate requests: lists stored requests, retries or drops dead ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HEADINGS = ("id", "state", "op", "first seen", "batch", "rows", "where from", "r
 @requests.command("list")
 def list_command(
     stream: str = STREAM,
-    state: list[str] | None = typer.Option(None, "--state", help="Only these; may be given several times."),
-    limit: int = typer.Option(100, "--limit", min=1, help="How many, the newest first."),
+    state: list[str] | None = typer.Option(None, "--state", help="Only these states; may be repeated."),
+    limit: int = typer.Option(100, "--limit", min=1, help="Maximum number, newest first."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
@@ -58,7 +58,7 @@ def list_command(
 def replay_command(
     stream: str = STREAM, ids: list[str] = IDS, spec: str | None = SPEC, output: Output = OUTPUT
 ) -> None:
-    """Let dead requests wait again, from now on. Takes a turn."""
+    """Set dead requests back to waiting, from now on. Takes a turn."""
     from lakegate.ops.table_admin import RequestDesk
 
     changed = RequestDesk(settings.load_pipeline(spec), stream).replay(ids)
@@ -69,11 +69,11 @@ def replay_command(
 def drop_command(
     stream: str = STREAM,
     ids: list[str] = IDS,
-    reason: str = typer.Option(..., "--reason", help="Why; it stays in the request table's history."),
+    reason: str = typer.Option(..., "--reason", help="The reason; kept in the request table's history."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Take dead requests out. Takes a turn."""
+    """Drop dead requests. Takes a turn."""
     from lakegate.ops.table_admin import RequestDesk
 
     changed = RequestDesk(settings.load_pipeline(spec), stream).drop(ids, reason)
@@ -83,16 +83,16 @@ def drop_command(
 @requests.command("accept-loss")
 def accept_loss_command(
     stream: str = STREAM,
-    reason: str = typer.Option(..., "--reason", help="Why; it stays in the note beside the table."),
+    reason: str = typer.Option(..., "--reason", help="The reason; kept in the note next to the table."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Go on without requests that stood for a table and are gone: their table was lost, or their stream was taken out."""
+    """Go on without active requests of a table that are gone: their table was lost, or their stream was removed."""
     from lakegate.ops.table_admin import accept_loss
 
     table_path = accept_loss(settings.load_pipeline(spec), stream, reason)
     if output is Output.TEXT:
-        say(f"{stream}: what is gone of its requests for {table_path} is not asked for any more")
+        say(f"{stream}: its missing requests for {table_path} are no longer required")
     else:
         typer.echo(json.dumps({"format": FORMAT, "stream": stream, "table": table_path}))
 

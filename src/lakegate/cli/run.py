@@ -1,4 +1,4 @@
-"""lakegate run: the streams of the file, in turns."""
+"""lakegate run: runs the streams of the file, in turns."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ def run_command(
     streams: list[str] | None = typer.Argument(
         None, metavar="[STREAM]...", help="Streams to run, and syncs. Default: all."
     ),
-    once: bool = typer.Option(False, "--once", help="One turn per stream, with what its source has now."),
-    until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do."),
+    once: bool = typer.Option(False, "--once", help="One turn per stream, with the current data of its source."),
+    until_idle: bool = typer.Option(False, "--until-idle", help="Repeat until nothing is left to do."),
     together: bool = typer.Option(False, "--together", help="Several streams as threads of one Spark driver."),
     new_checkpoint: list[str] | None = typer.Option(
-        None, "--new-checkpoint", metavar="JOB", help="This job's checkpoint is a new one: its source is read again."
+        None,
+        "--new-checkpoint",
+        metavar="JOB",
+        help="This job's checkpoint is new on purpose: its source is read again.",
     ),
     spec: str | None = typer.Option(None, "--spec", metavar="FILE", help="The pipeline. Default: lakegate.yml."),
-    output: Output = typer.Option(Output.TEXT, "--output", help="How to print what happens."),
+    output: Output = typer.Option(Output.TEXT, "--output", help="How to print the events."),
     among: list[str] | None = typer.Option(None, "--among", hidden=True),
     idle_run: str | None = typer.Option(None, "--idle-run", hidden=True),
     is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
     """Run the streams: each at its pace, or once, or until nothing is left to do; and the syncs of the file.
 
-    Several streams run as one process each. A stream that fails ends the others after their turn. Syncs run beside them;
-    with --once and --until-idle, behind them.
+    Several streams run as one process each. A stream that fails ends the others after their turn. Syncs run concurrently with
+    them; with --once and --until-idle, after them.
     """
     if once and until_idle:
-        raise InvalidRequest(
-            "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
-        )
+        raise InvalidRequest("--once and --until-idle exclude each other; nothing was run", advice="Give one of them")
     if settings.log_format() == "json":
         _log_as_json()
     if among and idle_run is None:
@@ -93,8 +94,8 @@ def run_command(
         except JvmEnded as ended:
             if is_child:
                 printer.show({"format": FORMAT, "event": JVM_ENDED, "job": ", ".join(names)})
-                raise typer.Exit(ended.exit_code) from ended  # who started it tells of it
-            # This process has no JVM any more, and starts a driver that has one.
+                raise typer.Exit(ended.exit_code) from ended  # the parent process reports it
+            # This process has no JVM any more, so it starts a new driver.
             codes, reports = _run_processes({", ".join(names): arguments}, printer, ended=str(ended.summary))
     if syncs and not beside and not combined_exit_code(codes):
         more, reports_more = _run_processes(_sync_commands(syncs, pace, spec), printer)
@@ -105,16 +106,16 @@ def run_command(
 
 
 def _log_as_json() -> None:
-    """Every log line of this process, the user's own included, as JSON on standard error."""
+    """Formats every log line of this process, including the user's own, as JSON on standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    # Logs each exception of a user's function with its text, which may repeat values; the run itself ends with it.
+    # py4j logs each exception of a user's function with its text, which may repeat values; the run itself ends with it.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def _arguments(names: list[str], pace: str, spec: str | None) -> list[str]:
-    """What runs these streams as a process of this one."""
+    """Returns the arguments that run these streams in a child process."""
     file = str(settings.find_spec(spec))
     paced = [] if pace == "paced" else [f"--{pace.replace('_', '-')}"]
     together = ["--together"] if len(names) > 1 else []
@@ -136,7 +137,7 @@ def _as_processes(
     spec: str | None,
     printer: Printer,
 ) -> tuple[list[int], list[dict[str, Any]]]:
-    _fetch_jars(pipeline)  # once, with its progress, and not by every process
+    _fetch_jars(pipeline)  # once, with its progress, and not in every process
     commands, idle_run = {}, str(uuid.uuid4())
     for name in names:
         arguments = _arguments([name], pace, spec)
@@ -149,7 +150,7 @@ def _as_processes(
 def _run_processes(
     commands: dict[str, list[str]], printer: Printer, *, ended: str | None = None
 ) -> tuple[list[int], list[dict[str, Any]]]:
-    """Runs them as processes; `ended`: why the one before was ended, whose place they take."""
+    """Runs the commands as processes; `ended`: why the process that they replace ended."""
     processes = Processes(commands, show=printer.show, ended=ended)
     result = processes.run()
     if signal.SIGINT in processes.signals:
@@ -182,14 +183,14 @@ def _here(
     from lakegate.pipeline import Pace, PipelineRun
 
     _fetch_jars(pipeline)
-    # What py4j meets, the run ends with, and tells; some of it is logged under its name, some under none.
+    # The run ends with py4j's errors, and reports them; py4j logs some of them under its name, some under none.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_py4j)
     run = PipelineRun(pipeline, names, among=among, idle_run=idle_run, new_checkpoints=new, watchers=[printer])
     signals: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if signals:  # the second time: at once; the batch comes again
+        if signals:  # the second signal: at once; the batch runs again
             os._exit(INTERRUPTED_EXIT_CODE)
         signals.append(number)
         # In a thread: the handler runs in the middle of a call into the JVM, which must not be entered twice.
@@ -203,7 +204,7 @@ def _here(
     try:
         reports = run.run(paces[pace])
     except JvmEnded as ended:
-        if signals:  # it ends as it was told to
+        if signals:  # it ends as requested
             raise typer.Exit(INTERRUPTED_EXIT_CODE if signal.SIGINT in signals else ended.exit_code) from ended
         raise
     if signal.SIGINT in signals:

@@ -1,4 +1,4 @@
-"""lakegate status: who has the turn, who waits and why, what each job has done, and what is late."""
+"""lakegate status: the holder of the turn, the waiting jobs with reasons, the state of each job, and late streams."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 @app.command("status")
 def status_command(
-    watch: bool = typer.Option(False, "--watch", help="Show it again and again, until Ctrl-C."),
-    interval: float = typer.Option(2.0, "--interval", min=0.1, metavar="SECONDS", help="How often, with --watch."),
+    watch: bool = typer.Option(False, "--watch", help="Repeat until Ctrl-C."),
+    interval: float = typer.Option(2.0, "--interval", min=0.1, metavar="SECONDS", help="Interval for --watch."),
     fail_if_late: bool = typer.Option(
-        False, "--fail-if-late", help="End with 3 if a stream has missed a turn: for probes."
+        False, "--fail-if-late", help="End with status 3 if a stream has missed a turn: for probes."
     ),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Show each lock: who has the turn, who waits and why, what each job has done and what is overdue, what is kept.
+    """Show each lock: its holder, the waiting jobs with reasons, the state of each job, overdue streams, stored requests.
 
     For streams that read Kafka: how many records of each topic are left to read, if the broker answers. For streams that read
-    files: those that are not read, or not as they are now, and why.
+    files: files that were not read, or have changed since they were read, and why.
 
     A stream is late when its last turn was completed more than twice `every` ago, and it is neither idle nor paused.
     """
@@ -54,7 +54,7 @@ def status_command(
 
 
 def _once(pipeline: Pipeline, output: Output, *, is_watched: bool) -> list[JobStatus]:
-    """Prints the state of now; the jobs that are late."""
+    """Prints the current state; returns the jobs that are late."""
     from lakegate.ops.inspection import erasures_of, kept_of, lags_of, sources_of, status_of
 
     locks, erasures, kept, lags = status_of(pipeline), erasures_of(pipeline), kept_of(pipeline), lags_of(pipeline)

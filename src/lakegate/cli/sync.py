@@ -1,4 +1,4 @@
-"""lakegate sync: databases that are kept in step with a source of changes."""
+"""lakegate sync: keeps databases in sync with a source of changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakegate.syncs.preview import NextBatch
     from lakegate.syncs.runner import AppliedBatch
 
-sync = typer.Typer(help="Keep databases in step with a source of changes.", no_args_is_help=True)
+sync = typer.Typer(help="Keep databases in sync with a source of changes.", no_args_is_help=True)
 app.add_typer(sync, name="sync")
 
 NAME = typer.Argument(None, metavar="[NAME]", help="A sync of the file. Default: all.")
@@ -36,9 +36,9 @@ TROUBLES_SHOWN = 20
 
 @sync.command("plan")
 def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Explain the next batch without applying it: its rows, who lets go of a value before whom, and what is not spread.
+    """Explain the next batch without applying it: its rows, which row releases a value before another, and serial parts.
 
-    Nothing is written to the target but temporary tables, which end with the command.
+    Writes nothing to the target except temporary tables, which end with the command.
     """
     rows = []
     keepers = keepers_of(spec, name)
@@ -58,25 +58,23 @@ def plan_command(name: str | None = NAME, spec: str | None = SPEC, output: Outpu
 @sync.command("run")
 def run_command(
     name: str | None = NAME,
-    once: bool = typer.Option(False, "--once", help="Apply what the source has now, and end."),
-    until_idle: bool = typer.Option(False, "--until-idle", help="Again until nothing is left to do, then end."),
+    once: bool = typer.Option(False, "--once", help="Apply the current changes of the source, and end."),
+    until_idle: bool = typer.Option(False, "--until-idle", help="Repeat until nothing is left to do, then end."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
     is_child: bool = typer.Option(False, "--child", hidden=True),
 ) -> None:
-    """Apply changes, batch by batch, from where the target is. Without --once or --until-idle: look again every second.
+    """Apply changes, batch by batch, from the target's position. Without --once or --until-idle: read again every second.
 
-    SIGINT or SIGTERM ends it after the batch that is on; a second one at once. Either way nothing is lost or doubled.
+    SIGINT or SIGTERM ends it after the current batch; a second signal at once. In both cases no row is lost or duplicated.
     """
     if once and until_idle:
-        raise InvalidRequest(
-            "--once and --until-idle are two different things; nothing was run", advice="Give one of them"
-        )
+        raise InvalidRequest("--once and --until-idle exclude each other; nothing was run", advice="Give one of them")
     keepers = keepers_of(spec, name)
     stop, signals = threading.Event(), list[int]()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if signals:  # the second time: at once; the batch comes again
+        if signals:  # the second signal: at once; the batch is applied again
             os._exit(INTERRUPTED_EXIT_CODE)
         signals.append(number)
         stop.set()
@@ -109,9 +107,9 @@ def resync_command(
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Make the target equal to the table as it is now, in one transaction, and go on from there.
+    """Make the target equal to the current table, in one transaction, and go on from there.
 
-    Rows that the table does not have are deleted. For a feed that is gone, a table that was made anew, or a target with rows.
+    Rows that the table does not have are deleted. For a feed that is gone, a recreated table, or a target with rows.
     """
     from lakegate.syncs.api import SyncReport
 
@@ -124,7 +122,7 @@ def resync_command(
 
 @sync.command("status")
 def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Show how far each database is: position, last batch, epoch of the writer, rows set apart; and what its source waits for."""
+    """Show how far each database is: position, last batch, writer epoch, quarantined rows, and the reason for waiting."""
     rows: list[dict[str, Any]] = []
     errors: dict[str, LakegateError] = {}
     for keeper in keepers_of(spec, None):
@@ -150,7 +148,7 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
             )
             for row in rows
         ]
-        table(("sync", "state", "position", "last batch", "epoch", "set apart"), cells)
+        table(("sync", "state", "position", "last batch", "epoch", "quarantined"), cells)
         for row in rows:
             if "waits_for" in row:
                 since = words.clock(row["waits_since_ms"], has_day=True)
@@ -165,7 +163,7 @@ def status_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
 
 
 def _facts(one: Standing | SyncReport) -> dict[str, Any]:
-    """The facts of a document; what a sync waits for is there only if it waits."""
+    """Returns the facts of a document; the reason for waiting is included only if the sync waits."""
     facts = dataclasses.asdict(one)
     return {name: fact for name, fact in facts.items() if fact is not None or not name.startswith("waits_")}
 
@@ -189,7 +187,7 @@ def keepers_of(spec: str | None, name: str | None) -> list[Keeper]:
 
 @contextlib.contextmanager
 def named(keeper: Keeper, keepers: list[Keeper]) -> Iterator[None]:
-    """Says whose error it is, where it could be that of several."""
+    """Prints the name of the sync that failed, if there are several."""
     try:
         yield
     except LakegateError:
@@ -240,7 +238,7 @@ def _one_pass(name: str, carrier: Carrier, count: SyncReport, stop: threading.Ev
             applied = next(batches, None)
             if applied is None:
                 break
-            changed += applied.changes > 0  # else the source came further without a change: it is idle
+            changed += applied.changes > 0  # otherwise the source advanced without a change: it is idle
             count.add(applied)
             _show_batch(name, applied, output)
     return changed
@@ -251,7 +249,7 @@ def _show_wait(keeper: Keeper, output: Output, error: Unavailable) -> None:
         row = {"event": "SyncWaits", "sync": keeper.name, "patience_s": keeper.patience_s, "error": error.message}
         document(output, "", [row])
     else:
-        say(f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and trying again: {error.message}", err=True)
+        say(f"{keeper.name}: waiting up to {keeper.patience_s:.0f} s, and retrying: {error.message}", err=True)
 
 
 def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
@@ -268,7 +266,7 @@ def _show_batch(name: str, applied: AppliedBatch, output: Output) -> None:
         if complete is not None:
             what = f"{words.counted(applied.changes, 'change')}, {words.counted(complete.rows, 'row')}"
             what += f", {words.counted(complete.edges, 'edge')}" if complete.edges else ""
-            what += f", {len(complete.dead)} set apart" if complete.dead else ""
+            what += f", {len(complete.dead)} quarantined" if complete.dead else ""
         say(f"{name}: batch {applied.batch}, {what}, position {applied.through}", err=True)
 
 
@@ -280,7 +278,7 @@ def _show_counts(counts: dict[str, SyncReport], output: Output) -> None:
         document(output, "", [{"event": "SyncReport", **row} for row in rows])
     else:
         for count in counts.values():
-            apart = f", {count.set_apart} set apart" if count.set_apart else ""
+            apart = f", {count.set_apart} quarantined" if count.set_apart else ""
             done = f"{words.counted(count.batches, 'batch', 'batches')}, {words.counted(count.changes, 'change')}"
             waits = f"; it waits for {count.waits_for}" if count.waits_for else ""
             say(f"{count.sync}: {done}, {words.counted(count.rows, 'row')} applied{apart}{waits}")

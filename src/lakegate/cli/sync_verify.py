@@ -1,4 +1,4 @@
-"""lakegate sync verify: databases compared with their sources."""
+"""lakegate sync verify: compares databases with their sources."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SOURCE = typer.Option(
     None,
     "--source",
     metavar="DSN",
-    help="The source's own database, to compare with as it is now: an address without a password, or '${NAME}' for that of an "
-    "environment variable. Default: `source_dsn` of the file; else the changes.",
+    help="The source's own database for the comparison: an address without a password, or '${NAME}' for the value of an "
+    "environment variable. Default: `source_dsn` of the file; otherwise the changes.",
 )
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def _address(source: str | None) -> str | None:
-    """What --source says.
+    """Returns the address that --source names.
 
     Raises:
         InvalidRequest: It has a password, which other users of the machine can read; or names no variable.
@@ -67,10 +67,10 @@ def verify_command(
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Compare databases with their sources, each as of the position that it has, and list rows that differ (exit status 4).
+    """Compare databases with their sources, each as of its position, and list rows that differ (exit status 4).
 
-    The source is read in another way than changes are applied: its own database (--source), or the records of its files or
-    topics one by one. What could not be compared is said. A writer may go on meanwhile. Nothing is written to the target but
+    The source is read independently of the sync: its own database (--source), or the records of its files or topics one by
+    one. Rows that could not be compared are reported. Writers may go on meanwhile. Nothing is written to the target except
     temporary tables, which end with the command.
     """
     rows, differences = [], 0
@@ -98,10 +98,10 @@ def repair_command(
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Write what `sync verify` finds to the target, as batches of the sync: missing and different rows, and rows too many.
+    """Write the differences that `sync verify` finds to the target, as batches of the sync: missing, different and extra rows.
 
-    Run `sync verify` first to see what that is. Takes the sync over: a run that is on ends with status 5. Exit status 4 if rows
-    differ after it.
+    Run `sync verify` first to see them. Takes the sync over: a run in progress ends with status 5. Exit status 4 if rows differ
+    afterwards.
     """
     (keeper,) = keepers_of(spec, name)
     with keeper:
@@ -123,7 +123,7 @@ def cutover_command(
 ) -> None:
     """Move sequences and identities of the target past the rows that the sync has written, so that others can insert.
 
-    Before it nobody writes to the source any more, and `sync run --until-idle` has applied everything.
+    Before, nobody may write to the source any more, and `sync run --until-idle` must have applied everything.
     """
     (keeper,) = keepers_of(spec, name)
     with keeper:
@@ -169,11 +169,11 @@ def _show(name: str, found: Verified) -> None:
         for note in compared.notes:
             say(f"{compared.table}: {note}")
     if found.set_apart:
-        say(f"{words.counted(found.set_apart, 'row')} set apart: see lakegate dead-letters list {name}")
+        say(f"{words.counted(found.set_apart, 'row')} quarantined: see lakegate dead-letters list {name}")
     for compared in found.tables:
         for one in compared.listed:
             where = f": {', '.join(one.columns)}" if one.columns else ""
-            where += " (set apart)" if one.is_set_apart else ""
+            where += " (quarantined)" if one.is_set_apart else ""
             typer.echo(f"  {one.kind}  {one.table} {json.dumps(one.key, default=str)}{where}")
         if len(compared.listed) < compared.differences:
             say(f"  and {compared.differences - len(compared.listed)} more of {compared.table}")

@@ -1,4 +1,4 @@
-"""lakegate timeline: the turns of each lock over time, a line for each job."""
+"""lakegate timeline: draws the turns of each lock over time, a line for each job."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lakegate.telemetry.events import PersonActed, TurnEnded
 
 WIDTH = 96
 MARKS = {"completed": "█", "replayed": "▓", "swept": "▒", "gave_up": "·", "failed": "x", "lost": "x", "fenced": "x"}
-"""Outcome → what stands for it; where several share a place, the later of this list shows."""
+"""Outcome → its mark; where several share a position, the later one of this list is drawn."""
 WAITS = "-"
 
 
 @app.command("timeline")
 def timeline_command(
     since: str | None = typer.Option(None, "--since", metavar="DURATION", help="How far back, as 6h. Default: all."),
-    limit: int = typer.Option(500, "--limit", min=1, help="How many turns at most, the newest."),
+    limit: int = typer.Option(500, "--limit", min=1, help="Maximum number of turns, the newest."),
     spec: str | None = SPEC,
     output: Output = OUTPUT,
 ) -> None:
-    """Draw who waited and who had the turn, over time, from the ledger; and what persons did."""
+    """Draw waiting and holding of turns over time, from the ledger; and the actions of persons."""
     from lakegate.ops.inspection import actions_of, turn_as_json, turns_of
 
     pipeline = settings.load_pipeline(spec)
@@ -82,7 +82,7 @@ def _draw(lock: str, turns: list[TurnEnded], acts: list[PersonActed]) -> None:
 
 
 def line(turns: list[TurnEnded], first_ms: int, last_ms: int) -> str:
-    """One job's turns in `WIDTH` places from the first instant to the last."""
+    """Returns the turns of a job in `WIDTH` characters from the first instant to the last."""
     places = [" "] * WIDTH
     order = [" ", WAITS, *MARKS.values()]
 

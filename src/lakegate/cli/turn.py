@@ -1,4 +1,4 @@
-"""lakegate turn: run another program in a turn."""
+"""lakegate turn: runs another program in a turn."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _COMMAND = "-- COMMAND [ARGUMENT]..."
 
 
 class _BeforeACommand(TyperCommand):
-    """Its options come first: what follows the first word that is none belongs to the program."""
+    """A command whose own options come first: arguments from the first other word on belong to the program."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Typer would put the words of `_COMMAND` into brackets once more."""
+        """Returns the usage; Typer would put the words of `_COMMAND` into brackets once more."""
         return ["[OPTIONS]", _COMMAND]
 
 
 @app.command("turn", cls=_BeforeACommand, context_settings={"allow_interspersed_args": False})
 def turn_command(
-    command: list[str] = typer.Argument(None, metavar=_COMMAND, help="What to run."),
+    command: list[str] = typer.Argument(None, metavar=_COMMAND, help="The program to run."),
     lock: str | None = typer.Option(None, "--lock", metavar="L", help="The lock. Default: job.coordinator.lock.name."),
     job: str | None = typer.Option(None, "--job", metavar="J", help="The job. Default: job.coordinator.name."),
     predecessor: str | None = typer.Option(
-        None, "--predecessor", metavar="J", help="Whose turn must have been the last; several with commas."
+        None, "--predecessor", metavar="J", help="The job whose turn must have been the last; several with commas."
     ),
     timeout: str | None = typer.Option(
         None, "--timeout", metavar="TIME", help="How long to wait for the turn, as 10m."
     ),
     coordinator: str | None = typer.Option(
-        None, "--coordinator", metavar="URL", help="Where turns are kept. Default: that of the file."
+        None, "--coordinator", metavar="URL", help="The store of turns. Default: that of the file."
     ),
     properties: Path | None = typer.Option(
         None, "--properties", metavar="FILE", help="A Spark properties file with job.coordinator.* keys."
     ),
     spec: str | None = SPEC,
 ) -> None:
-    """Run a program in a turn: maintenance, a notebook. Its exit status is this command's.
+    """Run a program in a turn: maintenance, a notebook. Its exit status is the exit status of this command.
 
-    The program is ended if the turn is lost, and nobody else has the turn while it runs. It finds its turn in LAKEGATE_LOCK,
+    The program is ended if the turn is lost, and no other job has the turn while it runs. Its turn is named by LAKEGATE_LOCK,
     LAKEGATE_JOB and LAKEGATE_EPOCH.
     """
     from lakegate.ops.external_command import run_in_turn

@@ -1,4 +1,4 @@
-"""lakegate verify: whether turns overlapped, and whether every batch is in its table exactly once."""
+"""lakegate verify: checks that turns did not overlap, and that every batch is in its table exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakegate.report import words
 
 @app.command("verify")
 def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
-    """Compare ledger, logs, checkpoints and sources: no turns at once, every batch once, no file rewritten (else exit 4)."""
+    """Compare ledger, logs, checkpoints and sources: no overlapping turns, each batch once, no file rewritten (else exit 4)."""
     from lakegate.ops.inspection import verify_pipeline
 
     pipeline = settings.load_pipeline(spec)
@@ -56,5 +56,5 @@ def verify_command(spec: str | None = SPEC, output: Output = OUTPUT) -> None:
         count = len(found.violations)
         raise Corrupt(
             f"{count} violation{'s' if count > 1 else ''} found; nothing was changed. First: {found.violations[0]}",
-            advice="Stop the streams and look at what is named before anything else is written",
+            advice="Stop the streams and inspect the named commits before anything else is written",
         )

@@ -1,4 +1,4 @@
-"""A pipeline as data: `lakegate.yml` or Python in, frozen data or every fault at once out."""
+"""A pipeline as data: reads `lakegate.yml` or Python, returns frozen data or every fault at once."""
 
 from __future__ import annotations
 

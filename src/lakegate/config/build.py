@@ -1,7 +1,7 @@
-"""A pipeline written in Python: the keys of `lakegate.yml`, gathered call by call and validated the same way.
+"""A pipeline written in Python: the keys of `lakegate.yml`, collected call by call and validated the same way.
 
-Rules for editors: nothing is checked here that the file's rules check; this module only gathers the mapping that the
-file would have been. Texts are taken as they are: `${NAME}` is for files, Python has `os.environ`.
+Rules for editors: this module repeats no check of the file's rules; it only collects the mapping that the file would have
+contained. Texts are taken literally: `${NAME}` is for files, Python has `os.environ`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Names = str | Sequence[str]
 After = str | Mapping[str, Names]
 """`"X"`, `{"any": ["X", "Y"]}` or `{"all": ["X", "Y"]}`."""
 SourceKeys = Mapping[str, object]
-"""What `kafka`, `files` or `files_json` made; the keys of `source:`."""
+"""The result of `kafka`, `files` or `files_json`; the keys of `source:`."""
 
 
 def kafka(
     topics: Names, *, servers: str, schema: str, value: str = "json", options: Mapping[str, object] | None = None
 ) -> SourceKeys:
-    """A Kafka source: one or more topics; `schema` is Spark DDL of the decoded value."""
+    """Returns a Kafka source: one or more topics; `schema` is Spark DDL of the decoded value."""
     return {"kafka": topics, "servers": servers, "value": value, "schema": schema, "options": options}
 
 
 def files(
     path: str, *, format: str = "parquet", schema: str | None = None, options: Mapping[str, object] | None = None
 ) -> SourceKeys:
-    """A source of files: a folder, a file or a glob; without `schema` Parquet says its own."""
+    """Returns a source of files: a folder, a file or a glob; without `schema` that of the Parquet files is used."""
     return {"files": path, "format": format, "schema": schema, "options": options}
 
 
 def files_json(path: str, *, schema: str, options: Mapping[str, object] | None = None) -> SourceKeys:
-    """A source of files with one JSON record per line."""
+    """Returns a source of files with one JSON record per line."""
     return files(path, format="json", schema=schema, options=options)
 
 
@@ -62,7 +62,7 @@ class StreamKeys(TypedDict, total=False):
 
 
 class AppendKeys(StreamKeys, total=False):
-    """Keys of a stream that brings rows."""
+    """Keys of a stream that appends rows."""
 
     columns: Mapping[str, str]
     key: Names
@@ -90,7 +90,7 @@ class EraseKeys(StreamKeys, total=False):
 
 
 class MaintainKeys(TypedDict, total=False):
-    """Keys of a stream that looks after the table's files."""
+    """Keys of a stream that maintains the table's files."""
 
     optimize: bool
     zorder_by: Names
@@ -104,7 +104,7 @@ class MaintainKeys(TypedDict, total=False):
 
 
 class PipelineBuilder:
-    """Gathers a pipeline; `build` checks it and gives its data."""
+    """Collects a pipeline; `build` validates it and returns its data."""
 
     def __init__(
         self,
@@ -142,10 +142,10 @@ class PipelineBuilder:
         cluster_by: Names | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> TableBuilder:
-        """A table of the pipeline, by its `path` or its catalog `name`.
+        """Adds a table to the pipeline, by its `path` or its catalog `name`.
 
         Raises:
-            InvalidRequest: The pipeline has a table of that name.
+            InvalidRequest: The pipeline already has a table of that name.
         """
         if table in self._tables:
             raise _twice("table", table)
@@ -161,13 +161,13 @@ class PipelineBuilder:
         return TableBuilder(self, table)
 
     def build(self, *, base_dir: str) -> Pipeline:
-        """The pipeline's data.
+        """Returns the pipeline's data.
 
         Args:
-            base_dir: Absolute folder that relative paths are relative to.
+            base_dir: Absolute folder to which relative paths refer.
 
         Raises:
-            InvalidRequest: every fault; each says the path of its key.
+            InvalidRequest: lists every fault with the path of its key.
         """
         faults = Faults()
         document = {**self._keys, "tables": self._tables, "streams": self._streams}
@@ -182,41 +182,41 @@ class PipelineBuilder:
 
 
 class TableBuilder:
-    """Adds streams to a table: each call adds one; used as a decorator it also takes the code of its micro-batches."""
+    """Adds streams to a table, one per call; as a decorator it also takes the code of the stream's micro-batches."""
 
     def __init__(self, pipeline: PipelineBuilder, name: str) -> None:
         self._pipeline = pipeline
         self.name = name
 
     def append(self, *, name: str, **given: Unpack[AppendKeys]) -> StreamBuilder:
-        """A stream that brings rows.
+        """Adds a stream that appends rows.
 
         Raises:
-            InvalidRequest: The pipeline has a stream of that name.
+            InvalidRequest: The pipeline already has a stream of that name.
         """
         return self._add(name, keys.APPEND, keys.APPEND_SECTION, given)
 
     def mutate(self, *, name: str, **given: Unpack[MutateKeys]) -> StreamBuilder:
-        """A stream that changes rows.
+        """Adds a stream that changes rows.
 
         Raises:
-            InvalidRequest: The pipeline has a stream of that name.
+            InvalidRequest: The pipeline already has a stream of that name.
         """
         return self._add(name, keys.MUTATE, keys.MUTATE_SECTION, given)
 
     def erase(self, *, name: str, **given: Unpack[EraseKeys]) -> StreamBuilder:
-        """A stream that deletes rows for good.
+        """Adds a stream that deletes rows for good.
 
         Raises:
-            InvalidRequest: The pipeline has a stream of that name.
+            InvalidRequest: The pipeline already has a stream of that name.
         """
         return self._add(name, keys.ERASE, keys.ERASE_SECTION, given)
 
     def maintain(self, *, name: str, **given: Unpack[MaintainKeys]) -> None:
-        """A stream without a source that compacts the table's files and deletes old ones; every day, unless `every` is given.
+        """Adds a stream without a source that compacts the table's files and deletes old ones; daily unless `every` is given.
 
         Raises:
-            InvalidRequest: The pipeline has a stream of that name.
+            InvalidRequest: The pipeline already has a stream of that name.
         """
         self._add(name, keys.MAINTAIN, keys.MAINTAIN_SECTION, given)
 
@@ -229,7 +229,7 @@ class TableBuilder:
 
 
 class StreamBuilder:
-    """A stream that was added; called with a function, it takes it as the code of its micro-batches."""
+    """A stream that was added; calling it with a function sets the code of its micro-batches."""
 
     def __init__(self, name: str, transforms: dict[str, Transform]) -> None:
         self.name = name
@@ -239,7 +239,7 @@ class StreamBuilder:
         """Runs `function`, DataFrame to DataFrame, on each micro-batch before it is written or read as requests.
 
         Raises:
-            InvalidRequest: The stream has a function.
+            InvalidRequest: The stream already has a function.
         """
         if self.name in self._transforms:
             raise _twice("function of the stream", self.name)

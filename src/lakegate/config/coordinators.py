@@ -1,4 +1,4 @@
-"""Which place a coordinator's URL names, however it is written: what tells one that was lost from another one."""
+"""Normalizes coordinator URLs, so that different spellings of the same store of turns are recognised."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakegate.config.zookeeper import read_place
 
 
 def coordinator_place(url: str) -> str | None:
-    """The place as a text, without its options; None where turns are kept in the memory of a process, or nobody knows."""
+    """Returns the store's address as a text, without options; None for turns in the memory of a process, or a bad URL."""
     scheme, _, rest = url.partition(":")
     try:
         match scheme:
@@ -29,7 +29,7 @@ def coordinator_place(url: str) -> str | None:
 
 
 def is_same_place(one: str, other: str) -> bool:
-    """Whether two texts of `coordinator_place` can mean one place: of ZooKeeper's servers a driver may name any."""
+    """Returns True if two texts of `coordinator_place` can mean one store: a driver may name any of the ZooKeeper servers."""
     if not one.startswith("zookeeper://") or not other.startswith("zookeeper://"):
         return one == other
     try:

@@ -9,7 +9,7 @@ from typing import Final
 from lakegate.config.options import BadPlace, choice, duration, options_of
 
 SESSION_MS: Final = 30_000
-"""Longer than ZooKeeper's: a run is alive by a write that costs money, and waiters look at it through polls."""
+"""Longer than ZooKeeper's: a run stays alive by writes that cost money, and waiters notice changes by polling."""
 CALL_MS: Final = 10_000
 
 OPTIONS: Final = ("region", "endpoint", "create", "session_timeout", "call_timeout")
@@ -23,23 +23,23 @@ _ENDPOINT = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d{1,5})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamodbPlace:
-    """Where the turns are kept in DynamoDB, and how it is reached; without any secret."""
+    """The address of the store of turns in DynamoDB, and its settings; without any secret."""
 
     table: str
     region: str
     endpoint: str | None = None
-    """None: the region's own."""
+    """None: the region's default endpoint."""
     create: bool = False
-    """The table is made if it is missing."""
+    """Create the table if it is missing."""
     session_timeout_ms: int = SESSION_MS
     call_timeout_ms: int = CALL_MS
 
 
 def read_dynamodb(url: str) -> DynamodbPlace:
-    """The place that a URL names.
+    """Returns the address that a URL names.
 
     Raises:
-        BadPlace: it is not of this form.
+        BadPlace: the URL has another form.
     """
     found = _URL.fullmatch(url)
     if found is None:

@@ -1,7 +1,7 @@
-"""Every key of `lakegate.yml`: name, kind, default, meaning, example.
+"""The keys of `lakegate.yml`: name, kind, default, meaning, example.
 
-Rules for editors: the reader, the JSON Schema and the reference are made from these tables, so a key is added here and
-nowhere else. A key of the design that is not built is `is_later`; it is refused by name, never ignored.
+Rules for editors: the reader, the JSON Schema and the reference are generated from these tables, so a key is added only
+here. A key of the design that is not built is `is_later`; it is refused by name, never ignored.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _JOBS = Texts(of=name_kind("a stream's name"))
 URL = Key(
     name="url",
     kind=CoordinatorUrl(),
-    meaning="Where the turns are kept. `sqlite:PATH` serves the processes of one machine, `memory:` one process, "
+    meaning="The store of turns. `sqlite:PATH` serves the processes of one machine, `memory:` one process, "
     "`zookeeper://host:port,…/chroot` and `dynamodb://TABLE?region=…` several machines.",
     default_text="`sqlite:<storage>/turns.db`",
     example='"sqlite:./lake/_lakegate/turns.db"',
@@ -70,7 +70,7 @@ COORDINATOR_SECTION = Section(title="coordinator", keys=(URL, LOCK_TIMEOUT), sho
 TABLE_PATH = Key(
     name="path",
     kind=Location(),
-    meaning="Where the table is. Either this or `name`.",
+    meaning="The path or URI of the table. Either this or `name`.",
     example="./lake/engagement",
 )
 CATALOG_NAME = Key(
@@ -85,7 +85,7 @@ CATALOG_NAME = Key(
 LOCK = Key(
     name="lock",
     kind=name_kind("a lock's name", LOCK_PATTERN),
-    meaning="The lock whose turns the writers of this table take. Tables with one lock share its turns.",
+    meaning="The lock whose turns the writers of this table take. Tables with the same lock share its turns.",
     default_text="the table's name here",
     example="ENGAGEMENT_HVS_DATA",
 )
@@ -121,8 +121,8 @@ TABLE_SECTION = Section(
 FILES = Key(
     name="files",
     kind=Location(),
-    meaning="A folder with all below it, a file or a glob. Files are taken whole, in the order of their times. Names of folders "
-    "`name=value` give columns. A path that is there as it is written is no glob. Either this or `kafka`.",
+    meaning="A folder with everything below it, a file or a glob. Files are read whole, in the order of their times. Folder names "
+    "`name=value` give columns. A path that exists as it is written is not read as a glob. Either this or `kafka`.",
     example='"./in/ingest"',
 )
 FORMAT: Key[FileFormat] = Key(
@@ -176,14 +176,14 @@ APPEND_COLUMNS = Key(
 APPEND_KEY = Key(
     name="key",
     kind=_COLUMN_NAMES,
-    meaning="The columns that tell one record from another; required with `keep_first`.",
+    meaning="The columns that identify a record; required with `keep_first`.",
     example="[engagement_id]",
 )
 ON_DUPLICATE: Key[OnDuplicate] = Key(
     name="on_duplicate",
     kind=Choice[OnDuplicate](words=("allow", "keep_first")),
     meaning="`keep_first`: a row whose key is already in the table, or earlier in the batch, is not written again. "
-    "With `allow` redelivered offsets and files are still written once, but repeated records are not noticed.",
+    "With `allow` redelivered offsets and files are still written once, but repeated records are not detected.",
     default="allow",
     example="keep_first",
 )
@@ -193,14 +193,14 @@ APPEND_SECTION = Section(title="append", keys=(APPEND_COLUMNS, APPEND_KEY, ON_DU
 MATCH = Key(
     name="match",
     kind=_SQL_BY_COLUMN,
-    meaning="Which rows: table column to SQL over the request; all must be equal.",
+    meaning="The rows to change: table column to SQL over the request; all must be equal.",
     example="{alias_id: alias_id}",
     is_required=True,
 )
 SET = Key(
     name="set",
     kind=_SQL_BY_COLUMN,
-    meaning="What becomes of them: table column to SQL over the request. Required unless `delete_when` is given.",
+    meaning="The new values: table column to SQL over the request. Required unless `delete_when` is given.",
     example="{person_id: new_person_id}",
 )
 DELETE_WHEN = Key(
@@ -212,7 +212,7 @@ DELETE_WHEN = Key(
 SEQUENCE_BY = Key(
     name="sequence_by",
     kind=_SQL,
-    meaning="SQL over the request: its place in the order of the requests for one key; a lower one that comes late is "
+    meaning="SQL over the request: its position in the order of the requests for one key; a late request with a lower one is "
     "not applied. Refused when `set` assigns a column of `match`.",
     default_text="the order of the source",
     example="seq",
@@ -228,21 +228,21 @@ APPLIES_TO: Key[AppliesTo] = Key(
 STAND_FOR = Key(
     name="stand_for",
     kind=Duration(),
-    meaning="How long an `arrived_and_later` request stands.",
+    meaning="How long an `arrived_and_later` request stays active.",
     default_text="for ever",
     example="365d",
 )
 RETRY_FOR = Key(
     name="retry_for",
     kind=Duration(),
-    meaning="How long, from when it was first seen, an `arrived` request that never matched is kept.",
+    meaning="How long after it was first seen an `arrived` request that never matched is kept.",
     default=30 * DAY_MS,
     example="30d",
 )
 THEN = Key(
     name="then",
     kind=Choice(words=("dead_letter",)),
-    meaning="What becomes of it then.",
+    meaning="The state of the request after that time.",
     default="dead_letter",
     example="dead_letter",
 )
@@ -250,7 +250,7 @@ UNMATCHED_SECTION = Section(title="unmatched", keys=(RETRY_FOR, THEN))
 UNMATCHED = Key(
     name="unmatched",
     kind=UNMATCHED_SECTION,
-    meaning="What becomes of `arrived` requests that never match.",
+    meaning="The treatment of `arrived` requests that never match.",
     default_text="{retry_for: 30d, then: dead_letter}",
     example="{retry_for: 30d, then: dead_letter}",
 )
@@ -261,15 +261,15 @@ LIFT_WHEN = Key(
     name="lift_when",
     kind=_SQL,
     meaning="SQL over the request: where it is true an earlier erasure ends, for a person who comes back.",
-    default_text="an erasure stands for ever",
+    default_text="an erasure stays active for ever",
     example="\"op = 'lift'\"",
 )
 PHYSICAL_WITHIN = Key(
     name="physical_within",
     kind=Duration(),
-    meaning="So long after an erasure its bytes are gone from the files of the table, of other streams' requests and of dead "
+    meaning="The time after an erasure by which its bytes are gone from files of the table, of other streams' requests and of dead "
     "letters: the stream rewrites them in time, and deletes the old ones.",
-    default_text="they stay until files are purged and vacuumed by others",
+    default_text="they stay until other jobs purge and vacuum the files",
     example="30d",
 )
 ERASE_SECTION = Section(title="erase", keys=(MATCH, LIFT_WHEN, PHYSICAL_WITHIN))
@@ -278,7 +278,7 @@ ERASE_SECTION = Section(title="erase", keys=(MATCH, LIFT_WHEN, PHYSICAL_WITHIN))
 OPTIMIZE = Key(
     name="optimize",
     kind=Flag(),
-    meaning="Compact small files, whenever rows have come or changed since the last time.",
+    meaning="Compact small files, whenever rows were added or changed since the last time.",
     default=False,
     default_text="false",
     example="true",
@@ -292,7 +292,7 @@ ZORDER_BY = Key(
 VACUUM_OLDER_THAN = Key(
     name="vacuum_older_than",
     kind=Duration(),
-    meaning="Delete files that the table has not had for so long; not less than its `delta.deletedFileRetentionDuration`.",
+    meaning="Delete files that left the table at least this long ago; not less than its `delta.deletedFileRetentionDuration`.",
     default_text="none are deleted",
     example="30d",
 )
@@ -302,57 +302,57 @@ MAINTAIN_SECTION = Section(title="maintain", keys=(OPTIMIZE, ZORDER_BY, VACUUM_O
 TABLE = Key(
     name="table",
     kind=name_kind("a name under tables"),
-    meaning="The table that it writes to: a name under `tables`.",
+    meaning="The table that the stream writes to: a name under `tables`.",
     example="engagement",
     is_required=True,
 )
 EVERY = Key(
     name="every",
     kind=Duration(),
-    meaning="Its pace; `--once` and `--until-idle` ignore it.",
+    meaning="The pace of the stream; `--once` and `--until-idle` ignore it.",
     default_text="again as soon as it has work; `1d` with `maintain`",
     example="1h",
 )
 AFTER = Key(
     name="after",
     kind=AfterJobs(names=_JOBS),
-    meaning="Whom it follows: each named stream has completed a turn since this one's last, or is idle.",
+    meaning="The predecessors: each named stream must have completed a turn since this stream's last turn, or be idle.",
     default_text="first come, first served",
     example="Ingestion",
 )
 STRICT = Key(
     name="strict",
     kind=_JOBS,
-    meaning="Whom it follows strictly: the last completed turn on the lock was of one of these.",
+    meaning="The strict predecessors: the last completed turn on the lock must belong to one of these streams.",
     example="Ingestion",
 )
 ABSENT_AFTER = Key(
     name="absent_after",
     kind=Duration(),
-    meaning="After so long without a live run a stream named in `after` no longer holds this one up.",
+    meaning="The time without a live run after which a stream named in `after` no longer blocks this stream.",
     default=7_200_000,
     example="2h",
 )
 PRIORITY = Key(
     name="priority",
     kind=Count(),
-    meaning="Among those whose rule lets them in, the highest goes first; what waiting adds to it, see `aging`.",
+    meaning="Of the streams whose order rule lets them in, the highest priority goes first; waiting raises it, see `aging`.",
     default_text="0",
     example="5",
 )
 AGING = Key(
     name="aging",
     kind=Duration(),
-    meaning="Waiting so long raises the priority by one, so that nobody waits for ever.",
+    meaning="The waiting time that raises the priority by one, so that no stream waits for ever.",
     default=AGING_MS,
     example="5m",
 )
 SOURCE = Key(
     name="source",
     kind=SOURCE_SECTION,
-    meaning="Where its records come from; required, but with `maintain`.",
+    meaning="The source of its records; required except with `maintain`.",
 )
-APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Bring rows. One of `append`, `mutate`, `erase`, `maintain`.")
+APPEND = Key(name="append", kind=APPEND_SECTION, meaning="Append rows. One of `append`, `mutate`, `erase`, `maintain`.")
 MUTATE = Key(name="mutate", kind=MUTATE_SECTION, meaning="Change rows. One of `append`, `mutate`, `erase`, `maintain`.")
 ERASE = Key(
     name="erase", kind=ERASE_SECTION, meaning="Delete rows for good. One of `append`, `mutate`, `erase`, `maintain`."
@@ -360,21 +360,21 @@ ERASE = Key(
 MAINTAIN = Key(
     name="maintain",
     kind=MAINTAIN_SECTION,
-    meaning="Look after the table's files; no row is changed. One of `append`, `mutate`, `erase`, `maintain`.",
+    meaning="Maintain the table's files; no row is changed. One of `append`, `mutate`, `erase`, `maintain`.",
 )
 MAINTAIN_EVERY_MS: Final = DAY_MS
-"""Without a pace a stream that maintains would compact after every commit of the others."""
+"""Without a pace a maintain stream would compact after every commit of the other streams."""
 MAX_ROWS_PER_BATCH = Key(
     name="max_rows_per_batch",
     kind=Count(),
-    meaning="How many rows a micro-batch may have; a file is taken whole.",
+    meaning="The maximum number of rows in a micro-batch; a file is read whole.",
     default=1_000_000,
     example="1000000",
 )
 BATCHES = Key(
     name="batches",
     kind=Count(),
-    meaning="How many micro-batches a turn may have, so that a backlog does not hold the others up for hours. "
+    meaning="The maximum number of micro-batches in a turn, so that a backlog does not block the others for hours. "
     "With `coverage: publish` it has one.",
     default=10,
     example="10",
@@ -383,21 +383,21 @@ TURN_LIMIT_SECTION = Section(title="turn_limit", keys=(BATCHES,))
 TURN_LIMIT = Key(
     name="turn_limit",
     kind=TURN_LIMIT_SECTION,
-    meaning="How long a turn may be.",
+    meaning="The maximum length of a turn.",
     default_text="{batches: 10}",
     example="{batches: 10}",
 )
 ON_BAD_RECORD: Key[OnBadRecord] = Key(
     name="on_bad_record",
     kind=Choice[OnBadRecord](words=("fail", "dead_letter")),
-    meaning="What becomes of a record that cannot be read or does not fit.",
+    meaning="The treatment of a record that cannot be read or does not fit.",
     default="fail",
     example="dead_letter",
 )
 ON_NEW_COLUMN: Key[OnNewColumn] = Key(
     name="on_new_column",
     kind=Choice[OnNewColumn](words=("ignore", "add")),
-    meaning="What becomes of a column of the source that the table does not have; it is reported either way.",
+    meaning="The treatment of a source column that the table does not have; it is reported in any case.",
     default="ignore",
     example="add",
 )
@@ -411,8 +411,8 @@ CHECKPOINT = Key(
 COVERAGE: Key[Coverage] = Key(
     name="coverage",
     kind=Choice[Coverage](words=("exclusive", "publish")),
-    meaning="What the turn covers: `exclusive`, the whole micro-batch; `publish`, only its commits: what "
-    "a batch comes to is computed before, beside the turns of others; what does not hold any more is computed anew.",
+    meaning="The scope of the turn: `exclusive`, the whole micro-batch; `publish`, only its commits: the "
+    "changes of a batch are computed before, concurrently with the turns of others; invalidated results are recomputed.",
     default="exclusive",
     example="exclusive",
 )
@@ -444,8 +444,8 @@ STREAM_SECTION = Section(
 SYNC_FILES = Key(
     name="files",
     kind=Location(schemes=()),
-    meaning="Files of changes: a folder, a file or a glob. They are merged by the changes' places in the source, whatever "
-    "they are called. Either this or `kafka`.",
+    meaning="Files of changes: a folder, a file or a glob. They are merged by the changes' positions in the source, whatever "
+    "their names. Either this or `kafka`.",
     example='"changes/*.jsonl"',
 )
 SYNC_KAFKA = Key(
@@ -457,14 +457,14 @@ SYNC_KAFKA = Key(
 SYNC_TRANSACTIONS = Key(
     name="transactions",
     kind=Text(expected="a topic, or files"),
-    meaning="Debezium's transaction metadata: the topic, with `files` a folder, a file or a glob. With it transactions come "
-    "whole; without, each change stands alone.",
+    meaning="Debezium's transaction metadata: the topic, with `files` a folder, a file or a glob. With it transactions are applied "
+    "whole; without it each change is a transaction of its own.",
     example="crm.transaction",
 )
 SYNC_OPTIONS = Key(
     name="options",
     kind=TextMap(of="an option of librdkafka and its value", holds_settings=True),
-    meaning="More options of the Kafka client, as librdkafka calls them; only with `kafka`.",
+    meaning="More options of the Kafka client, with librdkafka's names; only with `kafka`.",
     example="{security.protocol: SASL_SSL}",
 )
 SYNC_FORMAT: Key[ChangeFormat] = Key(
@@ -478,7 +478,7 @@ SYNC_FORMAT: Key[ChangeFormat] = Key(
 SYNC_TRANSACTION = Key(
     name="transaction",
     kind=Text(expected="a column's name", word="column"),
-    meaning="The column, or the key of a line, that says the source's transaction; not with `debezium`.",
+    meaning="The column, or the key of a line, that names the source's transaction; not with `debezium`.",
     default="tx",
     example="commit_id",
 )
@@ -486,14 +486,14 @@ SYNC_BYTES: Key[BytesAs] = Key(
     name="bytes",
     kind=Choice[BytesAs](words=("base64", "base64-url-safe", "hex")),
     meaning="How Debezium writes bytes in envelopes without a schema: the connector's `binary.handling.mode`, whose default "
-    "is `base64`. Without this key a text for a binary column is refused, as it may be either.",
+    "is `base64`. Without this key a text for a binary column is refused, because its encoding is unknown.",
     default_text="not said",
     example="base64",
 )
 SYNC_PLACEHOLDER = Key(
     name="placeholder",
     kind=Text(expected="a text"),
-    meaning="What Debezium sends in place of a large value that did not change: the connector's "
+    meaning="The text that Debezium sends instead of a large value that did not change: the connector's "
     "`unavailable.value.placeholder`; with `hex:` in front, its bytes.",
     default="__debezium_unavailable_value",
     example="__not_sent",
@@ -510,7 +510,7 @@ SYNC_FROM_SECTION = Section(
 START_VERSION = Key(
     name="version",
     kind=Count(),
-    meaning="The first version of the table to carry over.",
+    meaning="The first version of the table whose changes are applied.",
     example="17",
     is_required=True,
 )
@@ -525,7 +525,7 @@ SYNC_FROM = Key(
 SYNC_START = Key(
     name="start",
     kind=Either(value=Choice(words=("snapshot", "latest")), section=_START),
-    meaning="Of a source that is a table: `snapshot`, all its rows, then its changes; `latest`, changes from now on; "
+    meaning="For a table as the source: `snapshot`, all its rows, then its changes; `latest`, changes from now on; "
     "`{version: n}`, changes from that version on.",
     default_text="snapshot",
     example="snapshot",
@@ -540,7 +540,7 @@ SYNC_TO = Key(
 SYNC_TABLE = Key(
     name="table",
     kind=Text(expected="a table's name"),
-    meaning="The target table of changes that do not say theirs, and of a source that is a table.",
+    meaning="The target table of changes that name no table, and of a table as the source.",
     default_text="with a table as the source: its name",
     example="engagement",
 )
@@ -553,7 +553,7 @@ SYNC_TABLES = Key(
 SYNC_KEY = Key(
     name="key",
     kind=_COLUMN_NAMES,
-    meaning="The columns that tell rows apart in every table of this sync, in place of its primary key. They should have "
+    meaning="The columns that identify rows in every table of this sync, instead of its primary key. They should have "
     "an index in the target, and no NULL.",
     default_text="the target's primary key, else a unique key without NULLs",
     example="[engagement_id]",
@@ -561,15 +561,15 @@ SYNC_KEY = Key(
 SYNC_PLAN: Key[SyncPlan] = Key(
     name="plan",
     kind=Choice[SyncPlan](words=("staged", "conflict_queue")),
-    meaning="How it is found out which rows must share a transaction: `staged`, by asking the target; `conflict_queue`, "
-    "by the values that the changes show, to compare with.",
+    meaning="How to find the rows that must share a transaction: `staged`, by a query to the target; `conflict_queue`, "
+    "by the values in the changes; for comparison.",
     default="staged",
     example="staged",
 )
 SYNC_MODE: Key[Mode] = Key(
     name="mode",
     kind=Choice[Mode](words=("atomic", "parallel")),
-    meaning="`atomic`: one transaction for a batch. `parallel`: several side by side; a transaction of the source may be "
+    meaning="`atomic`: one transaction for a batch. `parallel`: several concurrently; a transaction of the source may be "
     "seen in part until its batch is complete. On SQLite the same as `atomic`.",
     default="atomic",
     example="atomic",
@@ -585,8 +585,8 @@ SYNC_PARALLELISM = Key(
 SYNC_ON_VIOLATION: Key[OnViolation] = Key(
     name="on_violation",
     kind=Choice[OnViolation](words=("stop", "quarantine")),
-    meaning="What becomes of a row that breaks a constraint, and of a record that cannot be read: `stop`, nothing of its batch "
-    "is applied; `quarantine`, it is set apart with its reason, and the rest is applied.",
+    meaning="The treatment of a row that breaks a constraint, and of a record that cannot be read: `stop`, nothing of its batch "
+    "is applied; `quarantine`, it is quarantined with its reason, and the rest is applied.",
     default="stop",
     example="quarantine",
 )
@@ -618,7 +618,7 @@ SYNC_FOREIGN_KEY_ACTIONS: Key[ForeignKeyActions] = Key(
 SYNC_PATIENCE = Key(
     name="patience",
     kind=Duration(),
-    meaning="How long `sync run` waits for a target or a source that was there and is away, as in a restart or a fail-over, "
+    meaning="How long `sync run` waits for a target or a source that has become unavailable, as in a restart or a fail-over, "
     "or that cannot be written now; then it ends with status 6.",
     default=180_000,
     default_text="3m",
@@ -627,9 +627,9 @@ SYNC_PATIENCE = Key(
 SYNC_SOURCE_DSN = Key(
     name="source_dsn",
     kind=Dsn(),
-    meaning="The source's own database, which `sync verify` and `sync repair` read in place of the changes. A login that may "
+    meaning="The source's own database, which `sync verify` and `sync repair` read instead of the changes. A login that may "
     "only read is enough.",
-    default_text="changes are compared as they stand in their files or topics",
+    default_text="the comparison uses the changes in their files or topics",
     example='"${SOURCE_DSN}"',
 )
 SYNC_SECTION = Section(
@@ -678,7 +678,7 @@ KEEP_LEDGER_FOR = Key(
 COORDINATOR = Key(
     name="coordinator",
     kind=COORDINATOR_SECTION,
-    meaning="Where the turns are kept; a bare text is its `url`.",
+    meaning="The store of turns; a plain text is its `url`.",
     example='{url: "sqlite:./lake/_lakegate/turns.db", lock_timeout: 60s}',
 )
 SPARK = Key(
@@ -704,7 +704,7 @@ STREAMS = Key(
 SYNC = Key(
     name="sync",
     kind=Named(of=SYNC_SECTION, thing="sync"),
-    meaning="Databases that are kept in step, each under a name. A file has `streams`, `sync`, or both.",
+    meaning="Databases that are kept in sync, each under a name. A file has `streams`, `sync`, or both.",
 )
 FILE_SECTION = Section(
     title="the file", keys=(NAME, STORAGE, KEEP_LEDGER_FOR, COORDINATOR, SPARK, LOG_STORE, TABLES, STREAMS, SYNC)

@@ -1,4 +1,4 @@
-"""Fields without a fault → the pipeline's data, every default filled in. Nothing here can fail."""
+"""Converts fault-free fields to the pipeline's data, with every default filled in. Nothing here can fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lakegate.config.value_types import Reader, duration_text
 
 
 def assemble(file: Fields, reader: Reader, *, notes: tuple[str, ...], transforms: Mapping[str, Transform]) -> Pipeline:
-    """The pipeline; `transforms` is user code by the name of its stream."""
+    """Returns the pipeline; `transforms` is user code by the name of its stream."""
     storage = file.get(keys.STORAGE)
     if storage is None:
         storage = posixpath.join(reader.base_dir, "_lakegate")
@@ -147,7 +147,7 @@ def _changes(
             reader.record_default(fields.path_of(keys.SYNC_START), "snapshot")
         number = start[keys.START_VERSION] if isinstance(start, Fields) else None
         return TableSource(table=source, start=number or ("latest" if start == "latest" else "snapshot"))
-    among = cast("Fields", source)  # all that it may be besides a name
+    among = cast("Fields", source)  # the only other type besides a name
     transactions = among.get(keys.SYNC_TRANSACTIONS)
     topics = among.get(keys.SYNC_KAFKA)
     if topics is not None:

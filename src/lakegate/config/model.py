@@ -1,6 +1,6 @@
-"""A pipeline as data: what `lakegate.yml` or the Python API said, complete, checked and with every default filled in.
+"""A pipeline as data, from `lakegate.yml` or the Python API: complete, checked, with every default filled in.
 
-Rules for editors: nothing here decides or reads. Places are absolute, durations are milliseconds, names are checked.
+Rules for editors: nothing here decides or reads. Paths are absolute, durations are milliseconds, names are checked.
 Values that may hold a secret are left out of `repr`.
 """
 
@@ -22,7 +22,7 @@ AppliesTo = Literal["arrived", "arrived_and_later"]
 OnBadRecord = Literal["fail", "dead_letter"]
 Coverage = Literal["exclusive", "publish"]
 LogStoreWord = Literal["auto", "conditional", "dynamodb", "single_driver"]
-"""What a turn covers: the whole micro-batch, or only its commits."""
+"""The scope of a turn: the whole micro-batch, or only its commits."""
 OnNewColumn = Literal["ignore", "add"]
 FileFormat = Literal["parquet", "json"]
 ChangeFormat = Literal["json", "parquet", "debezium"]
@@ -34,7 +34,7 @@ SyncPlan = Literal["staged", "conflict_queue"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSpec:
-    """Where the turns are kept."""
+    """The store of turns."""
 
     url: str
     """`sqlite:/absolute/path`, `memory:` or `zookeeper://host:port,…/chroot?option=value`."""
@@ -44,17 +44,17 @@ class CoordinatorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """One Delta table, and how it is made if it does not exist."""
+    """A Delta table, and how it is created if it does not exist."""
 
     name: str
-    """Its name in the file."""
+    """The name of the table in the file."""
     path: str | None
     """Absolute path or URI; None when the table is known by `catalog_name`."""
     catalog_name: str | None
     """`db.table`; None when the table is known by its path."""
     lock: str
     columns: str | None
-    """Spark DDL; None: the first append makes the table."""
+    """Spark DDL; None: the first append creates the table."""
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class FilesSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSource:
-    """One or more Kafka topics."""
+    """A source of one or more Kafka topics."""
 
     topics: tuple[str, ...]
     servers: str
@@ -88,7 +88,7 @@ Source = FilesSource | KafkaSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Bring rows."""
+    """Appends rows."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     """Table column → SQL over the record, added to the record's own columns."""
@@ -98,7 +98,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unmatched:
-    """What becomes of an `arrived` request that never matched."""
+    """The treatment of an `arrived` request that never matched."""
 
     retry_for_ms: int
     then: Literal["dead_letter"]
@@ -106,7 +106,7 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutate:
-    """Change rows that are there, will come, or both (rules M1 to M8 of docs/explanation/requests.md)."""
+    """Changes existing rows, future rows, or both (rules M1 to M8 of docs/explanation/requests.md)."""
 
     match: Mapping[str, str]
     """Table column → SQL over the request."""
@@ -122,30 +122,30 @@ class Mutate:
 
     @property
     def moves_rows(self) -> bool:
-        """Whether `set` assigns a match column, so that a row leaves one key for another."""
+        """True if `set` assigns a match column, so that a row moves from one key to another."""
         return not {column.lower() for column in self.match}.isdisjoint(column.lower() for column in self.set)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erase:
-    """Delete all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
+    """Deletes all matching rows, now and later (rules E1 to E5 of docs/explanation/requests.md)."""
 
     match: Mapping[str, str]
     """Table column → SQL over the request."""
     lift_when: str | None
-    """SQL over the request that ends an erasure; None: it stands for ever."""
+    """SQL over the request that ends an erasure; None: it stays active for ever."""
     physical_within_ms: int | None = None
-    """So long after an erasure its bytes are gone from the files; None: that is left to others."""
+    """The time after an erasure by which its bytes are gone from the files; None: left to other jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Maintain:
-    """Look after the table's files; no row is changed."""
+    """Maintains the table's files; no row is changed."""
 
     optimize: bool
     zorder_by: tuple[str, ...] = ()
     vacuum_older_than_ms: int | None = None
-    """Files that the table has not had for so long are deleted; None: none are."""
+    """Files that left the table at least this long ago are deleted; None: none are."""
 
 
 StreamKind = Append | Mutate | Erase | Maintain
@@ -153,23 +153,23 @@ StreamKind = Append | Mutate | Erase | Maintain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """One job: a source, a table, what it does there, and when. One that maintains has no source, and no checkpoint."""
+    """A job: a source, a table, its kind, and its schedule. A maintain stream has no source and no checkpoint."""
 
     name: str
     table: str
     """Key of `Pipeline.tables`."""
     every_ms: int | None
-    """Its pace; None: again as soon as it has work."""
+    """The pace; None: again as soon as it has work."""
     order: OrderRule
     absent_after_ms: int
     priority: int = 0
     aging_ms: int = AGING_MS
-    """Waiting so long raises the priority by one."""
+    """The waiting time that raises the priority by one."""
     source: Source | None
     kind: StreamKind
     max_rows_per_batch: int
     turn_limit_batches: int
-    """After so many micro-batches the turn is given up, and taken again, while a backlog is worked off."""
+    """The number of micro-batches after which the turn is given back and taken again, while a backlog is processed."""
     on_bad_record: OnBadRecord
     on_new_column: OnNewColumn
     checkpoint: str | None
@@ -186,7 +186,7 @@ class ChangeFilesSource:
     format: Literal["json", "parquet"] | None
     """None: by a file's ending."""
     transaction: str
-    """The column or key that says the source's transaction."""
+    """The column or key that names the source's transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +195,11 @@ class EnvelopeFilesSource:
 
     path: str
     transactions: str | None
-    """The same for transaction metadata."""
+    """The files of transaction metadata, in the same form."""
     bytes_as: BytesAs | None = None
-    """How bytes are written without a schema; None: not said."""
+    """The encoding of bytes without a schema; None: not stated."""
     placeholder: str = UNAVAILABLE
-    """In place of a large value that did not change."""
+    """The text instead of a large value that did not change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +211,9 @@ class EnvelopeTopicsSource:
     transactions: str | None
     """The topic of transaction metadata."""
     bytes_as: BytesAs | None = None
-    """How bytes are written without a schema; None: not said."""
+    """The encoding of bytes without a schema; None: not stated."""
     placeholder: str = UNAVAILABLE
-    """In place of a large value that did not change."""
+    """The text instead of a large value that did not change."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -224,23 +224,23 @@ class TableSource:
     table: str
     """Key of `Pipeline.tables`."""
     start: Literal["snapshot", "latest"] | int
-    """A version: the first whose changes are carried over."""
+    """The start of the sync; a number is the first version whose changes are applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSpec:
-    """A database that is kept in step with a source of changes."""
+    """A database that is kept in sync with a source of changes."""
 
     name: str
     source: ChangeFilesSource | EnvelopeFilesSource | EnvelopeTopicsSource | TableSource
     to: str = field(repr=False)
     """Its DSN; may hold a password."""
     table: str | None
-    """The target table of changes that do not say theirs, or of a source that is a table."""
+    """The target table of changes that name no table, or of a table as the source."""
     tables: Mapping[str, str]
     """Source table → target table; others keep their name."""
     key: tuple[str, ...] = ()
-    """The columns that tell rows apart; empty: as the target has it."""
+    """The columns that identify rows; empty: as the target has it."""
     plan: SyncPlan
     mode: Mode
     parallelism: int
@@ -255,7 +255,7 @@ class SyncSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One value in effect, for people to look at: secrets are masked, variables are shown as references."""
+    """A value in effect, for display: secrets are masked, variables are shown as references."""
 
     key: str
     value: str
@@ -265,7 +265,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """Everything that one file says."""
+    """The whole content of a file."""
 
     name: str
     storage: str
@@ -279,21 +279,21 @@ class Pipeline:
     syncs: tuple[SyncSpec, ...] = ()
     """In the order written."""
     notes: tuple[str, ...] = ()
-    """What is allowed and yet worth knowing; printed by `lakegate check`."""
+    """Allowed settings that are worth a note; printed by `lakegate check`."""
     entries: tuple[Entry, ...] = field(default=(), repr=False)
 
     @property
     def needs_s3(self) -> bool:
-        """Whether a session for it needs S3. A table of a catalogue may lie there untold: then `log_store` says so."""
+        """True if a session for it needs S3. A catalog table may be on S3 without a visible path: then `log_store` states it."""
         places = [*(table.path for table in self.tables.values()), *(stream.checkpoint for stream in self.streams)]
         places += [stream.source.path for stream in self.streams if isinstance(stream.source, FilesSource)]
         return self.log_store != "auto" or any(place is not None and place.startswith("s3a:") for place in places)
 
     def stream(self, name: str) -> StreamSpec:
-        """The stream of that name.
+        """Returns the stream of that name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no such stream.
         """
         for stream in self.streams:
             if stream.name == name:
@@ -301,10 +301,10 @@ class Pipeline:
         raise KeyError(name)
 
     def sync(self, name: str) -> SyncSpec:
-        """The sync of that name.
+        """Returns the sync of that name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no such sync.
         """
         for sync in self.syncs:
             if sync.name == name:
@@ -312,13 +312,13 @@ class Pipeline:
         raise KeyError(name)
 
     def table_of(self, stream: StreamSpec) -> TableSpec:
-        """The table that a stream writes to."""
+        """Returns the table that a stream writes to."""
         return self.tables[stream.table]
 
     def lock_of(self, stream: StreamSpec) -> str:
-        """The lock whose turns a stream takes."""
+        """Returns the lock whose turns a stream takes."""
         return self.tables[stream.table].lock
 
     def streams_of_lock(self, lock: str) -> tuple[StreamSpec, ...]:
-        """The streams that take turns on one lock, in the order written."""
+        """Returns the streams that take turns on one lock, in the order written."""
         return tuple(stream for stream in self.streams if self.lock_of(stream) == lock)

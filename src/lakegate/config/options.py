@@ -1,4 +1,4 @@
-"""What the URLs of coordinators have in common: `?option=value&option=value`, read with one message for each fault."""
+"""Reads the options of coordinator URLs, `?option=value&option=value`, with one message for each fault."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lakegate.config.value_types import duration_ms, suggestion
 Word = TypeVar("Word", bound=str)
 
 SECRETS: Final = ("password", "key_password", "access_key", "secret_key", "token")
-"""What one may be tempted to write there; never repeated in a message."""
+"""Secrets that a user may try to write there; never repeated in a message."""
 
 
 class BadPlace(ValueError):
-    """The URL cannot be read; the text says what is wrong with it and repeats no value that may be a secret."""
+    """The URL cannot be read; the text states the fault and repeats no value that may be a secret."""
 
 
 def options_of(query: str | None, known: tuple[str, ...]) -> Mapping[str, str]:
-    """The options behind the question mark, by name.
+    """Returns the options after the question mark, by name.
 
     Raises:
-        BadPlace: one is not known, is a secret, has no value, or stands there twice.
+        BadPlace: an option is unknown, is a secret, has no value, or is given twice.
     """
     options: dict[str, str] = {}
     for pair in query.split("&") if query is not None else ():
@@ -49,7 +49,7 @@ def duration(options: Mapping[str, str], name: str, default_ms: int) -> int:
 
 
 def choice(options: Mapping[str, str], name: str, choices: tuple[Word, ...], default: Word) -> Word:
-    """One of the words."""
+    """Reads an option whose value is one of the given words."""
     given = options.get(name, default)
     for word in choices:
         if word == given:

@@ -1,4 +1,4 @@
-"""Text of `lakegate.yml` → `Pipeline`, or every fault of it at once."""
+"""Parses the text of `lakegate.yml` into a `Pipeline`, or reports all its faults at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakegate.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """A value from elsewhere that goes before the file's."""
+    """A value from another source that overrides the file's."""
 
     path: tuple[str, ...]
     """`("coordinator", "url")`."""
@@ -28,17 +28,17 @@ class Override:
 def parse(
     text: str, *, origin: str, base_dir: str, environ: Mapping[str, str], overrides: Sequence[Override] = ()
 ) -> Pipeline:
-    """The pipeline that `text` describes.
+    """Returns the pipeline that `text` describes.
 
     Args:
         text: The whole file.
-        origin: Its name, as messages shall say it.
-        base_dir: Absolute folder that relative paths are relative to.
-        environ: What `${NAME}` is expanded from.
-        overrides: Values that go before the file's; the last one of a path counts.
+        origin: The name of the file in messages.
+        base_dir: Absolute folder to which relative paths refer.
+        environ: The variables for `${NAME}`.
+        overrides: Values that override the file's; the last one of a path counts.
 
     Raises:
-        InvalidRequest: every fault of the text, each with its line; secrets and expanded values are not repeated.
+        InvalidRequest: lists every fault of the text with its line; secrets and expanded values are not repeated.
     """
     faults = Faults()
     tree = from_yaml(text, origin=origin, environ=environ, faults=faults)
@@ -54,16 +54,16 @@ def parse(
 def validate(
     tree: Node, *, base_dir: str, faults: Faults, transforms: Mapping[str, Transform] | None = None
 ) -> Pipeline:
-    """The pipeline of a tree, from a file or from Python: the one way in.
+    """Returns the pipeline of a tree, from a file or from Python; both take this path.
 
     Args:
         tree: The document.
-        base_dir: Absolute folder that relative paths are relative to.
-        faults: What is known to be wrong already.
+        base_dir: Absolute folder to which relative paths refer.
+        faults: Faults that are known already.
         transforms: User code by the name of its stream.
 
     Raises:
-        InvalidRequest: with every fault.
+        InvalidRequest: lists every fault.
     """
     reader = Reader(base_dir=base_dir, faults=faults)
     file = keys.FILE_SECTION.read(tree, "", reader)

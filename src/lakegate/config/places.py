@@ -1,4 +1,4 @@
-"""The kinds of value that say where something is: paths, URIs, the coordinator's URL, and a database's address."""
+"""The value types of locations: paths, URIs, the coordinator's URL, and a database's address."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Location:
     """A path or URI; relative paths are relative to the file's folder."""
 
     schemes: tuple[str, ...] = ("hdfs", "viewfs", "s3a")
-    """What is allowed beside local paths and `file:`."""
+    """Allowed schemes in addition to local paths and `file:`."""
     word: str = "path"
 
     def read(self, node: Node, at: str, reader: Reader) -> str | None:
@@ -36,7 +36,7 @@ class Location:
         return value
 
     def resolve(self, node: Scalar, text: str, at: str, reader: Reader) -> str | None:
-        """`text`, a part of `node`, as an absolute path or a URI."""
+        """Resolves `text`, a part of `node`, to an absolute path or a URI."""
         local = " or ".join(["a local path", *(f"{scheme}:" for scheme in self.schemes)])
         found = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(.*)", text, flags=re.DOTALL)
         scheme, path = (found[1].lower(), found[2]) if found else ("file", text)
@@ -68,7 +68,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorUrl:
-    """Where the turns are kept: `sqlite:PATH`, `memory:`, `zookeeper://host:port,…/chroot` or `dynamodb://TABLE?region=…`."""
+    """The store of turns: `sqlite:PATH`, `memory:`, `zookeeper://host:port,…/chroot` or `dynamodb://TABLE?region=…`."""
 
     word: str = "URL"
 
@@ -105,7 +105,7 @@ _DSN_SCHEMES: Final = ("postgresql", "postgres", "mysql", "mariadb")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dsn:
-    """The address of a target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. No fault repeats it."""
+    """The address of a target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`. No fault message repeats it."""
 
     word: str = "DSN"
 
@@ -123,7 +123,7 @@ class Dsn:
         elif not colon or scheme not in _DSN_SCHEMES or not rest.startswith("//"):
             reader.fault(node, at, "not the address of a database that this version knows", expected)
         elif re.fullmatch(r"//[^@/?#\s]*(@[^@/?#\s]*)?([/?#][^@\s]*)?", rest) is None:
-            # Of a password that is not encoded, a part would be taken for the host, and shown in messages.
+            # Of a password that is not encoded, a part would be read as the host, and shown in messages.
             what = "a space, a second @, or an @ behind the first /, ? or #"
             reader.fault(
                 node, at, what, "percent-encoded: in a user or password / is %2F, ? is %3F, # is %23, @ is %40"

@@ -1,6 +1,6 @@
-"""The JSON Schema and the tables of the reference, made from the keys that the reader reads.
+"""The JSON Schema and the tables of the reference, generated from the keys that the reader reads.
 
-A test keeps `docs/reference/lakegate.schema.json` and `docs/reference/lakegate-yml.md` equal to what this module gives.
+A test keeps `docs/reference/lakegate.schema.json` and `docs/reference/lakegate-yml.md` equal to the output of this module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SCHEMA_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema() -> str:
-    """The JSON Schema of `lakegate.yml`, for editors: every key of the design, also those not in this version."""
+    """Returns the JSON Schema of `lakegate.yml`, for editors: every key of the design, also those not in this version."""
     file: JsonSchema = {
         "$schema": SCHEMA_DIALECT,
         "title": "lakegate.yml",
@@ -29,7 +29,7 @@ def json_schema() -> str:
 
 
 def sections() -> Iterator[Section]:
-    """Every section of the file once, each before those inside it."""
+    """Yields every section of the file once, each before those inside it."""
     waiting = [FILE_SECTION]
     while waiting:
         section = waiting.pop(0)
@@ -38,7 +38,7 @@ def sections() -> Iterator[Section]:
 
 
 def section_of(key: Key[object]) -> Section | None:
-    """The section that a key's value is, or may be."""
+    """Returns the section that a key's value is, or may be."""
     match key.kind:
         case Section() as section:
             return section
@@ -49,7 +49,7 @@ def section_of(key: Key[object]) -> Section | None:
 
 
 def table_of(section: Section) -> str:
-    """The reference's Markdown table of one section."""
+    """Returns the reference's Markdown table of one section."""
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
     rows += [_row(key) for key in section.keys]
     return "\n".join(rows) + "\n"
@@ -70,5 +70,5 @@ def _row(key: Key[object]) -> str:
 
 
 def anchor_of(section: Section) -> str:
-    """The heading's anchor in the reference."""
+    """Returns the heading's anchor in the reference."""
     return section.title.lower().replace(".", "").replace(" ", "-")

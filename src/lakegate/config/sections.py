@@ -1,6 +1,6 @@
-"""Mappings whose keys are known: keys, sections of keys, and sections under names that the user gives.
+"""Mappings with known keys: keys, sections of keys, and sections under user-defined names.
 
-Rules for editors: as in `kinds.py`. A section reads all its keys before it gives up on any, so every fault is told.
+Rules for editors: as in `kinds.py`. A section reads all its keys before it gives up on any, so every fault is reported.
 """
 
 from __future__ import annotations
@@ -31,60 +31,60 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key(Generic[T_co]):
-    """One key of a section: its kind, its default, and what the reference says of it."""
+    """A key of a section: its type, its default, and its text in the reference."""
 
     name: str
     kind: Kind[T_co]
     meaning: str
     default: T_co | None = None
     default_text: str = ""
-    """The default in words, when it follows from other values."""
+    """The default in words, when it depends on other values."""
     example: str = ""
     is_required: bool = False
     is_later: bool = False
-    """Of the design, and not built yet: refused, never ignored."""
+    """Designed, but not built yet: refused, never ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """The values of one section, by their keys."""
+    """The values of a section, by their keys."""
 
     at: str
     mark: Mark
     values: Mapping[str, object]
     key_marks: Mapping[str, Mark]
-    """Of every key that was written, whether or not it could be read."""
+    """The marks of every key that was written, whether or not it could be read."""
     is_readable: bool = True
-    """False for what is not a section at all: it has a name, and its fault is told."""
+    """False for a value that is not a section: it has a name, and its fault is reported."""
 
     def __getitem__(self, key: Key[T]) -> T:
-        return cast("T", self.values[key.name])  # put there by the key's own kind, see Section.read
+        return cast("T", self.values[key.name])  # stored by the key's own kind, see Section.read
 
     def get(self, key: Key[T]) -> T | None:
-        """The value; None if there is none, or none that could be read."""
+        """Returns the value; None if there is none, or if it could not be read."""
         return cast("T | None", self.values.get(key.name))
 
     def has(self, key: Key[T]) -> bool:
-        """Whether the key was written."""
+        """Returns True if the key was written."""
         return key.name in self.key_marks
 
     def mark_of(self, key: Key[T]) -> Mark:
-        """Where the key stands, else where its section begins."""
+        """Returns the mark of the key, otherwise that of its section."""
         return self.key_marks.get(key.name, self.mark)
 
     def path_of(self, key: Key[T]) -> str:
-        """The key's path."""
+        """Returns the key's path."""
         return joined(self.at, key.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A mapping whose keys are known."""
+    """A mapping with known keys."""
 
     title: str
     keys: Sequence[Key[object]]
     short: str | None = None
-    """The key that a bare text stands for."""
+    """The key that a plain text sets."""
     word: str = "section"
 
     def read(self, node: Node, at: str, reader: Reader) -> Fields | None:
@@ -145,7 +145,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A mapping from names that the user gives to sections of one form, in the order written."""
+    """A mapping from user-defined names to sections of one form, in the order written."""
 
     of: Section
     thing: str
@@ -176,7 +176,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Either:
-    """One value, or a section."""
+    """A single value, or a section."""
 
     value: Kind[object]
     section: Section
@@ -193,7 +193,7 @@ class Either:
 
 
 def default_text(key: Key[object]) -> str:
-    """The default as it would be written; empty if there is none."""
+    """Returns the default as it would be written; empty if there is none."""
     if key.default_text or key.default is None:
         return key.default_text
     if isinstance(key.kind, Duration) and isinstance(key.default, int):
@@ -208,5 +208,5 @@ def _expected_of(key: Key[object]) -> str:
 
 
 def _standing_at(node: Node, mark: Mark) -> Node:
-    """A section stands where its name stands: a missing key is best told there, not a line below."""
+    """Moves a section's mark to its name: a missing key is best reported there, not a line below."""
     return replace(node, mark=mark) if isinstance(node, Entries) else node

@@ -1,4 +1,4 @@
-"""What must hold between several values of a pipeline; each rule notes a fault or a note, none raises."""
+"""Rules between several values of a pipeline; each rule records a fault or a note, none raises."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _FILES_OPTIONS_TAKEN: Final[Mapping[str, str]] = {
 _CLIENT_OPTIONS_TAKEN: Final = frozenset(
     {"bootstrap.servers", "group.id", "auto.offset.reset", "enable.auto.commit", "enable.auto.offset.store"}
 )
-"""Of the client of a sync: where it reads is told by the target alone."""
+"""Settings of a sync's client: only the target states where reading begins."""
 _PROPERTY_REFUSED: Final = "delta.setTransactionRetentionDuration"
-"""Forgetting transaction ids would forget which batches were written (rule 7 of turns)."""
+"""Deleting transaction ids would delete the record of written batches (rule 7 of turns)."""
 
 
 def check(file: Fields, faults: Faults) -> tuple[str, ...]:
-    """Notes on a pipeline whose values were read one by one; what contradicts goes to `faults`."""
+    """Returns notes on a pipeline whose values were read one by one; contradictions are added to `faults`."""
     tables = file.get(keys.TABLES) or {}
     streams = file.get(keys.STREAMS) or {}
     if not file.has(keys.STREAMS) and not file.has(keys.SYNC):
@@ -79,7 +79,7 @@ def _check_spark(file: Fields, faults: Faults) -> None:
     for name in file.get(keys.SPARK) or {}:
         if name.removeprefix("spark.").startswith("job.coordinator."):
             what = f"{shown_key(name)} is for jobs without a file"
-            expected = "coordinator: and the table's lock: in its place"
+            expected = "coordinator: and the table's lock: instead"
             faults.add(file.mark_of(keys.SPARK), keys.SPARK.name, what, expected)
 
 
@@ -103,7 +103,7 @@ def _check_table(table: Fields, faults: Faults) -> None:
 
 
 def _check_places(file: Fields, tables: Mapping[str, Fields], streams: Mapping[str, Fields], faults: Faults) -> None:
-    """No two things in one place: two locks on one table, or two queries on one checkpoint, would guard nothing."""
+    """Refuses shared locations: two locks on one table, or two queries on one checkpoint, would protect nothing."""
     taken: dict[str, str] = {}
     places: list[tuple[Fields, Key[str]]] = [(file, keys.STORAGE)]
     places += [(table, keys.TABLE_PATH) for table in tables.values()]
@@ -122,7 +122,7 @@ def _check_places(file: Fields, tables: Mapping[str, Fields], streams: Mapping[s
 def _check_inside(
     stream: Fields, file: Fields, tables: Mapping[str, Fields], streams: Mapping[str, Fields], faults: Faults
 ) -> None:
-    """No table, checkpoint or storage below the folder of a source: a stream would read what the product writes."""
+    """Refuses a table, checkpoint or storage below a source's folder: a stream would read Lakegate's own files."""
     source = stream.get(keys.SOURCE)
     folder = None if source is None else source.get(keys.FILES)
     if source is None or folder is None:
@@ -136,7 +136,7 @@ def _check_inside(
     for fields, key in places:
         place = fields.get(key)
         below = None if place is None or not f"{place}/".startswith(inside) else place[len(inside) :]
-        # Below a hidden folder nothing is read.
+        # Spark reads nothing below a hidden folder.
         if below is not None and not any(part.startswith(("_", ".")) for part in below.split("/")):
             what = f"the source's folder holds what {fields.path_of(key)} names"
             faults.add(source.mark_of(keys.FILES), source.path_of(keys.FILES), what, "a folder of its own")
@@ -163,7 +163,9 @@ def _check_stream(stream: Fields, tables: Mapping[str, Fields], faults: Faults, 
     if (mutate := stream.get(keys.MUTATE)) is not None:
         _check_mutate(mutate, faults, notes)
     if (erase := stream.get(keys.ERASE)) is not None and not erase.has(keys.LIFT_WHEN):
-        notes.append(f"{erase.at}: an erasure stands for ever, also for who comes back; lift_when: would end it")
+        notes.append(
+            f"{erase.at}: an erasure stays active for ever, also for a person who comes back; lift_when: would end it"
+        )
 
 
 def _check_source(source: Fields, faults: Faults) -> None:
@@ -196,7 +198,7 @@ _OF_SOURCES: Final[tuple[Key[object], ...]] = (
     keys.CHECKPOINT,
     keys.COVERAGE,
 )
-"""Keys that say something about records."""
+"""Keys that concern records."""
 
 
 def _check_maintain(stream: Fields, maintain: Fields, table: Fields | None, faults: Faults) -> None:
@@ -236,7 +238,7 @@ def _check_mutate(mutate: Fields, faults: Faults, notes: list[str]) -> None:
     if match == {}:
         faults.add(mutate.mark_of(keys.MATCH), mutate.path_of(keys.MATCH), "no column in it", "at least one column")
     if not mutate.has(keys.DELETE_WHEN) and (assigned == {} or not mutate.has(keys.SET)):
-        faults.add(mutate.mark_of(keys.SET), mutate.at, "neither set nor delete_when", "what becomes of the rows")
+        faults.add(mutate.mark_of(keys.SET), mutate.at, "neither set nor delete_when", "the new values of the rows")
     moved = sorted({column.lower() for column in match or {}} & {column.lower() for column in assigned or {}})
     if moved and mutate.has(keys.SEQUENCE_BY):
         names = ", ".join(shown_key(column) for column in moved)
@@ -300,7 +302,7 @@ def _check_client(source: Fields, faults: Faults) -> None:
 
 
 def order_of(stream: Fields) -> OrderRule:
-    """The order rule of a stream."""
+    """Returns the order rule of a stream."""
     after, strict = stream.get(keys.AFTER), stream.get(keys.STRICT)
     if after is not None:
         return after
@@ -308,7 +310,7 @@ def order_of(stream: Fields) -> OrderRule:
 
 
 def lock_of(table: Fields, name: str) -> str:
-    """The lock of a table; its own name if none is given."""
+    """Returns the lock of a table; its own name if none is given."""
     return table.get(keys.LOCK) or name
 
 
@@ -323,7 +325,7 @@ def _check_order(streams: Mapping[str, Fields], tables: Mapping[str, Fields], fa
             elsewhere[name] = NoRule()
     notes = []
     for lock, rules in by_lock.items():
-        # A stream whose table is wrong may belong here: its name is not unknown on top of that.
+        # A stream whose table is wrong may belong to this lock: its name is not reported as unknown, too.
         paces = {name: streams[name].get(keys.EVERY) for name in rules}
         for finding in lint({**rules, **elsewhere}, paces):
             if finding.severity == "warning":

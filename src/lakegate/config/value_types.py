@@ -1,7 +1,7 @@
-"""The kinds of value that a key may have: how each is read, and how the JSON Schema and the reference describe it.
+"""The value types of keys: how each is read, and how the JSON Schema and the reference describe it.
 
-Rules for editors: a kind reads a node or notes why it cannot and returns None; it never raises. What holds between
-several keys is not decided here but in `rules.py`. No fault repeats a value but through `document.shown`.
+Rules for editors: a kind reads a node, or records a fault and returns None; it never raises. Rules between several keys
+belong in `rules.py`. A fault repeats a value only through `document.shown`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ C = TypeVar("C", bound=str)
 JsonSchema = dict[str, object]
 
 NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
-"""Of pipelines, tables and streams: they become names of folders, of Spark job groups and of options of the command."""
+"""The names of pipelines, tables and streams: they are used in folders, Spark job groups and command options."""
 LOCK_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 NOT_IN_THIS_VERSION: Final = "not in this version"
 DURATION_DAYS_MAX: Final = 36_500
@@ -38,29 +38,29 @@ _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": Fal
 
 @dataclass(slots=True, kw_only=True)
 class Reader:
-    """What reading needs to know, and what it has found so far."""
+    """The inputs of reading, and its findings so far."""
 
     base_dir: str
-    """Absolute; what relative paths are relative to."""
+    """The absolute folder to which relative paths refer."""
     faults: Faults
     entries: list[Entry] = field(default_factory=list)
 
     def fault(self, node: Node, at: str, what: str, expected: str = "") -> None:
-        """Note what is wrong with `node`; silent when a fault of it is known."""
+        """Records a fault of `node`; does nothing when a fault of it is known."""
         if not isinstance(node, Broken):
             self.faults.add(node.mark, at, what, expected)
 
     def record(self, at: str, node: Scalar, value: str) -> None:
-        """Remember a value and where it came from, for `lakegate config show`."""
+        """Records a value and its origin, for `lakegate config show`."""
         text = value
         if node.written is not None and (node.takes_environment or masked(at, node.written) != node.written):
-            # A reference is shown, not what it stands for: that is how secrets come in.
+            # The reference is shown instead of its value, because secrets come in through references.
             text = node.written
         origin = "Python" if node.mark.where == at else node.mark.where
         self.entries.append(Entry(key=at, value=masked(at, text), origin=origin))
 
     def record_setting(self, at: str, name: str, node: Scalar) -> None:
-        """Remember a value whose key is one that Lakegate does not know: shown only if it is known to be harmless."""
+        """Records a value whose key Lakegate does not know: shown only if it is known to be harmless."""
         if node.written is not None and node.takes_environment:
             value = re.sub(r"(\$\{\w+:-)[^}]*", rf"\g<1>{HIDDEN}", masked(at, node.written))
         else:
@@ -68,32 +68,32 @@ class Reader:
         self.entries.append(Entry(key=at, value=value, origin="Python" if node.mark.where == at else node.mark.where))
 
     def record_default(self, at: str, value: str) -> None:
-        """Remember a value that nobody wrote."""
+        """Records a default value."""
         self.entries.append(Entry(key=at, value=masked(at, value), origin="default"))
 
 
 class Kind(Protocol[T_co]):
-    """One kind of value."""
+    """A value type."""
 
     @property
     def word(self) -> str:
-        """What the reference calls it."""
+        """The name of the type in the reference."""
 
     def read(self, node: Node, at: str, reader: Reader) -> T_co | None:
-        """The value; None, with a fault noted, if `node` is not one."""
+        """Returns the value; None, with a fault recorded, if `node` has another type."""
 
     def schema(self) -> JsonSchema:
-        """Its JSON Schema."""
+        """Returns the JSON Schema of the type."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """` (did you mean "x"?)`, or nothing."""
+    """Returns ` (did you mean "x"?)`, or an empty text."""
     close = difflib.get_close_matches(word[:80], list(known), n=1, cutoff=0.6)
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def scalar_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
-    """`node` if it is one value; else None, with a fault noted."""
+    """Returns `node` if it is a scalar; otherwise None, with a fault recorded."""
     match node:
         case Scalar() if node.is_null:
             reader.fault(node, at, "no value", expected)
@@ -109,7 +109,7 @@ def scalar_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | No
 
 
 def text_of(node: Node, at: str, reader: Reader, expected: str) -> Scalar | None:
-    """`node` if it is one value that YAML and the JSON Schema take for a text; else None, with a fault noted."""
+    """Returns `node` if it is a scalar that YAML and the JSON Schema read as a text; otherwise None, with a fault recorded."""
     scalar = scalar_of(node, at, reader, expected)
     if scalar is None or _is_text(scalar):
         return scalar
@@ -124,13 +124,13 @@ def _is_text(node: Scalar) -> bool:
 
 
 def or_reference(schema: JsonSchema) -> JsonSchema:
-    """The JSON Schema `schema`, or a text with a variable in it, which is checked once it is expanded."""
+    """Returns the JSON Schema `schema`, or a text with a variable in it, which is checked once it is expanded."""
     return {"anyOf": [schema, {"type": "string", "pattern": r"\$\{"}]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A text, if need be of one form."""
+    """A text, optionally of one form."""
 
     pattern: str | None = None
     expected: str = "a text"
@@ -158,7 +158,7 @@ class Text:
 
 
 def name_kind(of: str, pattern: str = NAME_PATTERN) -> Text:
-    """A name that may stand in a path."""
+    """Returns the type of a name that may be part of a path."""
     more = ", . " if "." in pattern else " "
     return Text(pattern=pattern, expected=f"{of}: letters, digits, _, -{more}and a letter or digit first", word="name")
 
@@ -189,7 +189,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """true or false."""
+    """A truth value: true or false."""
 
     word: str = "true or false"
 
@@ -211,7 +211,7 @@ _DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d
 
 
 def duration_ms(text: str) -> int | None:
-    """`250ms`, `30s`, `15m`, `1h` or `1d` in milliseconds; None if it is not a duration from 1 ms to a century."""
+    """Returns `250ms`, `30s`, `15m`, `1h` or `1d` in milliseconds; None if it is not a duration from 1 ms to a century."""
     found = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d)", text, flags=re.ASCII)
     if found is None:
         return None
@@ -220,7 +220,7 @@ def duration_ms(text: str) -> int | None:
 
 
 def duration_text(value_ms: int) -> str:
-    """A duration as it would be written, in the largest unit that divides it."""
+    """Returns a duration as it would be written, in the largest unit that divides it."""
     unit = next(unit for unit, size in reversed(_DURATION_UNITS_MS.items()) if value_ms % size == 0)
     return f"{value_ms // _DURATION_UNITS_MS[unit]}{unit}"
 
@@ -249,11 +249,11 @@ class Duration:
 
 @dataclass(frozen=True, kw_only=True)  # Python 3.11 cannot make `Choice[X](…)` of a frozen class with slots
 class Choice(Generic[C]):
-    """One of a few words."""
+    """A choice between a few words."""
 
     words: tuple[C, ...]
     later: tuple[str, ...] = ()
-    """Words of the design that this version does not know yet."""
+    """Words of the design that this version does not support yet."""
 
     @property
     def word(self) -> str:
@@ -281,11 +281,11 @@ class Choice(Generic[C]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """A list of texts, none twice; one text stands for a list of one."""
+    """A list of distinct texts; a single text counts as a list of one."""
 
     of: Text
     separator: str | None = None
-    """What may part several in one text."""
+    """The separator between several texts in one text."""
 
     @property
     def word(self) -> str:
@@ -316,13 +316,13 @@ class Texts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextMap:
-    """Names and their texts; numbers and truth values are taken as they are written."""
+    """Names and their texts; numbers and truth values are kept as written."""
 
     of: str = "a name and a text"
     is_sql: bool = False
-    """Columns and SQL: column names are compared as Spark does, without regard to case, and no text is empty."""
+    """Columns and SQL: column names are compared as in Spark, case-insensitively, and no text is empty."""
     holds_settings: bool = False
-    """Settings of Spark, of a reader or of a client: one of them may be a secret, whatever its name is."""
+    """Settings of Spark, of a reader or of a client: any of them may be a secret, whatever its name."""
 
     @property
     def word(self) -> str:
@@ -368,7 +368,7 @@ class TextMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterJobs:
-    """`X`, `{any: [X, Y]}` or `{all: [X, Y]}`."""
+    """An order rule: `X`, `{any: [X, Y]}` or `{all: [X, Y]}`."""
 
     names: Texts
     word: str = "name, `{any: […]}` or `{all: […]}`"
@@ -399,7 +399,7 @@ class AfterJobs:
 
 
 def refuse_node(node: Node, at: str, reader: Reader, expected: str) -> None:
-    """Note that a mapping was expected."""
+    """Records that a mapping was expected."""
     match node:
         case Scalar() if node.is_null:
             reader.fault(node, at, "no value", expected)

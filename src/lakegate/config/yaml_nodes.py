@@ -1,8 +1,8 @@
-"""Text or Python values → a tree of nodes that know where they stand; what is wrong is collected, not raised.
+"""Converts text or Python values to a tree of nodes that know their location; faults are collected, not raised.
 
-Rules for editors: nothing here knows the keys of `lakegate.yml`. The tree is built from YAML's events, so that
-depth and size are bounded before anything is built, no tag is ever constructed, and an alias cannot blow the
-tree up. Plain scalars follow YAML 1.2 (`yes` and `on` are texts), as editors with the JSON Schema do.
+Rules for editors: nothing here knows the keys of `lakegate.yml`. The tree is built from YAML's events, so that depth and
+size are limited before anything is built, no tag is ever constructed, and an alias cannot make the tree explode. Plain
+scalars follow YAML 1.2 (`yes` and `on` are texts), as editors with the JSON Schema do.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from lakegate.errors import Fault
 from lakegate.redaction import is_secret_key, masked
 
 TEXT_LENGTH_MAX: Final = 256 * 1024
-"""A file of this size takes PyYAML seconds; a pipeline of a hundred streams is a tenth of it."""
+"""PyYAML needs seconds for a file of this size; a pipeline of a hundred streams is a tenth of it."""
 DEPTH_MAX: Final = 16
-"""Twice what the deepest key of the grammar needs."""
+"""Twice the depth of the deepest key of the grammar."""
 NODES_MAX: Final = 50_000
 FAULTS_MAX: Final = 200
-"""A file of another kind altogether would otherwise print a fault per line."""
+"""Without a limit, a file of another kind would print a fault per line."""
 SHOWN_LENGTH_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Where something stands."""
+    """The location of a node."""
 
     where: str
     """`lakegate.yml:12`, `environment LAKEGATE_STORAGE`, or the path of a key of the Python API."""
@@ -40,21 +40,21 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """One value, still as text."""
+    """A single value, still as text."""
 
     text: str
     """After the expansion of variables."""
     mark: Mark
     is_plain: bool = False
-    """Written without quotes: it may be a number, a truth value or nothing."""
+    """Written without quotes: it may be a number, a truth value or null."""
     written: str | None = None
-    """As written, when variables were expanded."""
+    """The text as written, when variables were expanded."""
     takes_environment: bool = False
-    """Part of `text` came from the environment, and is not to be repeated."""
+    """Part of `text` came from the environment, and must not be repeated."""
 
     @property
     def is_null(self) -> bool:
-        """Whether nothing was written."""
+        """Returns True if nothing was written."""
         return self.is_plain and self.written is None and self.text in ("", "~", "null", "Null", "NULL")
 
 
@@ -77,7 +77,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """Something of which a fault is already known; whoever meets it is silent."""
+    """A node with a known fault; readers add no further fault for it."""
 
     mark: Mark
 
@@ -87,23 +87,23 @@ Node = Scalar | Items | Entries | Broken
 
 @dataclass(slots=True)
 class Faults:
-    """What is wrong, gathered so that everything is said at once."""
+    """Collects faults, so that all of them are reported at once."""
 
     found: list[tuple[int, Fault]] = field(default_factory=list)
 
     def add(self, mark: Mark, key: str, what: str, expected: str = "") -> None:
-        """Note one fault at `mark` about `key` (its path; empty for the whole document)."""
+        """Records a fault at `mark` about `key` (its path; empty for the whole document)."""
         named = f"{shown_path(key)}: {what}" if key and mark.where != key else what
         self.found.append((mark.line, Fault(where=mark.where, what=named, expected=expected)))
 
     def in_order(self) -> tuple[Fault, ...]:
-        """All of them by line, without repetitions."""
+        """Returns all faults by line, without repetitions."""
         ordered = dict.fromkeys(fault for _, fault in sorted(self.found, key=lambda pair: pair[0]))
         return tuple(ordered)[:FAULTS_MAX]
 
 
 def shown(node: Scalar, key: str) -> str:
-    """A value as a fault may repeat it: never a secret, and a reference in place of what it stands for."""
+    """Returns a value as a fault may repeat it: never a secret, and a reference instead of its value."""
     if node.written is not None:
         return f"{masked(key, node.written)!r}, as expanded,"
     if is_secret_key(key):
@@ -113,23 +113,23 @@ def shown(node: Scalar, key: str) -> str:
 
 
 def shown_key(key: str) -> str:
-    """A key as a fault may repeat it: `{password:abc}` without a blank makes one key of both."""
+    """Returns a key as a fault may repeat it: `{password:abc}` without a blank makes one key of both."""
     return repr(key) if re.fullmatch(r"[\w$.<-]{1,80}", key) else "the key (not shown: it is not a plain word)"
 
 
 def shown_path(key: str) -> str:
-    """The path of a key as a fault may repeat it."""
+    """Returns the path of a key as a fault may repeat it."""
     return key if re.fullmatch(r"[\w$.<\[\]-]{1,200}", key) else re.sub(r"[^\w$.<\[\]-].*", "…", key, flags=re.DOTALL)
 
 
 def from_yaml(text: str, *, origin: str, environ: Mapping[str, str], faults: Faults) -> Node | None:
-    """The tree of a YAML document, or None when it cannot be read as one.
+    """Returns the tree of a YAML document, or None when it cannot be read.
 
     Args:
         text: The whole document.
         origin: Its name, for the marks.
-        environ: What `${NAME}` and `${NAME:-default}` are expanded from.
-        faults: Takes what is wrong.
+        environ: The variables for `${NAME}` and `${NAME:-default}`.
+        faults: Receives the faults.
     """
     start = Mark(where=f"{origin}:1", line=1)
     if len(text) > TEXT_LENGTH_MAX:
@@ -159,7 +159,7 @@ def from_yaml(text: str, *, origin: str, environ: Mapping[str, str], faults: Fau
 
 
 def from_values(value: object, *, key: str, faults: Faults, depth: int = 0) -> Node:
-    """The tree of plain Python values; a key with the value None counts as not given. Variables are not expanded."""
+    """Returns the tree of plain Python values; a key with the value None counts as not given. Variables are not expanded."""
     mark = Mark(where=key or "pipeline")
     match value:
         case _ if depth > DEPTH_MAX:
@@ -193,7 +193,7 @@ def from_values(value: object, *, key: str, faults: Faults, depth: int = 0) -> N
 
 
 def joined(key: str, name: str) -> str:
-    """The path of `name` under `key`."""
+    """Returns the path of `name` under `key`."""
     return f"{key}.{name}" if key else name
 
 
@@ -202,7 +202,7 @@ def _of_type(value: object) -> str:
 
 
 class _GiveUp(Exception):
-    """The fault is noted, and going on makes no sense."""
+    """The fault is recorded, and parsing cannot continue."""
 
 
 class _Builder:
@@ -285,7 +285,7 @@ _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(:-(?P<default>.*))?", re
 
 
 def _expanded(node: Scalar, key: str, environ: Mapping[str, str], faults: Faults) -> Scalar | Broken:
-    """`node` with `${NAME}` and `${NAME:-default}` replaced; `$${` stands for `${`."""
+    """Returns `node` with `${NAME}` and `${NAME:-default}` replaced; `$${` stands for `${`."""
     if "${" not in node.text:
         return node
     is_broken = takes_environment = False
@@ -322,7 +322,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 def _checked(node: Scalar | Broken, key: str, faults: Faults) -> Scalar | Broken:
-    """`node`, unless it holds what no file name, SQL text or message may hold."""
+    """Returns `node`, unless it contains characters that no file name, SQL text or message may contain."""
     if isinstance(node, Scalar) and _CONTROL.search(node.text):
         faults.add(node.mark, key, "a control character", "printable text")
         return Broken(mark=node.mark)
@@ -330,7 +330,7 @@ def _checked(node: Scalar | Broken, key: str, faults: Faults) -> Scalar | Broken
 
 
 def replaced(tree: Node, path: Sequence[str], node: Scalar) -> Node:
-    """`tree` with `node` at `path`, where mappings on the way are made if they are missing."""
+    """Returns `tree` with `node` at `path`; missing mappings on the way are created."""
     if not path:
         return node
     name, *rest = path

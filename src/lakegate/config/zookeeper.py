@@ -13,7 +13,7 @@ from lakegate.config.options import BadPlace, choice, duration, options_of
 DEFAULT_PORT: Final = 2181
 DEFAULT_ROOT: Final = "/lakegate"
 SESSION_MS: Final = 15_000
-"""Long enough for a driver's pauses; a run that was killed holds the others up for as long."""
+"""Long enough for a driver's pauses; a killed run blocks the others for this time."""
 CALL_MS: Final = 10_000
 
 Auth = Literal["none", "digest", "sasl"]
@@ -28,12 +28,12 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZookeeperPlace:
-    """Where the turns are kept in ZooKeeper, and how it is reached; without any secret."""
+    """The address of the store of turns in ZooKeeper, and its settings; without any secret."""
 
     hosts: tuple[str, ...]
     """`host:port` each."""
     root: str = DEFAULT_ROOT
-    """The node that all others are under; absolute, without a trailing slash."""
+    """The root node of all others; absolute, without a trailing slash."""
     session_timeout_ms: int = SESSION_MS
     call_timeout_ms: int = CALL_MS
     auth: Auth = "none"
@@ -46,10 +46,10 @@ class ZookeeperPlace:
 
 
 def read_place(url: str) -> ZookeeperPlace:
-    """The place that a URL names.
+    """Returns the address that a URL names.
 
     Raises:
-        BadPlace: it is not of this form.
+        BadPlace: the URL has another form.
     """
     found = _URL.fullmatch(url)
     if found is None:
@@ -61,7 +61,7 @@ def read_place(url: str) -> ZookeeperPlace:
         )
     options = options_of(query, OPTIONS)
     auth: Auth = choice(options, "auth", get_args(Auth), "none")
-    # With an identity, what is written is the identity's own unless one says otherwise.
+    # With a login, the default access list is that of the login.
     acl: Acl = choice(options, "acl", get_args(Acl), "open" if auth == "none" else "creator")
     tls = choice(options, "tls", ("true", "false"), "false") == "true"
     place = ZookeeperPlace(

@@ -27,7 +27,7 @@ from lakegate.demo.aws_server import ADMIN, Fault, Request
 
 REQUESTS_MAX = 500_000
 RACE_S = 0.02
-"""Between the look and the write of an unsafe server."""
+"""The pause between the check and the write of an unsafe server."""
 CONDITIONS = ("HTTP_IF_NONE_MATCH", "HTTP_IF_MATCH")
 
 Environ = dict[str, Any]
@@ -35,12 +35,12 @@ Start = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class Cut(Exception):
-    """The connection ends without an answer."""
+    """Ends the connection without an answer."""
 
 
 @dataclass
 class _Pending:
-    """A fault, how many requests that fit it were met, and how many it befell."""
+    """A fault, the number of matching requests, and the number of requests that it hit."""
 
     fault: Fault
     met: int = 0
@@ -67,7 +67,7 @@ class App:
     def __call__(self, environ: Environ, start: Start) -> Iterable[bytes]:
         begun_s = time.monotonic()
         path: str = environ.get("PATH_INFO", "")
-        # Read before the lock is taken: a client that sends slowly must not hold up the others.
+        # Read before the lock is taken: a client that sends slowly must not block the others.
         is_chunked = "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
         stream = environ["wsgi.input"]
         body: bytes = stream.read() if is_chunked else stream.read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -134,7 +134,7 @@ class App:
         return _error(environ, found["error_after"]) if "error_after" in found else answer
 
     def _carry_out(self, environ: Environ, body: bytes) -> tuple[str, list[tuple[str, str]], bytes]:
-        """One atomic step: the answer is complete before the next request is begun."""
+        """Runs one atomic step: the answer is complete before the next request begins."""
         answered: list[tuple[str, list[tuple[str, str]]]] = []
 
         def start(status: str, headers: list[tuple[str, str]], error: object = None) -> None:
@@ -146,7 +146,7 @@ class App:
         return (*answered[-1], data)
 
     def _describe(self, environ: Environ, body: bytes) -> tuple[str, str, bool]:
-        """Kind, key, and whether there is a condition on it."""
+        """Returns type, key, and whether the request has a condition."""
         if action := environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]:
             asked = json.loads(body or b"{}")
             table = str(asked.get("TableName", ""))
@@ -163,7 +163,7 @@ class App:
         return "COPY" if "HTTP_X_AMZ_COPY_SOURCE" in environ else method, key, is_conditional
 
     def _take_faults(self, kind: str, key: str) -> list[Fault]:
-        """The first delay that fits, and the first of the others."""
+        """Returns the first matching delay, and the first other matching fault."""
         taken: list[Fault] = []
         with self._admin:
             for pending in self._faults:
@@ -205,7 +205,7 @@ def _error(environ: Environ, fault: Fault) -> tuple[str, list[tuple[str, str]], 
 
 
 def _without_condition(body: bytes) -> bytes:
-    """The same without its condition; names and values that only the condition used go with it, as they must."""
+    """Returns the body without its condition, and without names and values that only the condition used."""
     asked = json.loads(body)
     asked.pop("ConditionExpression", None)
     used = asked.get("UpdateExpression", "")
@@ -217,7 +217,7 @@ def _without_condition(body: bytes) -> bytes:
 
 
 def _unframed(environ: Environ, body: bytes) -> bytes:
-    """What is stored: without the chunks, signatures and trailers that a client may put around it."""
+    """Returns the stored content: without the chunks, signatures and trailers that a client may add around it."""
     if "HTTP_X_AMZ_DECODED_CONTENT_LENGTH" not in environ:
         return body
     found, rest = b"", body
@@ -231,7 +231,7 @@ def _unframed(environ: Environ, body: bytes) -> bytes:
 
 
 class Handler(WSGIRequestHandler):
-    """Keeps connections, answers at once, says nothing, and can end a connection without an answer."""
+    """Keeps connections, answers at once, logs nothing, and can end a connection without an answer."""
 
     protocol_version = "HTTP/1.1"
 
@@ -247,7 +247,7 @@ class Handler(WSGIRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """The log of requests is asked for."""
+        """Logs nothing: the log of requests is available on demand."""
 
 
 def main(port: int) -> None:

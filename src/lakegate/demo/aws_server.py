@@ -5,7 +5,7 @@
         …                                   # boto3.client("s3", **aws.client_options())
         aws.requests()
 
-The server is moto behind one lock, in a process of its own (`aws_app.py`): as shipped, moto looks and writes in two steps.
+The server is moto behind one lock, in a process of its own (`aws_app.py`): by itself, moto checks and writes in two steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakegate.demo.servers import free_ports, server_process
 
 REGION = "eu-central-1"
 ADMIN = "/_lakegate"
-"""Below this path the server is asked about itself; no bucket may have the name."""
+"""The path of administrative requests; no bucket may have the name."""
 
 What = Literal[
     "lose_request",
@@ -37,65 +37,65 @@ What = Literal[
     "ignore_condition",
     "race_condition",
 ]
-"""lose_request: the connection is cut, nothing was done. lose_reply: it was done, then the connection is cut. cut_reply: the
-same in the middle of the answer. empty_reply: the answer has no content, as a proxy may make it. error_before,
-error_after: an error is answered, and nothing, or all, was done. delay: it comes late. ignore_condition: `If-None-Match`,
-`If-Match` and `ConditionExpression` count for nothing. race_condition: S3 looks and writes in two steps, as an unsafe server."""
+"""lose_request: the connection is cut before the request is executed. lose_reply: it is cut after the execution. cut_reply: it
+is cut in the middle of the answer. empty_reply: the answer has no content, as from a proxy. error_before, error_after: an
+error is answered without, or after, the execution. delay: the answer is late. ignore_condition: `If-None-Match`, `If-Match`
+and `ConditionExpression` are ignored. race_condition: S3 checks and writes in two steps, as an unsafe server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls the next requests that it fits."""
+    """A fault of the next matching requests."""
 
     what: What
     kind: str = ".*"
-    """A pattern that the whole kind of a request fits: `PUT`, `PutItem|UpdateItem`."""
+    """A pattern for the whole type of a request: `PUT`, `PutItem|UpdateItem`."""
     key: str = ""
-    """A pattern that is found in its key."""
+    """A pattern to search in its key."""
     times: int | None = 1
-    """How many requests; None: until `heal`."""
+    """Maximum number of requests; None: until `heal`."""
     each: int = 1
-    """Of those that it fits, only each n-th."""
+    """Hits only each n-th matching request."""
     status: int = 503
     code: str = "SlowDown"
-    """Of an error: `InternalError` with 500, `ConditionalRequestConflict` with 409, `AccessDeniedException` with 400, …"""
+    """For an error: `InternalError` with 500, `ConditionalRequestConflict` with 409, `AccessDeniedException` with 400, …"""
     message: str = "injected"
     delay_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request as the server saw it."""
+    """A request as the server saw it."""
 
     at_s: float
-    """When it was read, on the server's monotonic clock, which is the machine's."""
+    """When it was read, on the machine's monotonic clock."""
     method: str
     kind: str
-    """Of S3: `GET`, `HEAD`, `LIST`, `PUT`, `COPY`, `DELETE`, `POST`; of DynamoDB the action: `PutItem`."""
+    """For S3: `GET`, `HEAD`, `LIST`, `PUT`, `COPY`, `DELETE`, `POST`; for DynamoDB the action: `PutItem`."""
     key: str
-    """Of S3: `bucket/key`; of DynamoDB: `table/value of the key`, as far as there is one."""
+    """For S3: `bucket/key`; for DynamoDB: `table/value of the key`, if there is one."""
     is_conditional: bool
     is_consistent: bool
-    """Of a reading of DynamoDB: it asks for what was written last. S3 always answers so."""
+    """For a read of DynamoDB: it requires strong consistency. S3 always answers so."""
     status: int
-    """What was answered, or would have been if the reply had not been lost."""
+    """The status of the answer, even if the reply was lost."""
     ms: float
     size_bytes: int
     sha256: str
-    """Of the body, without its framing."""
+    """The size of the body, without its framing."""
     fault: str
-    """What befell it, empty if nothing did; with a comma between several."""
+    """The faults that hit the request, joined by commas; empty if none did."""
 
 
 class AwsServer:
-    """A running server, seen from outside."""
+    """A client of a running server."""
 
     def __init__(self, port: int, pid: int) -> None:
         self.port, self.pid = port, pid
         self.endpoint = f"http://127.0.0.1:{port}"
 
     def client_options(self) -> dict[str, Any]:
-        """What `boto3.client` needs to reach it."""
+        """Returns the arguments with which `boto3.client` reaches the server."""
         return {
             "endpoint_url": self.endpoint,
             "region_name": REGION,
@@ -104,27 +104,27 @@ class AwsServer:
         }
 
     def fail(self, *faults: Fault) -> None:
-        """From now on these befall requests, after those that were given before: one delay and one other at a time."""
+        """Adds faults for later requests, after earlier faults: one delay and one other fault at a time."""
         self._ask("POST", "faults", json.dumps([asdict(fault) for fault in faults]).encode())
 
     def heal(self) -> None:
-        """Takes all faults away."""
+        """Removes all faults."""
         self._ask("DELETE", "faults")
 
     def faults_left(self) -> int:
-        """How many faults have not befallen as many requests as they are for."""
+        """Returns the number of faults that have not hit all their requests yet."""
         return int(self._ask("GET", "faults"))
 
     def requests(self) -> list[Request]:
-        """All requests since the start, or since they were forgotten, in the order in which they were answered."""
+        """Returns all requests since the start or the last `forget_requests`, in the order of their answers."""
         return [Request(**each) for each in json.loads(self._ask("GET", "requests"))]
 
     def forget_requests(self) -> None:
-        """Begins the log anew."""
+        """Empties the log."""
         self._ask("DELETE", "requests")
 
     def warm_up(self) -> None:
-        """Asks each service once: the first question takes it seconds, which no test should have to wait for."""
+        """Sends one request to each service: the first takes seconds, for which no test should wait."""
         headers = {"X-Amz-Target": "DynamoDB_20120810.ListTables", "Content-Type": "application/x-amz-json-1.0"}
         for asked in (
             urllib.request.Request(self.endpoint),
@@ -140,20 +140,20 @@ class AwsServer:
 
 
 def lacks_aws() -> str | None:
-    """What is missing for `aws_server`, or None."""
+    """Returns the missing requirement of `aws_server`, or None."""
     missing = [one for one in ("moto", "flask", "flask_cors") if importlib.util.find_spec(one) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
 @contextlib.contextmanager
 def aws_server(directory: Path) -> Iterator[AwsServer]:
-    """A server with nothing in it, which ends with the block, and its data with it.
+    """Runs an empty server, which ends with the block, together with its data.
 
     Args:
-        directory: For what it says (`aws.log`).
+        directory: For its log (`aws.log`).
 
     Raises:
-        Unavailable: It did not start in time; the end of its log is in the message.
+        Unavailable: It did not start in time; the message contains the end of its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (port,) = free_ports(1)

@@ -1,6 +1,6 @@
-"""The table's changes carried on to PostgreSQL: an application's database, with keys of its own, in step with the lake.
+"""Applies the table's changes to PostgreSQL: an application's database, with its own keys, in sync with the lake.
 
-The server comes with the extra `demo`, runs in a folder of its own, and ends with the stage.
+The server comes with the extra `demo`, runs in a folder of its own, and ends with this stage.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ CREATE TABLE {TABLE} (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """What the stage came to."""
+    """The result of the stage."""
 
     batches: int
     changes: int
     rows: int
-    """Of the database in the end."""
+    """The number of rows in the database at the end."""
     differences: int
-    """Rows that are not as in the table."""
+    """Rows that differ from the table."""
     elapsed_s: float
 
 
 def carry(lake: Lake, spark: SparkSession) -> Carried:
-    """Applies the table's commits from its first on, and compares.
+    """Applies all commits of the table, and compares.
 
     Raises:
         LakegateError: See `lakegate.syncs.api.Keeper`.
-        Unavailable: The server does not start.
+        Unavailable: The server did not start.
     """
     began_s = time.monotonic()
     # Not in the lake's folder: the path of a socket may have 107 characters.

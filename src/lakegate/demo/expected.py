@@ -1,6 +1,6 @@
-"""The true answer, by a plain replay in Python; and how far a final table is from it.
+"""The true answer, by a plain replay in Python; and the difference of a final table from it.
 
-Nothing here knows Spark, Delta or turns: what is compared with them must not share their mistakes.
+Nothing here uses Spark, Delta or turns: the reference must not share their mistakes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PERSON = COLUMNS.index("person_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What a table has and should not, and what it has not and should. Counts of rows."""
+    """The extra and missing rows of a table. Counts of rows."""
 
     expected_rows: int
     final_rows: int
@@ -32,22 +32,22 @@ class Difference:
     doubled_rows: int
     """Copies beyond the first of a row."""
     wrong_person_rows: int
-    """Rows, each counted once, of which a copy stands under another person than it should."""
+    """Rows, each counted once, of which a copy is under a wrong person."""
     not_erased_rows: int
-    """Rows, each counted once, that belong to an erased person and are still there."""
+    """Rows, each counted once, that belong to an erased person and still exist."""
     other_rows: int
-    """Rows that nobody brought, or of which another column is not as it arrived."""
+    """Rows that no input contains, or with another column that differs from the input."""
 
     @property
     def is_none(self) -> bool:
-        """Whether the table is exactly right."""
+        """True if the table is exactly right."""
         return self.final_rows == self.expected_rows and not (
             self.missing_rows or self.doubled_rows or self.wrong_person_rows or self.not_erased_rows or self.other_rows
         )
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows of a table that has `COLUMNS`, in its own order."""
+    """Returns the rows of a table that has `COLUMNS`, in its own order."""
     columns = []
     for name in COLUMNS:
         column = table.column(name)
@@ -58,12 +58,12 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def arrived(inputs: Inputs) -> list[Row]:
-    """Every engagement as it arrives: its alias is its person."""
+    """Returns every engagement as it arrives: its alias is its person."""
     return rows_of(inputs.engagements.append_column("person_id", inputs.engagements.column("alias_id")))
 
 
 def replay(inputs: Inputs) -> dict[str, Row]:
-    """The final table: every engagement, under the person whom the last request for its alias names, without the erased.
+    """Returns the final table: every engagement under the person of the last request for its alias, without erased people.
 
     Returns:
         engagement_id → its row.
@@ -87,11 +87,11 @@ def replay(inputs: Inputs) -> dict[str, Row]:
 
 
 def compare(expected: Mapping[str, Row], found: Iterable[Row], *, brought: Iterable[str]) -> Difference:
-    """How the rows of a final table differ from `expected`.
+    """Compares the rows of a final table with `expected`.
 
     Args:
-        expected: engagement_id → the row as it should be.
-        found: The table, whole.
+        expected: engagement_id → the correct row.
+        found: The whole table.
         brought: The ids of all engagements that ever arrived.
     """
     copies: Counter[str] = Counter()

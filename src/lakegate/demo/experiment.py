@@ -1,7 +1,7 @@
 """The experiment: three jobs on one table as three processes, with turns and without, on the same input.
 
-In both runs one job is killed with `kill -9` as soon as its second append is in the table, and is started again: its rows are
-there, and its checkpoint does not say so yet.
+In both runs one job is killed with `kill -9` as soon as its second append is in the table, and is restarted: its rows are in
+the table, and its checkpoint does not record them yet.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Show = Callable[[dict[str, Any]], None]
-"""Told of every event, as JSON data: those of `lakegate run`, and `Noticed` for what the demo does itself."""
+"""Receives every event, as JSON data: those of `lakegate run`, and `Noticed` for the demo's own actions."""
 
 NOTES = (
     "In both runs Ingestion was killed with kill -9 as soon as its second append was in the table, and was started again.",
@@ -64,12 +64,12 @@ NOTES = (
     "another, they give the right table. They lack an order, and do not tie an append to its micro-batch (no txnAppId and "
     "txnVersion).",
 )
-"""What the report says of the two runs."""
+"""The report's notes on the two runs."""
 
 S3_NOTE = (
-    "The tables lie on S3. With turns a version is put there under the condition that it is not there yet; the jobs without turns "
-    "have Delta's own store, which looks first and puts afterwards: of two jobs that put one version, both are told that it is "
-    "theirs, and one commit is lost."
+    "The tables are on S3. With turns a version is put on condition that it does not exist yet; the jobs without turns "
+    "use Delta's own store, which checks first and puts afterwards: two jobs that put the same version both get a success, "
+    "and one commit is lost."
 )
 
 CONFLICT = re.compile(r"\b(?:DELTA_)?CONCURRENT_[A-Z_]+|\bConcurrent[A-Za-z]+(?:Exception)?")
@@ -77,7 +77,7 @@ CONFLICT = re.compile(r"\b(?:DELTA_)?CONCURRENT_[A-Z_]+|\bConcurrent[A-Za-z]+(?:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two runs."""
+    """The result of one of the two runs."""
 
     column: ComparisonColumn
     difference: Difference
@@ -86,12 +86,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What the experiment came to."""
+    """The result of the experiment."""
 
     with_turns: Side
     without_turns: Side
     database: Carried | None
-    """The table of the run with turns in PostgreSQL; None: there is no server here."""
+    """The table of the run with turns in PostgreSQL; None: no server is installed."""
     failed: Mapping[str, int]
     """Jobs of the run with turns that ended with an error → their exit status."""
     report: Path
@@ -99,7 +99,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What is known of a run before its table is read."""
+    """The facts about a run before its table is read."""
 
     batches: int
     conflicts: Mapping[str, int]
@@ -113,10 +113,10 @@ def run_experiment(lake: Lake, inputs: Inputs, cut: Cut, show: Show) -> Findings
     """Fills the lake, runs the jobs with turns and without, compares both tables, writes the report.
 
     Args:
-        lake: An empty one.
-        inputs: What the jobs read.
-        cut: Into how many files.
-        show: Told of everything that happens.
+        lake: An empty lake.
+        inputs: The input of the jobs.
+        cut: The number of files.
+        show: Receives every event.
 
     Raises:
         KeyboardInterrupt: interrupted; the jobs have ended.
@@ -183,7 +183,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
     conflicts: Counter[str] = Counter()
 
     def pid() -> int | None:
-        """The process that is to be killed, while it holds the turn."""
+        """Returns the process to kill, while it holds the turn."""
         record = store.read(LOCK).record
         if record is None or record.holder is None or record.holder.job != INGESTION:
             return None
@@ -234,7 +234,7 @@ def _run_with_turns(lake: Lake, show: Show) -> tuple[Run, list[TurnRow], dict[st
         batches=len({(job, batch) for job, (first, last) in spans for batch in range(first, last + 1)}),
         conflicts=dict(conflicts),
         overlaps=sum(len(facts.overlapping(facts.holds(own))) for own in facts.by_lock(turns).values()),
-        restarts=0,  # a job that ends with an error is not started again: it would end the run
+        restarts=0,  # a job that ends with an error is not restarted: it ends the run
         killed=int(killer.killed is not None),
         elapsed_s=time.monotonic() - began_s,
     )
@@ -250,7 +250,7 @@ def _command(lake: Lake, job: str, idle_run: str) -> list[str]:
 
 
 class _PlainJob:
-    """One job without turns: its process, started again if it was killed, and what it said."""
+    """A job without turns: its process, restarted if it was killed, and its output."""
 
     def __init__(self, job: str, lake: Lake, show: Show, servers: str | None) -> None:
         self.job, self._lake, self._show = job, lake, show
@@ -263,13 +263,13 @@ class _PlainJob:
         self.thread = threading.Thread(target=self._run, name=job)
 
     def stop(self) -> None:
-        """Ends it at once."""
+        """Ends the process at once."""
         self._is_stopping = True
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
     def add(self, line: Line) -> None:
-        """Notes one thing, and shows it."""
+        """Records a line, and shows it."""
         self.lines.append(line)
         text = {
             "began": f"batch {line.batch}: writes",
@@ -292,8 +292,8 @@ class _PlainJob:
         command = [sys.executable, "-m", "lakegate.demo.without", *self._arguments]
         with (
             (self._lake.logs / f"{self.job}-without.log").open("a", encoding="utf-8") as log,
-            # A group of its own: Ctrl-C reaches this process, which then ends the jobs. They read the end of their input
-            # when this one dies, however suddenly, and end, too.
+            # A group of its own: Ctrl-C reaches only this process, which then ends the jobs. They read the end of their input
+            # when this process dies, however suddenly, and end, too.
             subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -313,12 +313,12 @@ class _PlainJob:
 def run_without_turns(
     lake: Lake, show: Show, *, servers: str | None = None, is_killed: bool = True
 ) -> tuple[Run, list[Line]]:
-    """The jobs without turns: what they came to, and what they said.
+    """Runs the jobs without turns; returns the result and the lines of the jobs.
 
     Args:
-        lake: Where.
-        show: Told of everything that they say.
-        servers: A Kafka broker with the inputs, each in a topic of its folder's name; None: they are read from the folders.
+        lake: The lake.
+        show: Receives every line of the jobs.
+        servers: A Kafka broker with the inputs, each in a topic named as its folder; None: they are read from the folders.
         is_killed: Whether Ingestion is killed in the middle.
     """
     jobs = {job: _PlainJob(job, lake, show, servers) for job in JOBS}
@@ -350,7 +350,7 @@ def run_without_turns(
 
 @contextmanager
 def _ended(jobs: Sequence[_PlainJob]) -> Iterator[None]:
-    """No process is left behind, however the block ends."""
+    """Ends every process, however the block ends."""
     try:
         yield
     finally:
@@ -364,7 +364,7 @@ def _ended(jobs: Sequence[_PlainJob]) -> Iterator[None]:
 
 
 def side_of(run: Run, difference: Difference) -> Side:
-    """The run and what is wrong with its table."""
+    """Returns the run with the differences of its table."""
     column = ComparisonColumn(
         jobs=len(JOBS),
         batches=run.batches,
@@ -383,7 +383,7 @@ def side_of(run: Run, difference: Difference) -> Side:
 
 @contextmanager
 def reading(lake: Lake) -> Iterator[SparkSession]:
-    """A session for looking at the lake, which ends with the block."""
+    """Opens a session for reading the lake, which ends with the block."""
     with _standard_error_in(lake.logs / "comparison.log"):
         spark = open_session("lakegate demo", conf=lake.conf, s3=lake.s3 is not None)
     try:
@@ -393,14 +393,14 @@ def reading(lake: Lake) -> Iterator[SparkSession]:
 
 
 def read(spark: SparkSession, lake: Lake, table: str) -> list[Row]:
-    """The rows of a table as it is now; none of one that was never made."""
+    """Returns the current rows of a table; none for a table that was never created."""
     if not lake.commits(table).names():
         return []
     return rows_of(spark.read.format("delta").load(table).select(*COLUMNS).toArrow())
 
 
 def _wrong_in_words(difference: Difference) -> list[str]:
-    """What is wrong in the table without turns beyond missing and doubled rows."""
+    """Describes the faults of the table without turns other than missing and duplicated rows."""
     wrong = (
         (difference.wrong_person_rows, "under a wrong person: a request met the table before a record did"),
         (difference.not_erased_rows, "of people who were to be erased and are still there"),
@@ -422,7 +422,7 @@ def _carried_in_words(carried: Carried | None) -> list[str]:
 
 @contextmanager
 def _standard_error_in(log: Path) -> Iterator[None]:
-    """What a JVM that is started meanwhile prints about itself goes to a file, as with the jobs."""
+    """Redirects the output of a JVM that is started in the block to a file, as with the jobs."""
     own = os.dup(2)
     try:
         with log.open("ab") as file:
@@ -434,7 +434,7 @@ def _standard_error_in(log: Path) -> Iterator[None]:
 
 
 def commits_of(lake: Lake, table: str, name: str) -> list[CommitRow]:
-    """The table's log, for the report."""
+    """Returns the table's log, for the report."""
     log = lake.commits(table)
     return [
         commit_row(name, parse_commit(Version(int(file.removesuffix(".json"))), log.text(file))) for file in log.names()
@@ -442,7 +442,7 @@ def commits_of(lake: Lake, table: str, name: str) -> list[CommitRow]:
 
 
 def machine() -> str:
-    """One line about this machine, for the report."""
+    """Returns a line about this machine, for the report."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return f"{platform.node()}, {platform.system()}, {os.cpu_count()} cores, {memory_gb:.0f} GB"
 

@@ -1,4 +1,4 @@
-"""Records that look like real ones, from a seed: one large organisation, late rows, requests that come before their record."""
+"""Generates records that look like real ones, from a seed: one large organisation, late rows, requests before their record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPAN_MINUTES = 2 * 365 * 24 * 60
 LARGE_ORG_SHARE = 0.5
 LATE_SHARE = 0.2
 ROWS_MIN = 50
-"""With fewer, there may be nobody to re-identify or to erase."""
+"""With fewer rows, there may be no person to re-identify or to erase."""
 
 TYPES = ("email", "meeting", "call", "commit", "review")
 SUBJECTS = ("Release notes", "Démarrage du projet", "Quarterly review", "日程の確認", "Re: open questions", "Übergabe")
@@ -27,7 +27,7 @@ SUBJECTS = ("Release notes", "Démarrage du projet", "Quarterly review", "日程
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is generated."""
+    """The amount of generated data."""
 
     rows: int
     cut: Cut
@@ -39,11 +39,11 @@ FULL = Size(rows=100_000, cut=Cut(ingest=12, mutation=6, delete=3))
 
 
 def generate(seed: int, rows: int) -> Inputs:
-    """The records of a seed; the same for the same arguments, on every machine.
+    """Returns the records of a seed; the same for the same arguments, on every machine.
 
     About one alias in four is re-identified, some of them twice and some together with another; one request in ten comes
-    before the first record of its alias. About one person in thirty is erased. Nobody is erased under an identity that a
-    later request leads out of, so that the true answer does not depend on how the streams are interleaved.
+    before the first record of its alias. About one person in thirty is erased. No person is erased under an identity that a
+    later request changes, so that the true answer does not depend on how the streams are interleaved.
 
     Raises:
         InvalidRequest: fewer than `ROWS_MIN` rows.
@@ -102,7 +102,7 @@ def _mutations(chance: random.Random, engagements: Sequence[dict[str, Any]]) -> 
     moved = chance.sample(sorted(first_seen), max(3, len(first_seen) // 4))
     requests: list[tuple[datetime, str, str]] = []
     for place, alias in enumerate(moved):
-        # Every sixth alias turns out to be a person who is known already under another one.
+        # Every sixth alias turns out to be a person who is already known under another alias.
         contact = f"contact-{place - 1 if place % 6 == 5 else place:05}"
         comes_early = place % 10 == 0
         after = timedelta(minutes=chance.randint(1, SPAN_MINUTES // 2))

@@ -1,4 +1,4 @@
-"""What the jobs without turns said of themselves, and what it comes to: conflicts, overlapping writes, restarts."""
+"""The output lines of the jobs without turns, and their summary: conflicts, overlapping writes, restarts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One thing that a job said, or that was seen of it."""
+    """An event that a job printed, or that was observed."""
 
     job: str
     what: str
-    """`began`, `ended` and `failed` are of one write; `restarted` of the query; `killed` of the process."""
+    """`began`, `ended` and `failed` refer to a write; `restarted` to the query; `killed` to the process."""
     batch: int | None
     at_ms: int
     error: str | None = None
@@ -28,11 +28,11 @@ class Window:
     from_ms: int
     until_ms: int
     error: str | None = None
-    """What it failed with."""
+    """The error of the write."""
 
 
 def windows(lines: Sequence[Line]) -> list[Window]:
-    """Every write that began, by its beginning; one without an end lasts until the last line there is."""
+    """Returns every write that began, by its beginning; a write without an end lasts until the last line."""
     found: list[Window] = []
     begun: dict[str, int] = {}
     for line in sorted(lines, key=lambda line: line.at_ms):
@@ -47,7 +47,7 @@ def windows(lines: Sequence[Line]) -> list[Window]:
 
 
 def overlaps(lines: Sequence[Line]) -> int:
-    """Pairs of writes of two jobs that were on at the same time; one that begins when the other ends is none."""
+    """Returns the number of overlapping writes of two jobs; a write that begins when another ends does not overlap it."""
     all_windows = windows(lines)
     return sum(
         one.job != other.job and other.from_ms < one.until_ms
@@ -57,10 +57,10 @@ def overlaps(lines: Sequence[Line]) -> int:
 
 
 def conflicts(lines: Sequence[Line]) -> dict[str, int]:
-    """Class of the error → how often a write lost to another one."""
+    """Returns class of the error → number of failed writes by a conflict."""
     return dict(Counter(line.error for line in lines if line.is_conflict and line.error is not None))
 
 
 def batches(lines: Sequence[Line]) -> int:
-    """Micro-batches written, each counted once."""
+    """Returns the number of micro-batches written, each counted once."""
     return len({(line.job, line.batch) for line in lines if line.what == "ended"})

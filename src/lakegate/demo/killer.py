@@ -1,4 +1,4 @@
-"""Ends one job with `kill -9` in the middle of its work: its append is in the table, and its checkpoint does not say so yet."""
+"""Ends a job with `kill -9` between its append and its checkpoint."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lakegate.delta.commit_file import commit_info
 from lakegate.demo.lake import Commits
 
 KILL_AT_APPEND = 2
-"""The job is killed when this append of it is in the table's log, counted from 1."""
+"""The job is killed when its append of this number is in the table's log, counted from 1."""
 POLL_S = 0.003
-"""From the commit to the end of the micro-batch Delta and Spark need some tens of milliseconds and more."""
+"""Delta and Spark need some tens of milliseconds or more from the commit to the end of the micro-batch."""
 APPEND = "WRITE"
-"""What Delta calls an append in the log; no other job of the demo appends."""
+"""Delta's name for an append in the log; no other job of the demo appends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """What was killed, and when."""
+    """The killed process, and the time."""
 
     pid: int
     at_ms: int
@@ -32,12 +32,12 @@ class Killer:
     """Watches the log of a table, and kills once."""
 
     def __init__(self, commits: Commits, pid: Callable[[], int | None], told: Callable[[Killed], None]) -> None:
-        """See the class.
+        """Prepares the killer.
 
         Args:
             commits: The log to watch.
-            pid: The job's Python process; None if it is not running, and then nothing is killed.
-            told: Called after the kill, in the thread that watches.
+            pid: The job's Python process; None if it is not running: then nothing is killed.
+            told: Called after the kill, in the watching thread.
         """
         self._commits, self._pid, self._told = commits, pid, told
         self._stop = threading.Event()

@@ -1,6 +1,6 @@
-"""The folder of a demo: the inputs, the pipeline's file, the lake with turns and the one without, logs, the report.
+"""The folder of a demo: the inputs, the pipeline's file, the lakes with and without turns, logs, the report.
 
-With `--s3` the tables lie in a bucket of a server on this machine, and everything else in the folder.
+With `--s3` the tables are in a bucket of a server on this machine, and everything else is in the folder.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ INGESTION, MUTATION, TTL = JOBS = ("Ingestion", "Mutation", "TTL")
 LOCK = "ENGAGEMENT_HVS_DATA"
 BUCKET = "lake"
 S3_KEYS = ("demo", "demodemo")
-"""Access key and secret of the server on this machine, which takes any."""
+"""Access key and secret of the server on this machine, which accepts any."""
 MARK = "demo.json"
-"""Tells a folder that a demo made, and may empty, from any other."""
+"""Marks a folder that a demo created, and may empty."""
 
 COLUMNS = (
     "engagement_id STRING NOT NULL, source STRING, org_id STRING, alias_id STRING, role STRING, engagement_type STRING, "
@@ -35,8 +35,8 @@ COLUMNS = (
 )
 SPARK: Mapping[str, str] = {
     "spark.master": "local[2]",
-    # Three drivers share a small machine, each for some minutes: less memory, and no time for compiling code well. The small
-    # code cache that this brings would be full after a minute of Spark, and then nothing more is compiled.
+    # Three drivers share a small machine, each for some minutes: less memory, and no time for optimized compilation. The small
+    # code cache of that setting would be full after a minute of Spark, and then nothing more is compiled.
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=400m",
     "spark.ui.enabled": "false",
@@ -91,25 +91,25 @@ streams:
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The log of a table, wherever it is."""
+    """The log of a table, on any file system."""
 
     files: Any
-    """As `pyarrow.fs` has them."""
+    """A file system of `pyarrow.fs`."""
     log: str
 
     def names(self) -> list[str]:
-        """The commit files that are there now, by version."""
+        """Returns the current commit files, by version."""
         found = self.files.get_file_info(fs.FileSelector(self.log, allow_not_found=True))
         return sorted(one.base_name for one in found if len(one.base_name) == 25 and one.extension == "json")
 
     def text(self, name: str) -> str:
-        """What one of them says."""
+        """Returns the content of a commit file."""
         with self.files.open_input_stream(f"{self.log}/{name}") as stream:
             return bytes(stream.read()).decode()
 
 
 def s3_files(url: str) -> Any:
-    """The files of the server on this machine."""
+    """Returns the file system of the server on this machine."""
     key, secret = S3_KEYS
     return fs.S3FileSystem(
         access_key=key, secret_key=secret, endpoint_override=url, region="us-east-1", allow_bucket_creation=True
@@ -118,7 +118,7 @@ def s3_files(url: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where everything of one demo is."""
+    """The paths of one demo."""
 
     root: Path
     s3: str | None = None
@@ -145,12 +145,12 @@ class Lake:
         return self.location(self.storage.parent / "engagement")
 
     def location(self, table: Path) -> str:
-        """Where a table of this folder is."""
+        """Returns the location of a table of this folder."""
         return str(table) if self.s3 is None else f"s3a://{BUCKET}/{table.relative_to(self.root)}"
 
     @property
     def conf(self) -> Mapping[str, str]:
-        """Spark's configuration, beside the log store."""
+        """Spark's configuration in addition to the log store."""
         if self.s3 is None:
             return SPARK
         key, secret = S3_KEYS
@@ -162,24 +162,24 @@ class Lake:
         }
 
     def commits(self, table: str) -> Commits:
-        """The log of one of its tables."""
+        """Returns the log of one of its tables."""
         if self.s3 is None:
             return Commits(fs.LocalFileSystem(), f"{table}/_delta_log")
         return Commits(s3_files(self.s3), f"{table.removeprefix('s3a://')}/_delta_log")
 
     @property
     def without(self) -> Path:
-        """Everything of the run without it."""
+        """The folder of the run without the coordinator."""
         return self.root / "without"
 
     @property
     def table_without(self) -> str:
-        """The table of the run without it."""
+        """The table of the run without the coordinator."""
         return self.location(self.without / "engagement")
 
     @property
     def logs(self) -> Path:
-        """What the jobs wrote on their standard error."""
+        """The standard error of the jobs."""
         return self.root / "logs"
 
     @property
@@ -190,14 +190,14 @@ class Lake:
 
 @contextmanager
 def open_lake(root: Path, *, s3: bool = False) -> Iterator[Lake]:
-    """The folder for one run of the demo, made if need be and emptied of what an earlier demo left; nobody else's.
+    """Opens the folder for one run of the demo, created if needed; empties what an earlier demo left, and nothing else.
 
-    With `s3` there is a server for its tables, which ends with the block.
+    With `s3` a server for its tables runs until the block ends.
 
     Raises:
-        MissingExtra: there is no server here.
-        InvalidRequest: the folder holds something that no demo made, or a demo is running in it; nothing was changed.
-        Unavailable: it cannot be written.
+        MissingExtra: no S3 server is installed.
+        InvalidRequest: the folder has files that no demo made, or a demo is running in it; nothing was changed.
+        Unavailable: the folder cannot be written.
     """
     lacking = lacks_aws() if s3 else None
     if lacking is not None:
@@ -208,7 +208,7 @@ def open_lake(root: Path, *, s3: bool = False) -> Iterator[Lake]:
     mark = lake.root / MARK
     if lake.root.exists() and not mark.is_file() and (not lake.root.is_dir() or any(lake.root.iterdir())):
         raise InvalidRequest(
-            f"{lake.root} is not empty, and not of a demo; nothing was changed",
+            f"{lake.root} is not empty, and no demo created it; nothing was changed",
             advice="Name another place with --dir DIR",
         )
     try:
@@ -256,10 +256,10 @@ def fill(lake: Lake, inputs: Inputs, cut: Cut) -> None:
 
 
 def pipeline_text(lake: Lake, largest: Mapping[str, int]) -> str:
-    """`lakegate.yml` of the demo, so that each file is a micro-batch.
+    """Returns `lakegate.yml` of the demo, in which each file is a micro-batch.
 
     Args:
-        lake: Whose it is.
+        lake: The lake.
         largest: Source folder → rows of its largest file.
     """
     return _PIPELINE.format(

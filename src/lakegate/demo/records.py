@@ -1,6 +1,6 @@
-"""What the three streams of the demo bring: engagements, requests to re-identify, requests to erase; as Arrow tables.
+"""The input of the demo's three streams: engagements, requests to re-identify, requests to erase; as Arrow tables.
 
-The columns are those of `shared/data/engagement`, so that generated records and real ones take the same way.
+The columns are those of `shared/data/engagement`, so that generated records and real ones are processed alike.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ TOPIC_COLUMNS = {
     "mutation": "mutation_id STRING, seq BIGINT, alias_id STRING, new_person_id STRING",
     "delete": "request_id STRING, person_id STRING",
 }
-"""Topic of Kafka → the columns of its records that are read, where the streams' inputs come from there."""
+"""Kafka topic → the columns of its records, for inputs from Kafka."""
 BATCH_OFFSETS = {"ingest": 400, "mutation": 4, "delete": 1}
-"""Topic → how many of its records are a micro-batch of the jobs without turns."""
+"""Topic → the number of its records in a micro-batch of the jobs without turns."""
 
 FIRST_FILE_AT_S = 1_700_000_000
-"""Time of modification of a stream's first file. Files are read in that order, so each gets a second of its own."""
+"""Modification time of a stream's first file. Files are read in that order, so their times differ by a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Everything that arrives, each table in the order of arrival."""
+    """The whole input, each table in the order of arrival."""
 
     engagements: pa.Table
     mutations: pa.Table
@@ -82,7 +82,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Into how many files each stream's records are cut; a file is a micro-batch."""
+    """The number of files for each stream's records; a file is a micro-batch."""
 
     ingest: int
     mutation: int
@@ -90,10 +90,10 @@ class Cut:
 
 
 def read_inputs(folder: Path, source: str) -> Inputs:
-    """The records of one source: `ingest/SOURCE.parquet`, `mutation/…`, `delete/…`; the last two may be missing.
+    """Reads the records of one source: `ingest/SOURCE.parquet`, `mutation/…`, `delete/…`; the last two may be missing.
 
     Raises:
-        InvalidRequest: there is no `ingest/SOURCE.parquet`, or a file is not Parquet or lacks a column.
+        InvalidRequest: `ingest/SOURCE.parquet` is missing, or a file is not Parquet or lacks a column.
     """
     if not (folder / "ingest" / f"{source}.parquet").is_file():
         known = ", ".join(sorted(path.stem for path in folder.glob("ingest/*.parquet")))

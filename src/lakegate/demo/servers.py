@@ -20,7 +20,7 @@ from lakegate.spark.java import JavaSources, find_java
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 5.0
-"""After this a server is killed; the data of a test is thrown away anyway."""
+"""Seconds after which a server is killed; test data need no clean shutdown."""
 LOG_TAIL_BYTES = 2000
 
 KAFKA_USER, KAFKA_PASSWORD = "etl", "of-the-tests"
@@ -71,17 +71,17 @@ def kafka_broker(
     progress: Progress | None = None,
     sasl_port: int | None = None,
 ) -> Iterator[str]:
-    """The bootstrap servers (`127.0.0.1:port`) of one Kafka broker, which ends with the block.
+    """Yields the bootstrap servers (`127.0.0.1:port`) of one Kafka broker, which ends with the block.
 
     Args:
         directory: For its settings, data and logs (`broker.log`); the data of an earlier broker there is kept.
-        jars: Where the broker's jars (set `broker`, 45 MB) come from.
-        java: Where Java may be.
-        progress: Told about each jar that is fetched.
-        sasl_port: Another port, which lets in only who logs in as `KAFKA_USER` with `KAFKA_PASSWORD` by SASL/PLAIN.
+        jars: The sources of the broker's jars (set `broker`, 45 MB).
+        java: The possible locations of Java.
+        progress: Called for each jar that is fetched.
+        sasl_port: A second port, which requires a login as `KAFKA_USER` with `KAFKA_PASSWORD` by SASL/PLAIN.
 
     Raises:
-        Unavailable: It did not start in time; the end of its log is in the message.
+        Unavailable: It did not start in time; the message contains the end of its log.
     """
     class_path = os.pathsep.join(map(str, fetch(["broker"], sources=jars, progress=progress)))
     port, controller_port = free_ports(2)
@@ -106,7 +106,7 @@ def kafka_broker(
 
 
 def with_sasl(properties: str, port: int) -> str:
-    """A broker's settings with a second door, for those who log in."""
+    """Returns a broker's settings with a second port, which requires a login."""
     place = f"SASL_PLAINTEXT://127.0.0.1:{port}"
     for key in ("listeners", "advertised.listeners"):
         properties = properties.replace(f"\n{key}=", f"\n{key}={place},")
@@ -130,16 +130,16 @@ def zookeeper(
     flags: Sequence[str] = (),
     through: Callable[[int], int] = lambda port: port,
 ) -> Iterator[list[ZookeeperNode]]:
-    """An ensemble of ZooKeeper servers from PySpark's own jars, each of which can be stopped and started again.
+    """Yields an ensemble of ZooKeeper servers from PySpark's own jars; each can be stopped and restarted.
 
     Args:
-        directory: For settings, data and logs of each.
-        java: Where Java may be.
+        directory: For the settings, data and logs of each server.
+        java: The possible locations of Java.
         nodes: One, or three and more for an ensemble.
-        tick_ms: The unit of its time; sessions last from 2 to 20,000 of them.
+        tick_ms: The time unit of the servers; sessions last from 2 to 20,000 ticks.
         more: Further settings, line by line.
         flags: Further flags of its JVM.
-        through: Port of a member → the port by which the other members are told to reach it.
+        through: Port of a member → the port through which the other members reach it.
     """
     program = str(find_java(java).program)
     ports = free_ports(3 * nodes)
@@ -172,7 +172,7 @@ def zookeeper(
 
 
 class ZookeeperNode:
-    """One ZooKeeper server: a process that is ended by its own id and can be started again on its data."""
+    """A ZooKeeper server: a process that is ended by its own id and can be restarted on its data."""
 
     def __init__(
         self, program: str, settings: Path, port: int, log: Path, more: Sequence[str], *, is_member: bool
@@ -194,7 +194,7 @@ class ZookeeperNode:
 
     @property
     def pid(self) -> int:
-        """Of the running server."""
+        """The pid of the running server."""
         assert self._process is not None
         return self._process.pid
 
@@ -209,7 +209,7 @@ class ZookeeperNode:
         """Returns when it serves clients.
 
         Raises:
-            Unavailable: it did not in time; the end of its log is in the message.
+            Unavailable: The server did not start in time; the message contains the end of its log.
         """
         assert self._process is not None
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -219,7 +219,7 @@ class ZookeeperNode:
             time.sleep(0.05)
 
     def mode(self) -> str:
-        """`standalone`, `leader` or `follower`; empty while it serves nobody."""
+        """Returns `standalone`, `leader` or `follower`; empty while the server serves no clients."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2.0) as asked:
                 asked.sendall(b"srvr")
@@ -229,7 +229,7 @@ class ZookeeperNode:
         return next((line[6:] for line in answer.splitlines() if line.startswith("Mode: ")), "")
 
     def kill(self) -> None:
-        """Ends the process at once, as a machine that fails would."""
+        """Kills the process, as if its machine failed."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGCONT)
@@ -247,7 +247,7 @@ def _zookeeper_jars() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody uses now; all held until the last is found, so that no two are the same."""
+    """Returns unused ports of 127.0.0.1; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -275,10 +275,10 @@ def _process(command: list[str], *, log: Path) -> Iterator[subprocess.Popen[byte
 
 @contextlib.contextmanager
 def server_process(command: list[str], *, port: int, log: Path) -> Iterator[int]:
-    """The pid of a server that serves the port from the beginning of the block, and is ended with it.
+    """Yields the pid of a server that serves the port from the beginning of the block, and ends with it.
 
     Raises:
-        Unavailable: It did not start in time; the end of its log is in the message.
+        Unavailable: It did not start in time; the message contains the end of its log.
     """
     with _process(command, log=log) as process:
         _wait_for_port(port, process, log)

@@ -1,15 +1,15 @@
-"""The same three jobs without turns: plain Structured Streaming on stock Delta, as one writes it who knows both well.
+"""The same three jobs without turns: plain Structured Streaming on stock Delta, as an expert would write it.
 
     python -m lakegate.demo.without JOB FOLDER [--kafka SERVERS] [--s3 URL]
 
-They are written with care. Mutation and TTL keep every request in a table that they alone write, so that Ingestion writes a
-record that comes later under the right person, or not at all; Mutation deletes what it would move into an erased person;
-a batch of requests may be repeated without harm; a job whose query fails is started again from its checkpoint. Run one after
-another, in any order of their batches, they give exactly the right table. What they lack: nothing says who writes next, and
-an append is not tied to its micro-batch (no `txnAppId`, `txnVersion`), so that one that is repeated is doubled.
+They are written with care. Mutation and TTL store every request in tables that only they write, so that Ingestion writes a
+later record under the right person, or not at all. Mutation deletes rows that it would move to an erased person. A batch of
+requests may be repeated without harm. A job whose query fails is restarted from its checkpoint. Run one after another, in any
+order of their batches, they give exactly the right table. They lack an order of writers, and an append is not tied to its
+micro-batch (no `txnAppId`, `txnVersion`), so that a repeated append duplicates rows.
 
-On a local disk they share the session of the jobs with turns: its store of commits is put-if-absent, so no commit is
-overwritten. On S3 they have what Delta has there without a word of configuration: its store for a single driver.
+On a local disk they use the same session as the jobs with turns: its log store is put-if-absent, so no commit is
+overwritten. On S3 they use Delta's default: its log store for a single driver.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ START_S = 300.0
 
 
 def say(job: str, what: str, batch: int | None = None, **facts: object) -> None:
-    """One line of JSON on standard output about what the job does now."""
+    """Prints a line of JSON on standard output about the job's current action."""
     line = {"job": job, "what": what, "batch": batch, "at_ms": time.time_ns() // 1_000_000, **facts}
     print(json.dumps(line), flush=True)
 
 
 class Plain:
-    """One job, its tables and its query."""
+    """A job, its tables and its query."""
 
     def __init__(self, job: str, lake: Lake, spark: SparkSession, servers: str | None = None) -> None:
         self._job, self._spark, self._servers = job, spark, servers
@@ -65,10 +65,10 @@ class Plain:
         }[job]
 
     def prepare(self) -> None:
-        """Makes the table that is this job's to make, and waits until all three jobs are up, as in a running system.
+        """Creates the job's own table, and waits until all three jobs are up, as in a running system.
 
         Raises:
-            Unavailable: another job did not come up.
+            Unavailable: another job did not start.
         """
         made = {
             INGESTION: (self._target, COLUMNS),
@@ -89,7 +89,7 @@ class Plain:
             time.sleep(0.02)
 
     def run(self) -> bool:
-        """Works off what the source has. False if it failed too often, and gave up."""
+        """Processes all data of the source. Returns False if it failed too often, and gave up."""
         for attempt in range(RESTARTS_MAX + 1):
             if attempt:
                 say(self._job, "restarted")
@@ -104,14 +104,14 @@ class Plain:
             try:
                 query.awaitTermination()
             except Exception as error:
-                # Whatever it was: a scheduler starts the job again. What it was is said by `_writing`, and in the log.
+                # Any error: a scheduler restarts the job. `_writing` and the log report the error.
                 print(error, file=sys.stderr, flush=True)
                 continue
             return True
         return False
 
     def _records(self) -> DataFrame:
-        """The source: a folder of files or a topic of JSON records; a file, or so many offsets, is a micro-batch."""
+        """Returns the source: a folder of files or a topic of JSON records; a file, or a number of offsets, is a micro-batch."""
         if self._servers is None:
             schema = self._spark.read.parquet(str(self._source)).schema
             return self._spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self._source))
@@ -178,7 +178,7 @@ class Plain:
 
     @contextmanager
     def _writing(self, batch_id: int) -> Iterator[None]:
-        """Says when the write to the shared table begins, and how it ends."""
+        """Prints when the write to the shared table begins, and how it ends."""
         say(self._job, "began", batch_id)
         try:
             yield
@@ -190,7 +190,7 @@ class Plain:
 
 
 def main() -> int:
-    """Runs one job to its end; 0 if it worked everything off."""
+    """Runs one job to its end; returns 0 if it processed everything."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("folder", type=Path)
@@ -212,7 +212,7 @@ def main() -> int:
 
 
 def _end_with_the_demo() -> None:
-    """Ends this process at the end of its input, which the demo holds open for as long as it lives."""
+    """Ends this process at the end of its input, which the demo holds open while it lives."""
     sys.stdin.read()
     os._exit(1)
 

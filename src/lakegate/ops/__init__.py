@@ -1,1 +1,1 @@
-"""What people and schedulers do to a pipeline: look at it, check it, pause it, repair it."""
+"""Operations on a pipeline for people: checks, inspection, and actions on turns, tables and requests."""

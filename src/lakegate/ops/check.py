@@ -19,21 +19,21 @@ OFFSETS_VERSION = "v1"
 
 
 class Places:
-    """Where the file says what: key → `lakegate.yml:12`, or the key itself where the value is a default."""
+    """The locations of keys in the file: key → `lakegate.yml:12`, or the key itself where the value is a default."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._origins = {entry.key: entry.origin for entry in pipeline.entries}
 
     def of(self, key: str) -> str:
-        """The key, with its line in front where it is written."""
+        """Returns the key, preceded by its line if it is in the file."""
         origin = self._origins.get(key)
-        if origin is None:  # a part of a list or a mapping stands where its first entry does
+        if origin is None:  # a part of a list or a mapping has the line of its first entry
             origin = next((at for name, at in self._origins.items() if name.startswith((f"{key}.", f"{key}["))), None)
         return key if origin in (None, "default", "Python") else f"{origin}: {key}"
 
 
 def notes(pipeline: Pipeline) -> list[Finding]:
-    """What the file itself gives to think about: the order's costs are warnings, the rest are notes."""
+    """Returns notes and warnings about the file itself: warnings for the costs of the order, notes for the rest."""
     return [
         Finding(
             level="warning" if text.startswith("lock ") else "note",
@@ -45,7 +45,7 @@ def notes(pipeline: Pipeline) -> list[Finding]:
 
 
 def storage(pipeline: Pipeline, places: Places) -> list[Finding]:
-    """Whether storage, and the folder of the turns, can be written."""
+    """Checks that the storage, and the folder of the turns, are writable."""
     wanted = {"storage": pipeline.storage}
     turns_file = sqlite_file(pipeline.coordinator.url)
     if turns_file is not None:
@@ -62,7 +62,7 @@ def storage(pipeline: Pipeline, places: Places) -> list[Finding]:
 def turns(
     pipeline: Pipeline, open_store: Callable[[], AbstractContextManager[TurnStore | None]], places: Places
 ) -> list[Finding]:
-    """Whether the store of turns answers, and can be read by this version."""
+    """Checks that the store of turns answers, and that this version can read it."""
     found = []
     where = places.of("coordinator.url")
     try:
@@ -73,7 +73,7 @@ def turns(
                 record = store.read(lock).record
                 if record is not None and record.in_doubt:
                     count = len(record.in_doubt)
-                    what = f"{count} unclean turn{'s' if count > 1 else ''} not fenced yet; the next turn does it"
+                    what = f"{count} unclean turn{'s' if count > 1 else ''} not fenced yet; the next turn fences them"
                     found.append(Finding(level="note", where=f"lock {lock}", what=what))
                 held = None if record is None else record.holder
                 if held is not None and held.session not in store.live_sessions(lock).ids:
@@ -85,7 +85,7 @@ def turns(
 
 
 def source(stream: StreamSpec, places: Places) -> list[Finding]:
-    """Whether a folder of files is there, and holds something."""
+    """Checks that a folder of files exists and is not empty."""
     if not isinstance(stream.source, FilesSource):
         return []
     path = local_path(stream.source.path)
@@ -105,13 +105,13 @@ def source(stream: StreamSpec, places: Places) -> list[Finding]:
 
 
 def checkpoint(stream: StreamSpec, rows: Iterable[TurnEnded], places: Places) -> list[Finding]:
-    """Whether the checkpoint is the one that the ledger knows the job by, and can be read."""
+    """Checks that the checkpoint is readable, and the one that the ledger recorded for the job."""
     if stream.checkpoint is None:
         return []
     where = places.of(f"streams.{stream.name}.checkpoint")
     path = local_path(stream.checkpoint)
     if path is None:
-        return [Finding(level="note", where=where, what="not on this machine's disk, so not looked at")]
+        return [Finding(level="note", where=where, what="not on this machine's disk, so not checked")]
     there = LocalCheckpoint(path)
     try:
         check = checkpoint_check(rows, job=stream.name, location=stream.checkpoint, is_new_allowed=False)
@@ -131,7 +131,7 @@ def checkpoint(stream: StreamSpec, rows: Iterable[TurnEnded], places: Places) ->
 
 
 def table_folder(table: TableSpec, places: Places) -> list[Finding]:
-    """Whether the path is free, or a Delta table."""
+    """Checks that the path is free, or a Delta table."""
     path = None if table.path is None else local_path(table.path)
     if path is None or not is_taken(path):
         return []

@@ -1,4 +1,4 @@
-"""Composition for `lakegate dead-letters`: what streams and syncs have set aside, to be listed, dropped and sent again."""
+"""Lists, drops and resends what streams and syncs have set aside, for `lakegate dead-letters`."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from lakegate.syncs.plan.dead_letters import KeptRow, kept_text
 
 
 class Desk(Protocol):
-    """What one stream or one sync has set aside."""
+    """The dead letters of one stream or one sync."""
 
     def rows(self, *, rows_max: int, has_values: bool) -> list[Letter]:
-        """The newest letters, newest first."""
+        """Returns the newest letters, newest first."""
         ...
 
     def drop(self, ids: Sequence[str], reason: str | None) -> int:
-        """Deletes letters; how many.
+        """Deletes letters; returns their number.
 
         Raises:
-            InvalidRequest: one of the ids is no letter's; nothing was changed.
+            InvalidRequest: one of the ids does not exist; nothing was changed.
         """
         ...
 
     def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
-        """Sends letters again, corrected, each once; how many. After a command that was killed the same one goes on.
+        """Resends letters with corrections, each once; returns their number. After a killed command, repeat it to continue.
 
         Args:
-            ids: Of letters.
+            ids: The ids of letters.
             corrections: Column → value, as text.
 
         Raises:
-            InvalidRequest: one of the ids is no letter's, or one is refused again; nothing was changed.
+            InvalidRequest: one of the ids does not exist, or one is refused again; nothing was changed.
         """
         ...
 
 
 def desks(pipeline: Pipeline, name: str | None) -> list[Desk]:
-    """Of the stream or sync of this name, or of all.
+    """Returns the desk of the stream or sync of this name, or all desks.
 
     Raises:
-        InvalidRequest: there is none of this name.
+        InvalidRequest: no stream or sync has this name.
     """
     streams = [one for one in pipeline.streams if not isinstance(one.kind, Maintain)]
     found: list[Desk] = []
     if wanted := [one for one in streams if name in (None, one.name)]:
-        from lakegate.ops.table_admin import StreamDesk  # here, as it needs Spark, which a sync does not
+        from lakegate.ops.table_admin import StreamDesk  # imported here because it needs Spark, which a sync does not
 
         found += [StreamDesk(pipeline, one) for one in wanted]
     found += [SyncDesk(pipeline, one) for one in pipeline.syncs if name in (None, one.name)]
@@ -64,7 +64,7 @@ def desks(pipeline: Pipeline, name: str | None) -> list[Desk]:
 
 
 class SyncDesk:
-    """The rows that one sync has set apart in its target."""
+    """The rows that a sync has quarantined in its target."""
 
     def __init__(self, pipeline: Pipeline, sync: SyncSpec) -> None:
         self._pipeline, self._sync = pipeline, sync
@@ -87,12 +87,12 @@ class SyncDesk:
         ]
 
     def drop(self, ids: Sequence[str], reason: str | None) -> int:
-        """See `Desk`. The target keeps no reason."""
+        """See `Desk`. The target stores no reason."""
         with Keeper(self._pipeline, self._sync) as keeper:
             return keeper.drop_letters(ids)
 
     def retry(self, ids: Sequence[str], corrections: Mapping[str, str]) -> int:
-        """See `Desk`. Takes the stream over: a run of the sync that is on ends with status 5."""
+        """See `Desk`. Takes the sync over: a run of it that is in progress ends with status 5."""
         values = {name: None if value == "null" else value for name, value in corrections.items()}
         with Keeper(self._pipeline, self._sync) as keeper:
             written, refused = keeper.retry_letters(ids, values)

@@ -1,4 +1,4 @@
-"""`lakegate doctor`: whether this machine, this Spark and these tables are fit; each line says what to do if not."""
+"""`lakegate doctor`: checks this machine, Spark and the tables; each line gives advice if a check fails."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ DELTA_LINE = "4.4"
 
 
 def machine(java: JavaSources, sources: JarSources, sets: Sequence[str]) -> Iterator[Finding]:
-    """Java, PySpark with Delta, and the jars."""
+    """Checks Java, PySpark with Delta, and the jars."""
     yield from _said("Java", lambda: _java(java))
     yield from _said("PySpark", _pyspark)
     yield from _said("jars", lambda: _jars(sources, sets))
 
 
 def place(pipeline: Pipeline, store: Callable[[], AbstractContextManager[TurnStore | None]]) -> Iterator[Finding]:
-    """Storage, coordinator, tables and checkpoints of a pipeline, as far as they can be told without Spark."""
+    """Checks storage, coordinator, tables and checkpoints of a pipeline, as far as possible without Spark."""
     yield from _said("storage", lambda: _storage(pipeline))
     yield from _said("coordinator", lambda: _coordinator(pipeline, store))
     for table in pipeline.tables.values():
         where = f"table {table.name}"
         path = None if table.path is None else local_path(table.path)
         if path is None:
-            what = "not a path on this machine's disk, so not looked at"
+            what = "not a path on this machine's disk, so not checked"
             yield Finding(level="note", where=where, what=what, advice=_for_s3(table.path))
             continue
         yield from _said(where, partial(_hard_links, path))
@@ -58,7 +58,7 @@ def _for_s3(place: str | None) -> str:
 
 
 def _said(where: str, look: Callable[[], str]) -> Iterator[Finding]:
-    """The line of one thing: what was found, or the error that a run would end with."""
+    """Yields the line of one check: its result, or the error that a run would end with."""
     try:
         yield Finding(level="ok", where=where, what=look())
     except LakegateError as error:
@@ -78,7 +78,7 @@ def _pyspark() -> str:
         raise Unavailable("delta-spark is not installed", advice="pip install 'delta-spark>=4.4,<4.5'") from error
     if not delta.startswith(f"{DELTA_LINE}."):
         raise Unavailable(
-            f"delta-spark {delta} does not go with the jars of this release",
+            f"delta-spark {delta} does not match the jars of this release",
             advice=f"pip install 'delta-spark>={DELTA_LINE},<4.5'",
         )
     return f"{version('pyspark')} (line {line}) with delta-spark {delta}"
@@ -109,7 +109,7 @@ def _storage(pipeline: Pipeline) -> str:
 def _coordinator(pipeline: Pipeline, store: Callable[[], AbstractContextManager[TurnStore | None]]) -> str:
     with store() as opened:
         if opened is None:
-            return f"{pipeline.coordinator.url} is made by the first run"
+            return f"{pipeline.coordinator.url} is created by the first run"
         lease = "no lease: a turn ends with its process" if opened.lease_s is None else f"lease {opened.lease_s:g} s"
         return f"{pipeline.coordinator.url} answers ({lease})"
 
@@ -127,7 +127,7 @@ def _hard_links(path: Path) -> str:
 def _table(where: str, path: Path, lock: str) -> Iterator[Finding]:
     log = LocalLog(path)
     if not log.exists:
-        yield Finding(level="ok", where=where, what="is made by the first run")
+        yield Finding(level="ok", where=where, what="is created by the first run")
         return
     try:
         definition = log.definition()
@@ -148,14 +148,12 @@ def _table(where: str, path: Path, lock: str) -> Iterator[Finding]:
         else:
             yield Finding(level="ok", where=where, what="Delta keeps its tokens for ever")
     if (path / FOLDER / FILE).is_file():
-        what = (
-            f"governed, lock {lock}; drivers with Lakegate's gate refuse what they would commit to it outside of a turn"
-        )
+        what = f"governed, lock {lock}; drivers with Lakegate's gate refuse their commits to it outside of a turn"
         yield Finding(level="ok", where=where, what=what)
-        what = f"not stopped: a session with {OUTSIDE_CONF}=pass, and drivers without the gate, as of another engine"
+        what = f"not stopped: a session with {OUTSIDE_CONF}=pass, and drivers without the gate, such as those of another engine"
         yield Finding(
             level="note", where=where, what=what, advice="Keep such writers away, or start them with lakegate.session"
         )
     else:
-        what = "not governed: other pipelines are not told to which lock it belongs, and nothing stops other writers"
+        what = "not governed: the table does not name its lock to other pipelines, and nothing stops other writers"
         yield Finding(level="warning", where=where, what=what, advice=f"lakegate adopt {path} --lock {lock}")

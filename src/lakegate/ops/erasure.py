@@ -1,6 +1,6 @@
-"""What is left of erased rows on disk: a deletion vector hides rows, it does not remove them.
+"""Counts files that may still hold erased rows: a deletion vector hides rows, it does not remove them.
 
-Counts files that *may* hold them, from names, times and the log; no data are read. Source: docs/explanation/requests.md, E5.
+The count uses names, times and the log; no data are read. Source: docs/explanation/requests.md, E5.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHANGE_DATA = "_change_data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BytesLeft:
-    """Files that were written before an erasure and may still hold what it erased."""
+    """Files that were written before an erasure and may still hold erased rows."""
 
     version: int
     """The table's version at which the rows were last erased."""
@@ -29,28 +29,28 @@ class BytesLeft:
     with_deletion_vectors: int
     """Files of the newest version in which rows are only hidden."""
     removed: int
-    """Files of older versions, not vacuumed yet."""
+    """Files of older versions that are not vacuumed yet."""
     change_data: int
-    """Files of the change feed, with the rows as they were."""
+    """Files of the change feed, with the rows before the erasure."""
     in_requests: int
-    """The same of other streams' request tables and dead letters, which may name erased persons."""
+    """The same counts for other streams' request tables and dead letters, which may name erased persons."""
     with_deletion_vectors_bytes: int
     removed_bytes: int
     change_data_bytes: int
     in_requests_bytes: int
     since_ms: int | None
-    """When the oldest erasure was made that files have not been purged of and vacuumed after."""
+    """The time of the oldest erasure whose files have not been purged and vacuumed since."""
     until_ms: int | None
-    """When the stream is to have deleted them; None where it does not (`physical_within`)."""
+    """The time by which the stream is to have deleted them; None without `physical_within`."""
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them."""
+        """Total size of all these files."""
         return self.with_deletion_vectors_bytes + self.removed_bytes + self.change_data_bytes + self.in_requests_bytes
 
     @property
     def files(self) -> int:
-        """All of them."""
+        """Number of all these files."""
         return self.with_deletion_vectors + self.removed + self.change_data + self.in_requests
 
     def __str__(self) -> str:
@@ -77,13 +77,13 @@ class BytesLeft:
 def bytes_left(
     job: str, table: LocalLog, requests: Sequence[LocalLog], *, within_ms: int | None = None
 ) -> BytesLeft | None:
-    """What an erase stream has left on disk; None where it has erased nothing that the log still tells of.
+    """Counts the files that an erase stream has left on disk; None if the log shows no erasure by it.
 
     Args:
-        job: The stream's name.
-        table: Its table.
+        job: The name of the stream.
+        table: The table of the stream.
         requests: The other tables from which it erases: other streams' requests, and dead letters.
-        within_ms: So long after an erasure its bytes are to be gone; None: nobody says.
+        within_ms: The time after an erasure within which its bytes are to be gone; None: no limit is set.
 
     Raises:
         Unavailable: The state of a log cannot be read.
@@ -118,7 +118,7 @@ def _since_ms(job: str, log: LocalLog) -> int | None:
 
 
 def last_erasure(job: str, table: LocalLog) -> Commit | None:
-    """The newest commit in which the stream removed rows of the table."""
+    """Returns the newest commit in which the stream removed rows of the table."""
     for commit in reversed(list(table.commits())):
         said = commit.user_metadata or {}
         if said.get("job") == job and said.get("step") == "apply":
@@ -127,7 +127,7 @@ def last_erasure(job: str, table: LocalLog) -> Commit | None:
 
 
 def _left(log: LocalLog, erased_at_ms: int) -> tuple[list[int], list[int], list[int]]:
-    """Sizes of files from before the erasure: with hidden rows, of older versions, of the change feed."""
+    """Returns sizes of files from before the erasure: with hidden rows, of older versions, of the change feed."""
     live = log.live_files()
     hidden: list[int] = []
     removed: list[int] = []
@@ -147,7 +147,7 @@ def _left(log: LocalLog, erased_at_ms: int) -> tuple[list[int], list[int], list[
 
 
 def _data_files(table: Path) -> Iterator[tuple[str, Path]]:
-    """Every Parquet file in the table's folder, by its path in the log's terms."""
+    """Yields every Parquet file in the table's folder, with its path as in the log."""
     for folder, folders, names in os.walk(table):
         folders[:] = [name for name in folders if name not in (LOG, "_lakegate")]
         for name in names:

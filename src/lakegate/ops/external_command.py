@@ -1,9 +1,9 @@
-"""A command that runs in a turn: another program, as a maintenance job or a notebook run, between those of the streams.
+"""Runs an external command in a turn: another program, such as a maintenance job or a notebook run.
 
-A launcher is started first and waits to be let go, so that the record names its process when the turn is granted: on this
-machine nobody else is given the turn before it is gone, and if the one that asked for the turn is killed, it ends the program.
-The program is given no token: what it writes is not fenced. It is given a pass, a file that its gate looks at with each commit to
-a governed table: see `ProgramPass`.
+A launcher is started first and waits for its start signal, so that the record names its process when the turn is granted. On
+this machine no other job gets the turn before the launcher is gone; if the process that asked for the turn is killed, the
+launcher ends the program. The program gets no token: its writes are not fenced. It gets a pass, a file that its gate checks
+at each commit to a governed table: see `ProgramPass`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from lakegate.turns.protocol.fencing import job_token
 from lakegate.turns.protocol.protocol import Order
 
 END_S = 10.0
-"""So long a program has to end when it is asked to; then it is killed. When its turn was lost it has less: see `_grace_s`."""
+"""Seconds that a program has to end on request before it is killed; fewer after its turn was lost: see `_grace_s`."""
 LAUNCHER = """
 import json, os, signal, subprocess, sys, threading
-told = open(int(sys.argv[1]))
-turn = told.readline()
+pipe = open(int(sys.argv[1]))
+turn = pipe.readline()
 if not turn:
     sys.exit(125)
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    signal.signal(number, lambda number, frame: None)  # the whole group is sent them; they are the program's
+    signal.signal(number, lambda number, frame: None)  # the whole group receives them; the program handles them
 def end_with_parent():
-    told.read()  # nothing comes: it ends when who watches over the turn is gone, and so is the program
+    pipe.read()  # returns when the process that holds the turn is gone; then the program ends, too
     os.killpg(0, signal.SIGKILL)
 try:
     program = subprocess.Popen(sys.argv[2:], env={**os.environ, **json.loads(turn)})
@@ -67,16 +67,16 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
     """Takes the turn, runs a command, gives the turn back.
 
     Args:
-        job: Whose turn, on which lock, where turns are kept.
+        job: The settings of the job: its lock and its coordinator.
         command: The program and its arguments; its environment names the turn by LAKEGATE_LOCK, LAKEGATE_JOB, LAKEGATE_EPOCH.
-        watchers: Told of every event, after the ledger.
+        watchers: Receive every event, after the ledger.
 
     Returns:
-        The program's exit status, 128 + n if signal n ended it. Another than 0 leaves the turn unclean: it counts as none.
+        The program's exit status, 128 + n if signal n ended it. Any status but 0 leaves the turn unclean: it does not count.
 
     Raises:
-        TurnNotGranted: Not in time; the program was not run.
-        LostTurn: The program was ended in the middle, because the turn is another's.
+        TurnNotGranted: Not granted in time; the program was not run.
+        LostTurn: The program was ended early, because another run has the turn.
     """
     if not command:
         raise InvalidRequest(
@@ -91,7 +91,7 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
         grace_s = _grace_s(store.lease_s)
         ports = Ports(
             store=store,
-            log=cast(TableLog, None),  # a turn without tables asks nothing of any
+            log=cast(TableLog, None),  # a turn without tables reads no log
             clock=MachineClock(),
             randomness=Uuids(),
             events=Tee([LedgerSink(job.storage), *watchers]),
@@ -139,36 +139,36 @@ def run_in_turn(job: JobSettings, command: Sequence[str], watchers: Sequence[Eve
 
 
 class ProgramPass:
-    """What lets a whole program commit to the tables of a lock while a turn is on; a `WriteGate` whose one table is the program.
+    """The permission of a program to commit to the tables of a lock during a turn; a `WriteGate` whose only table is the program.
 
-    A file of three lines: epoch, deadline (ns of the clock that only runs), lock. This process holds a lock on it, which the kernel
-    takes away when the process ends, however it ends. So a process that the program leaves behind can commit no longer than the
-    turn lasts. Source: java/io/github/lakegate/ProgramPass.java.
+    A file of three lines: epoch, deadline (ns of the monotonic clock), lock. This process holds a lock on the file. The kernel
+    releases it when the process ends, however it ends. So a process that the program leaves behind cannot commit after the end
+    of the turn. Source: java/io/github/lakegate/ProgramPass.java.
     """
 
     def __init__(self, lock: str) -> None:
         self._lock = lock
-        self._folder = tempfile.mkdtemp(prefix="lakegate-turn-")  # nobody else's: mode 0700
+        self._folder = tempfile.mkdtemp(prefix="lakegate-turn-")  # private: mode 0700
         self.path = os.path.join(self._folder, "pass")
         self._file: int | None = None
 
     def grant(self, table: str, job: str, epoch: int, duration_ms: int, token_id: str | None = None) -> bool:
-        """Lets the program commit for so long from now."""
+        """Lets the program commit for this time from now."""
         until_ns = time.monotonic_ns() + duration_ms * 1_000_000
         text = f"{epoch}\n{until_ns:020d}\n{self._lock}".encode()
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.lockf(self._file, fcntl.LOCK_EX)
-        os.pwrite(self._file, text, 0)  # in place, and as long as before: the lock is on this file
+        os.pwrite(self._file, text, 0)  # in place and with the same length: the lock is on this file
         return True
 
     def revoke(self, table: str, epoch: int) -> None:
-        """The turn is over."""
+        """Ends the permission."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Removes the file and its folder."""
         self.revoke(self.path, -1)
         if self._file is not None:
             os.close(self._file)
@@ -177,15 +177,15 @@ class ProgramPass:
 
 
 def _grace_s(lease_s: float | None) -> float:
-    """How long a program whose turn was lost has to end: half of what is left of the lease, at whose end another begins."""
+    """Returns the seconds that a program has to end after its turn was lost: half of what is left of the lease."""
     return END_S if lease_s is None else min(END_S, (1 - SELF_FENCE) / 2 * lease_s)
 
 
 class _Program:
-    """A program behind a launcher that waits to be told its turn, and then for the other end of the pipe to close.
+    """A program behind a launcher that waits for its turn, and then for the other end of the pipe to close.
 
-    They are a process group of their own, so that what the program has started is ended with it. What a program leaves
-    running when it ends by itself is its own affair.
+    They are a process group of their own, so that the child processes of the program are ended with it. Child processes that
+    are left when the program ends by itself are not ended.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -199,11 +199,11 @@ class _Program:
 
     @property
     def pid(self) -> int:
-        """Of the launcher: it lives as long as the program."""
+        """The pid of the launcher: it lives as long as the program."""
         return self._process.pid
 
     def run(self, environment: Mapping[str, str]) -> int:
-        """Lets it go, and waits for its end; signals that this process is sent are sent on to it."""
+        """Starts the program, and waits for its end; forwards signals that this process receives."""
         assert self._go is not None, "it is let go before it is ended"
         os.write(self._go, json.dumps(environment).encode() + b"\n")
         is_main = threading.current_thread() is threading.main_thread()
@@ -216,13 +216,13 @@ class _Program:
         return status if status >= 0 else 128 - status
 
     def end(self, grace_s: float = END_S) -> None:
-        """Asks it and all that it has started to end, and kills them if they do not. Safe from any thread, and twice."""
+        """Asks the program and its child processes to end, and kills them if they do not. Safe from any thread, and repeatable."""
         with self._guard:
             if self._process.poll() is None:
                 self._signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(grace_s)
-                self._signal(signal.SIGKILL)  # also what the program had started, where only that stayed
+                self._signal(signal.SIGKILL)  # also child processes that outlived the program
                 self._process.wait()
             if self._go is not None:
                 os.close(self._go)

@@ -1,4 +1,4 @@
-"""One thing that a check found, and the exit status that follows from many."""
+"""A finding of a check, and the exit status that follows from many."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Level = Literal["ok", "note", "warning", "fault"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found, where, and what to do about it. Only a `fault` makes a command fail."""
+    """A finding: its place, its text, and advice. Only a `fault` makes a command fail."""
 
     level: Level
     where: str
-    """File and line, or what was looked at: `lakegate.yml:12`, `Java`, `table engagement`."""
+    """File and line, or the checked object: `lakegate.yml:12`, `Java`, `table engagement`."""
     what: str
     advice: str = ""
     exit_code: int = 0
-    """Of a fault: the status of the error that a run would end with."""
+    """For a fault: the exit status of the error that a run would end with."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}" + (f". {self.advice}" if self.advice else "")
 
 
 def of_error(error: LakegateError, where: str) -> list[Finding]:
-    """The findings of an error that a run would end with: one, or one per fault that it lists."""
+    """Returns the findings of an error that a run would end with: one, or one per fault in it."""
     if isinstance(error, InvalidRequest) and error.faults:
         return [
             Finding(
@@ -44,5 +44,5 @@ def of_error(error: LakegateError, where: str) -> list[Finding]:
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """0 without a fault, else the first by the order of exit codes."""
+    """Returns 0 without a fault, otherwise the first status by the order of exit codes."""
     return combined_exit_code([finding.exit_code for finding in findings if finding.level == "fault"])

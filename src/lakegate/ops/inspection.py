@@ -1,7 +1,6 @@
-"""Composition for the commands that look and do not run: which store, which logs, which checkpoints a pipeline has.
+"""The functions behind the read-only commands: they find the store, the logs and the checkpoints of a pipeline.
 
-Beside `runtime.py`, on its floor. Nothing is made that is not there; Spark is started only where a function takes or makes a
-session.
+On the same layer as `runtime.py`. Nothing is created; Spark is started only where a function takes or makes a session.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ NOBODY = Sessions(ids=frozenset(), jobs=frozenset())
 
 @contextlib.contextmanager
 def existing_store(url: str) -> Iterator[TurnStore | None]:
-    """The store of turns if it is there already, until the block ends; None where nothing has run yet.
+    """Opens the store of turns if it exists, until the block ends; yields None where nothing has run yet.
 
     Raises:
         Unavailable, InvalidRequest: As `site.open_store`.
     """
-    from lakegate.runtime import open_store  # brings Spark with it, which takes a second
+    from lakegate.runtime import open_store  # imports Spark, which takes a second
 
     file = sqlite_file(url)
     if file is not None and not file.exists():
@@ -72,10 +71,10 @@ def existing_store(url: str) -> Iterator[TurnStore | None]:
 
 
 def table_named(pipeline: Pipeline, name: str) -> TableSpec:
-    """The table of the file that `name` means: its name there, its path, or its name in the catalog.
+    """Returns the table of the file that `name` means: its name in the file, its path, or its name in the catalog.
 
     Raises:
-        InvalidRequest: There is none.
+        InvalidRequest: No such table.
     """
     if name in pipeline.tables:
         return pipeline.tables[name]
@@ -90,10 +89,10 @@ def table_named(pipeline: Pipeline, name: str) -> TableSpec:
 
 
 def stream_named(pipeline: Pipeline, name: str) -> StreamSpec:
-    """The stream of that name.
+    """Returns the stream of that name.
 
     Raises:
-        InvalidRequest: There is none.
+        InvalidRequest: No such stream.
     """
     try:
         return pipeline.stream(name)
@@ -105,7 +104,7 @@ def stream_named(pipeline: Pipeline, name: str) -> StreamSpec:
 
 
 def locations(pipeline: Pipeline) -> dict[str, TableLocation]:
-    """Table → where it is. Starts Spark if one is known by its name in the catalog only.
+    """Returns table → path. Starts Spark if a table is known only by its name in the catalog.
 
     Raises:
         InvalidRequest: The catalog has no such table.
@@ -120,18 +119,18 @@ def locations(pipeline: Pipeline) -> dict[str, TableLocation]:
 
 
 def requests_of(pipeline: Pipeline, stream: StreamSpec) -> str:
-    """Where the requests of a `mutate` or `erase` stream are."""
+    """Returns the path of the requests of a `mutate` or `erase` stream."""
     return f"{pipeline.storage}/requests/{stream.name}"
 
 
 def checkpoint_of(stream: StreamSpec) -> LocalCheckpoint | None:
-    """The stream's checkpoint if it is on this machine's disk."""
+    """Returns the stream's checkpoint if it is on this machine's disk."""
     path = None if stream.checkpoint is None else local_path(stream.checkpoint)
     return None if path is None else LocalCheckpoint(path)
 
 
 def local_logs(places: Iterable[str]) -> dict[str, LocalLog]:
-    """Location → log, of the tables that exist and are on this machine's disk."""
+    """Returns location → log, for the tables that exist and are on this machine's disk."""
     found = {}
     for place in places:
         path = local_path(place)
@@ -141,10 +140,10 @@ def local_logs(places: Iterable[str]) -> dict[str, LocalLog]:
 
 
 def verify_pipeline(pipeline: Pipeline) -> Verified:
-    """Turns, batches and logs compared with one another; see `checks.verify`.
+    """Compares turns, batches and logs with one another; see `checks.verify`.
 
     Raises:
-        Corrupt: A file cannot be read as what it should be.
+        Corrupt: A file breaks its format.
     """
     rows = read_ledger(pipeline.storage)
     places = locations(pipeline)
@@ -168,7 +167,7 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
         path = local_path(counted.table)
         if counted.table in logs or path is None:
             continue
-        # A stream that has not run has no table of requests yet; one that has run, and lost it, is to be found out.
+        # A stream that has not run has no request table yet; a request table that was lost after a run must be reported.
         if counted.checkpoint is not None and not counted.checkpoint.committed():
             streams.remove(counted)
         else:
@@ -193,7 +192,7 @@ def verify_pipeline(pipeline: Pipeline) -> Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureStatus:
-    """What an erase stream has left on disk, or why that cannot be told."""
+    """The files that an erase stream has left on disk, or why they cannot be counted."""
 
     job: str
     left: BytesLeft | None
@@ -201,7 +200,7 @@ class ErasureStatus:
 
 
 def status_of(pipeline: Pipeline) -> list[LockStatus]:
-    """Every lock of the pipeline, as it is now."""
+    """Returns the current state of every lock of the pipeline."""
     now_ms = time.time_ns() // 1_000_000
     found = []
     with existing_store(pipeline.coordinator.url) as store:
@@ -218,7 +217,7 @@ def status_of(pipeline: Pipeline) -> list[LockStatus]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptStatus:
-    """What a stream's request table keeps, or why that cannot be told."""
+    """The contents of a stream's request table, or why they cannot be counted."""
 
     job: str
     kept: tuple[Kept, ...]
@@ -226,7 +225,7 @@ class KeptStatus:
 
 
 def kept_of(pipeline: Pipeline) -> list[KeptStatus]:
-    """The requests that each stream keeps, by age."""
+    """Returns the stored requests of each stream, by age."""
     found = []
     for stream in pipeline.streams:
         if not isinstance(stream.kind, Mutate | Erase):
@@ -242,7 +241,7 @@ def kept_of(pipeline: Pipeline) -> list[KeptStatus]:
 
 
 def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
-    """What each erase stream has left on disk."""
+    """Returns the files that each erase stream has left on disk."""
     found = []
     for stream in pipeline.streams:
         if not isinstance(stream.kind, Erase):
@@ -253,7 +252,7 @@ def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
             note = "files are counted only for a table with a path on this machine's disk"
             found.append(ErasureStatus(job=stream.name, left=None, note=note))
             continue
-        # Not its own requests: they name erased persons as long as the erasures stand.
+        # Its own requests are left out: they name erased persons as long as the erasures are active.
         others = [one for one in pipeline.streams if one.table == stream.table and one.name != stream.name]
         requests = [
             *(LocalLog(Path(requests_of(pipeline, one))) for one in others if isinstance(one.kind, Mutate)),
@@ -268,12 +267,12 @@ def erasures_of(pipeline: Pipeline) -> list[ErasureStatus]:
 
 
 LAG_TIMEOUT_S = 3.0
-"""A broker that does not answer must not hold up those who look."""
+"""A broker that does not answer must not block the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagStatus:
-    """What a stream has not taken of its topics yet, or why that cannot be told."""
+    """The records that a stream has not read of its topics yet, or why that is unknown."""
 
     job: str
     topics: tuple[TopicLag, ...]
@@ -281,7 +280,7 @@ class LagStatus:
 
 
 def lags_of(pipeline: Pipeline) -> list[LagStatus]:
-    """Each stream that reads Kafka."""
+    """Returns the lag of each stream that reads Kafka."""
     from lakegate.syncs.sources.kafka import reach
 
     found = []
@@ -305,29 +304,29 @@ def lags_of(pipeline: Pipeline) -> list[LagStatus]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceStatus:
-    """What a stream has not read of its source, or why that cannot be told."""
+    """The part of its source that a stream has not read, or why that is unknown."""
 
     job: str
     not_read: tuple[PassedOver, ...]
-    """Files that are there."""
+    """Files that exist."""
     left_out: tuple[LeftOut, ...]
-    """What is not there to look at, as of the ledger."""
+    """Files that are missing, according to the ledger."""
     note: str | None
 
 
 def is_far(stream: StreamSpec) -> bool:
-    """Whether files that the stream reads, or their log in its checkpoint, are not on this machine's disk: Spark looks there."""
+    """Returns True if the stream's files, or their log in its checkpoint, are not on this machine's disk: Spark reads them."""
     if not isinstance(stream.source, FilesSource) or stream.checkpoint is None:
         return False
     return local_path(stream.checkpoint) is None or not is_local(stream.source.path)
 
 
 def sources_of(pipeline: Pipeline, *, spark: SparkSession | None = None) -> list[SourceStatus]:
-    """Each stream that has not read all of its source as it is now, or of which that cannot be told.
+    """Returns each stream that has not read all of its current source, or for which that is unknown.
 
     Args:
         pipeline: The file.
-        spark: To look at what is not on this machine's disk; None: that is left out, and said.
+        spark: Reads what is not on this machine's disk; None: skipped, and reported as skipped.
     """
     found = []
     for stream in pipeline.streams:
@@ -348,7 +347,7 @@ def sources_of(pipeline: Pipeline, *, spark: SparkSession | None = None) -> list
                     there = listing(stream.source.path)
                     not_read = tuple(passed_over(there, Taken(checkpoint).refresh(), is_drained=False))
         except LakegateError as error:
-            note = f"its source cannot be told: {error.message}"
+            note = f"its source cannot be read: {error.message}"
         if not_read or left_out or note is not None:
             found.append(SourceStatus(job=stream.name, not_read=not_read, left_out=left_out, note=note))
     return found
@@ -367,7 +366,7 @@ def _far(spark: SparkSession, source: FilesSource, location: str) -> tuple[Passe
 
 
 def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:
-    """The turns of the table's lock in which one of its streams wrote, or tried to; newest first."""
+    """Returns the turns of the table's lock in which one of its streams wrote, or tried to; newest first."""
     places = {table.path} if table.path is not None else set(locations(pipeline).values())
     jobs = {stream.name for stream in pipeline.streams if stream.table == table.name}
     rows = [
@@ -379,16 +378,16 @@ def history_of(pipeline: Pipeline, table: TableSpec) -> list[TurnEnded]:
 
 
 def turn_as_json(row: TurnEnded) -> dict[str, Any]:
-    """A turn in the ledger's own form, without its `format`."""
+    """Returns a turn in the ledger's own form, without its `format`."""
     return {key: value for key, value in json.loads(to_line(row)).items() if key != "format"}
 
 
 def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Finding]:
-    """Everything about a pipeline that can be found wrong before it runs; see `checks.check` and `checks.resolve`.
+    """Finds every fault of a pipeline that is visible before it runs; see `checks.check` and `checks.resolve`.
 
     Args:
         pipeline: A file without a fault of its own.
-        spark: To resolve SQL and to look into tables; None: these are left out.
+        spark: Resolves SQL and reads tables; None: these checks are skipped.
     """
     places = check.Places(pipeline)
     found = [*check.notes(pipeline), *check.storage(pipeline, places)]
@@ -409,15 +408,15 @@ def check_pipeline(pipeline: Pipeline, *, spark: SparkSession | None) -> list[Fi
     if not pipeline.streams:
         return found
     if spark is None:
-        skipped = "SQL, schemas and tables were not looked at, as --no-spark says"
+        skipped = "SQL, schemas and tables were not checked, because of --no-spark"
         return [*found, Finding(level="note", where="Spark", what=skipped)]
     broken = {one.where for one in found if one.level == "fault"}
     return found + _resolve(pipeline, spark, places, broken)
 
 
 def _sync(pipeline: Pipeline, sync: SyncSpec, places: check.Places) -> list[Finding]:
-    """Its target answers, and its source is there."""
-    from lakegate.syncs.api import Keeper  # brings nothing of Spark
+    """Checks that the sync's target answers, and that its source exists."""
+    from lakegate.syncs.api import Keeper  # imports nothing of Spark
 
     found: list[Finding] = []
     looks: list[tuple[str, Callable[[Keeper], object]]] = [("from", Keeper.newest), ("to", Keeper.standing)]
@@ -439,7 +438,7 @@ def _resolve(pipeline: Pipeline, spark: SparkSession, places: check.Places, brok
     found: list[Finding] = []
     log = DeltaTableLog(spark)
     coordinator_id = None
-    with contextlib.suppress(LakegateError), existing_store(pipeline.coordinator.url) as store:  # told of already
+    with contextlib.suppress(LakegateError), existing_store(pipeline.coordinator.url) as store:  # reported already
         coordinator_id = None if store is None else store.coordinator_id()
     known: dict[str, schema_checks.KnownTable] = {}
     for name, table in pipeline.tables.items():
@@ -477,7 +476,7 @@ def _standing(
     at: TableLocation,
     places: check.Places,
 ) -> list[Finding]:
-    """Requests that stand for the table, and are gone, belong to no stream, or have lost their columns."""
+    """Finds active requests for the table that are gone, belong to no stream, or have lost their columns."""
     from lakegate.streams.interfaces import StreamContext
     from lakegate.streams.requests.standing import RequestTables, recorded
     from lakegate.telemetry.tee import Tee
@@ -511,11 +510,11 @@ def _standing(
 
 
 def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]:
-    """Whether machine, Spark and the pipeline's places are fit; see `checks.doctor`.
+    """Checks the machine, Spark, and the pipeline's storage, coordinator and tables; see `checks.doctor`.
 
     Args:
-        pipeline: None: only the machine and Spark are looked at.
-        has_spark: A session may be started to see whether it is fit.
+        pipeline: None: only the machine and Spark are checked.
+        has_spark: A session may be started as a check.
     """
     streams = () if pipeline is None else pipeline.streams
     needs_kafka = any(isinstance(stream.source, KafkaSource) for stream in streams)
@@ -525,9 +524,9 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
     yield from found
     where = "Spark session"
     if not has_spark:
-        yield Finding(level="note", where=where, what="not started, as --no-spark says")
+        yield Finding(level="note", where=where, what="not started, because of --no-spark")
     elif any(one.level == "fault" and one.where != "jars" for one in found):
-        yield Finding(level="note", where=where, what="not started, as something that it needs is missing")
+        yield Finding(level="note", where=where, what="not started, because a requirement is missing")
     else:
         yield from _session(where, pipeline, needs_kafka=needs_kafka)
     if pipeline is not None:
@@ -535,10 +534,10 @@ def diagnose(pipeline: Pipeline | None, *, has_spark: bool) -> Iterator[Finding]
 
 
 def diagnose_s3(pipeline: Pipeline | None, location: str, *, is_deep: bool, is_mended: bool) -> Iterator[Finding]:
-    """What is right and wrong with a table, or a checkpoint, on S3; see `checks.s3`.
+    """Checks a table, or a checkpoint, on S3; see `checks.s3`.
 
     Raises:
-        InvalidRequest: it is not on S3, or no session for S3 can be made.
+        InvalidRequest: the location is not on S3, or no session for S3 can be made.
     """
     from lakegate.ops import s3
     from lakegate.runtime import open_session
@@ -570,27 +569,27 @@ def _session(where: str, pipeline: Pipeline | None, *, needs_kafka: bool) -> Ite
 
 
 def commits_of(pipeline: Pipeline) -> list[tuple[str, Commit]]:
-    """Every commit of the pipeline's tables on this machine's disk, each with its table's name in the file."""
+    """Returns every commit of the pipeline's tables on this machine's disk, each with its table's name in the file."""
     names = {str(place): name for name, place in locations(pipeline).items()}
     return [(names[place], commit) for place, log in local_logs(names).items() for commit in log.commits()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockLine:
-    """One lock of the coordinator in a line."""
+    """A lock of the coordinator in a line."""
 
     lock: str
     epoch: int
     holder: str | None
     since_ms: int | None
     is_alive: bool | None
-    """Whether the holder is; None without one."""
+    """True if the holder is alive; None without a holder."""
     waiting: int
     in_doubt: int
 
 
 def all_locks(pipeline: Pipeline) -> list[LockLine]:
-    """The pipeline's locks, and whatever else its coordinator keeps."""
+    """Returns the pipeline's locks, and all others of its coordinator."""
     with existing_store(pipeline.coordinator.url) as store:
         names = dict.fromkeys([*(table.lock for table in pipeline.tables.values()), *(store.locks() if store else ())])
         return [_lock_line(store, lock) for lock in names]
@@ -612,10 +611,10 @@ def _lock_line(store: TurnStore | None, lock: str) -> LockLine:
 
 
 def actions_of(pipeline: Pipeline) -> list[PersonActed]:
-    """What persons did on every lock, by time."""
+    """Returns the actions of persons on every lock, by time."""
     return read_actions(pipeline.storage)
 
 
 def turns_of(pipeline: Pipeline) -> list[TurnEnded]:
-    """The ledger of every lock, by the time at which a turn ended."""
+    """Returns the ledger of every lock, by the time at which a turn ended."""
     return read_ledger(pipeline.storage)

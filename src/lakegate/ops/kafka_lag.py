@@ -1,4 +1,4 @@
-"""How many records of each topic a stream has not taken yet: the broker's offsets beside those of its checkpoint."""
+"""Counts the records of each topic that a stream has not read yet: the broker's offsets against those of its checkpoint."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLag:
-    """One topic of one stream."""
+    """The lag of one topic of one stream."""
 
     topic: str
     partitions: int
     behind: int
-    """Records that are there and not in the commit log."""
+    """Records in the topic that are not in the commit log."""
     deleted: int
-    """Records that retention has deleted before they were read."""
+    """Records that retention deleted before they were read."""
 
 
 def topic_lags(taken: Offsets, firsts: Offsets, ends: Offsets) -> tuple[TopicLag, ...]:
-    """What is left of each topic.
+    """Returns the unread records of each topic.
 
     Args:
         taken: The next offset that the stream will read; a partition that is missing is read from its beginning.

@@ -1,6 +1,6 @@
-"""`lakegate order simulate`: what the order rules come to at the jobs' paces, replayed over days with the real moves.
+"""`lakegate order simulate`: the effect of the order rules at the jobs' paces, replayed over days with the real transitions.
 
-A turn takes its job's usual time, give or take 30 %; a job that has had its turn is idle until its pace calls again. Chance
+A turn takes its job's usual time, plus or minus 30 %; after a turn a job is idle until its pace is due again. Randomness
 comes from a seed, so a replay can be repeated.
 """
 
@@ -24,14 +24,14 @@ SPREAD = 0.3
 FIRST_WITHIN_MS = 60_000
 """Jobs begin within a minute of one another."""
 POLLS_EVERY_MS = 60_000
-"""How soon a job that polls looks again."""
+"""The interval at which a polling job looks again."""
 ASKS_AGAIN_MS = 1_000
-"""How soon a job that gave up asks again: its query is started anew."""
+"""The delay before a job that gave up asks again: its query is restarted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paced:
-    """One job: how often it wants a turn, how long one takes, and whom it follows."""
+    """The pace of a job, the length of its turns, and its order rule."""
 
     job: str
     every_ms: int | None
@@ -45,29 +45,29 @@ class Paced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What one job got."""
+    """The result of one job."""
 
     job: str
     turns: int
     wasted: int
-    """How often it asked, waited and gave up."""
+    """Number of times that the job asked, waited and gave up."""
     longest_gap_ms: int
-    """Between two completed turns, or the ends of the time."""
+    """Between two completed turns, or to the begin or end of the replay."""
     mean_wait_ms: int | None
-    """From when its pace called to its turn; None if it never had one."""
+    """From the time when its pace was due to its turn; None if it never had a turn."""
 
 
 def replay(
     jobs: Sequence[Paced], *, days: int, lock_timeout_ms: int, seed: int = 1, polls: bool = False
 ) -> list[Replayed]:
-    """The jobs' turns over so many days, in the order given.
+    """Returns the jobs' turns over these days, in the given order.
 
     Args:
         jobs: All jobs of one lock.
-        days: How many, from an empty history.
+        days: Number of days, from an empty history.
         lock_timeout_ms: How long a job waits before it gives up and asks again.
-        seed: Of the spread of the turns' lengths.
-        polls: As the article's coordinator does it: take the lock, look who was last, give it back, and try again later. A job
+        seed: The seed of the random lengths of turns.
+        polls: The polling coordinator of the article: take the lock, read who was last, give it back, and try again later. A job
             has no place in a queue then.
     """
     run = _Run(jobs, seed=seed, lock_timeout_ms=lock_timeout_ms, polls=polls)
@@ -91,7 +91,7 @@ def replay(
 
 @dataclass
 class _Run:
-    """The lock, and what is due."""
+    """The lock, and the events that are due."""
 
     jobs: Sequence[Paced]
     seed: int
@@ -107,7 +107,7 @@ class _Run:
         names = frozenset(JobName(one.job) for one in self.jobs)
         self._live = Sessions(ids=frozenset(SessionId(name) for name in names), jobs=names)
         self._record = LockRecord(lock="L", epoch=Epoch(0))
-        for one in self.jobs:  # seen before, with nothing done: else `after` would wait for a job that has not begun
+        for one in self.jobs:  # registered without a turn: otherwise `after` would wait for a job that has not begun
             self._record = transitions.go_idle(
                 self._record, JobName(one.job), {}, one.rule, one.absent_after_ms, now_ms=0
             )
@@ -156,7 +156,7 @@ class _Run:
         self._push(at_ms + (POLLS_EVERY_MS if self.polls else ASKS_AGAIN_MS), "asks", job)
 
     def _grant(self, at_ms: float) -> None:
-        """Whoever may go begins. Who polls and may not has to come back."""
+        """Starts the turn of a job that may go. A polling job that may not go has to come back."""
         while self._record.holder is None and self._record.tickets:
             if self.polls:
                 first = self._record.tickets[0].job

@@ -1,4 +1,4 @@
-"""A table on S3, looked at: whether its server refuses a second writer, what the settings allow, and damaged states."""
+"""Checks a table on S3: whether its server refuses a second writer, what the settings allow, and damaged states."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ COMMIT: Final = re.compile(r"(\d{20})\.json")
 CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 DAMAGED, UNAVAILABLE = 4, 6
 PRECONDITION_FAILED: Final = 412
-"""Of HTTP."""
+"""The HTTP status for a failed condition."""
 
 
 def examine(
     jvm: Any, conf: Any, location: str, log_store: str, *, is_deep: bool, is_mended: bool, store_class: str
 ) -> Iterator[Finding]:
-    """What was looked at, and what is wrong.
+    """Yields the checks and their findings.
 
     Args:
         jvm: py4j's view of a JVM with the jars of S3 and Lakegate's.
-        conf: Hadoop's settings as the session has them.
+        conf: Hadoop's settings in the session.
         location: `s3a://bucket/path` of a table, or of a checkpoint.
         log_store: `conditional`, `dynamodb` or `single_driver`.
-        is_deep: Threads race for keys.
-        is_mended: Damaged states are mended where that is possible.
-        store_class: Of the log store.
+        is_deep: Threads compete for keys.
+        is_mended: Damaged states are repaired where possible.
+        store_class: The class of the log store.
     """
     where = location
     try:
@@ -39,7 +39,7 @@ def examine(
         files = path.getFileSystem(conf)
         yield from _flags(where, conf)
         if log_store == "single_driver":
-            what = "log_store single_driver: two drivers lose commits; that there is one is your word"
+            what = "log_store single_driver: two drivers lose commits; you must ensure that there is only one"
             yield Finding(level="warning", where=where, what=what, advice="log_store: conditional")
         else:
             yield from _server(where, jvm, files, path, is_deep=is_deep, is_needed=log_store == "conditional")
@@ -78,14 +78,14 @@ def _flags(where: str, conf: Any) -> Iterator[Finding]:
         if is_set
     ]
     if unsafe:
-        what = f"with {', '.join(unsafe)} as set, S3A overwrites what it was told not to"
+        what = f"with {', '.join(unsafe)} as set, S3A ignores the put-if-absent condition and overwrites"
         yield Finding(level="fault", where=where, what=what, advice="Leave the setting out", exit_code=2)
     else:
-        yield Finding(level="ok", where=where, what="no setting of S3A takes conditions away")
+        yield Finding(level="ok", where=where, what="no setting of S3A disables conditions")
 
 
 def _server(where: str, jvm: Any, files: Any, path: Any, *, is_deep: bool, is_needed: bool) -> Iterator[Finding]:
-    """Two writers, or many, put one key: one may win."""
+    """Checks that of two or many writers of one key only one succeeds."""
     store = jvm.io.github.lakegate.ConditionalPutLogStore
     folder = jvm.org.apache.hadoop.fs.Path(path, f"_lakegate/probe-{uuid.uuid4().hex}")
 
@@ -99,7 +99,7 @@ def _server(where: str, jvm: Any, files: Any, path: Any, *, is_deep: bool, is_ne
                 thrown = getattr(error, "java_exception", None)
                 if thrown is None or store.status(thrown) != PRECONDITION_FAILED:
                     raise
-                return True  # refused, it read what is there, and meanwhile another replaced that
+                return True  # refused; it then read the object, which another writer had replaced meanwhile
 
         with ThreadPoolExecutor(writers) as pool:
             return sum(pool.map(is_let_through, range(writers)))

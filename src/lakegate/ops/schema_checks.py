@@ -1,6 +1,6 @@
-"""`lakegate check` with Spark: schemas are read, SQL is resolved against them, tables are compared with the file.
+"""`lakegate check` with Spark: reads schemas, resolves SQL against them, compares tables with the file.
 
-Nothing is executed but the analysis of queries on no rows; nothing is written.
+Only the analysis of queries on no rows is executed; nothing is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lakegate.turns.protocol.fencing import PREFIX, lock_token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTable:
-    """What is known of a table's columns: of the table that is there, else of its `columns`."""
+    """The known columns of a table: those of the existing table, otherwise those in `columns`."""
 
     schema: StructType | None
     partition_columns: tuple[str, ...]
@@ -50,16 +50,16 @@ def table(
     coordinator: str | None,
     places: Places,
 ) -> tuple[KnownTable, list[Finding]]:
-    """What a table is, and what about it does not fit the file.
+    """Returns a table's columns, and where the table differs from the file.
 
     Args:
         spark: A session with Delta.
         log: Tables' logs.
-        spec: What the file says.
-        location: Where it is.
-        coordinator_id: Of the store of turns; None where there is none yet.
-        coordinator: Where that store is, if known.
-        places: Where the file says what.
+        spec: The table in the file.
+        location: The path of the table.
+        coordinator_id: The id of the store of turns; None if there is no store yet.
+        coordinator: The address of that store, if known.
+        places: The locations of keys in the file.
     """
     at = f"tables.{spec.name}"
     found: list[Finding] = []
@@ -140,13 +140,13 @@ def _ungoverned(spec: TableSpec, tokens: set[str], places: Places) -> list[Findi
         other = min(others).removeprefix(f"{PREFIX}lock/")
         what = f"the table is written under the lock {other}, not {spec.lock}"
         return [_fault(places.of(f"tables.{spec.name}.lock"), what, "the same lock in every pipeline")]
-    what = "the table is there and not governed, so other pipelines are not told to which lock it belongs"
+    what = "the table exists and is not governed, so it does not name its lock to other pipelines"
     advice = f"lakegate adopt {spec.name}"
     return [Finding(level="note", where=places.of(f"tables.{spec.name}"), what=what, advice=advice)]
 
 
 def _differences(spec: TableSpec, metadata: TableMetadata, wanted: StructType | None, places: Places) -> list[Finding]:
-    """What the table has otherwise than the file says: told, and never applied."""
+    """Returns the differences between the table and the file: reported, and never applied."""
     at = f"tables.{spec.name}"
     found = []
     for name, value in spec.properties.items():
@@ -158,7 +158,7 @@ def _differences(spec: TableSpec, metadata: TableMetadata, wanted: StructType | 
     if spec.partition_by and list(spec.partition_by) != list(metadata.partition_columns):
         has = ", ".join(metadata.partition_columns) or "nothing"
         what = f"the table is partitioned by {has}, the file says {', '.join(spec.partition_by)}; nothing is changed"
-        found.append(_warning(places.of(f"{at}.partition_by"), what, "Correct the file, or write the table anew"))
+        found.append(_warning(places.of(f"{at}.partition_by"), what, "Correct the file, or rewrite the table"))
     if spec.cluster_by and "clustering" not in metadata.features:
         what = "the table is not clustered, and the file says cluster_by; nothing is changed"
         found.append(_warning(places.of(f"{at}.cluster_by"), what, "ALTER TABLE … CLUSTER BY, or correct the file"))
@@ -188,7 +188,7 @@ def _differences(spec: TableSpec, metadata: TableMetadata, wanted: StructType | 
 def stream(
     spark: SparkSession, spec: StreamSpec, known: KnownTable | None, places: Places
 ) -> tuple[StructType | None, list[Finding]]:
-    """What is wrong with a stream's source and SQL, and the rows that it would append, if it appends."""
+    """Returns the rows that a stream would append, if it appends, and the faults of its source and SQL."""
     at = f"streams.{spec.name}"
     if spec.source is None:
         return None, [] if known is None else _maintain(spark, spec, known, places)
@@ -301,7 +301,7 @@ def _requests(
 
 
 def _resolved(rows: DataFrame, sql: str, where: str) -> DataFrame | Finding:
-    """A frame of the one column that the SQL is over these rows, or why it is none."""
+    """Resolves SQL over these rows to a frame of one column, or returns why that fails."""
     try:
         return rows.select(F.expr(sql))
     except JVM_ERRORS as error:

@@ -1,4 +1,4 @@
-"""`lakegate status`: who has the turn, who waits and why, what each job has done; from one lock record."""
+"""`lakegate status`: the holder of the turn, the waiting jobs with reasons, the state of each job; from one lock record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lakegate.turns.protocol.transitions import Sessions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderStatus:
-    """The turn that is on."""
+    """The turn in progress."""
 
     job: str
     epoch: int
@@ -38,7 +38,7 @@ class WaitingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
-    """What one job has done on the lock."""
+    """The state of a job on the lock."""
 
     job: str
     rule: str
@@ -49,26 +49,26 @@ class JobStatus:
     idle_since_ms: int | None
     idle_at: Mapping[str, int]
     lost: tuple[int, int | None] | None
-    """Epoch and batch of a turn that ended unclean; the job's next run finds out what became of it."""
+    """Epoch and batch of a turn that ended unclean; the job's next run finds out its outcome."""
     in_doubt: int
     """Token ids of the job that an unclean turn may still write with, until the next turn fences them."""
     priority: int = 0
     every_ms: int | None = None
     """Its pace; None: again as soon as it has work."""
     paused: str | None = None
-    """Who has paused it, and why."""
+    """The person who paused the job, and the reason."""
     paused_since_ms: int | None = None
     overdue_ms: int = 0
-    """How much longer ago than its pace says its last turn was completed. 0 for a job that is idle: it has nothing left to do."""
+    """Time since its last completed turn, minus its pace. 0 for an idle job: it has nothing left to do."""
     is_late: bool = False
     """Overdue by more than its pace: a whole turn was missed. Not while it is paused."""
     waiting_for: str | None = None
-    """Why it waits, if it has asked."""
+    """The reason for waiting, if it has asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockStatus:
-    """One lock."""
+    """The state of a lock."""
 
     lock: str
     epoch: int
@@ -88,12 +88,12 @@ def lock_status(
     every_ms: Mapping[str, int | None] = MappingProxyType({}),
     priorities: Mapping[str, int] = MappingProxyType({}),
 ) -> LockStatus:
-    """What the record says, in the terms of `lakegate status`.
+    """Converts a lock record to the terms of `lakegate status`.
 
     Args:
-        lock: Its name.
+        lock: The name of the lock.
         record: None where no job has asked yet.
-        live: Who is alive.
+        live: The runs that are alive.
         now_ms: The wall clock.
         rules: Job → its rule in the file; jobs of the record that are not in it are shown with the rule that they registered.
         every_ms: Job → its pace in the file.
@@ -137,7 +137,7 @@ def lock_status(
 
 
 def _late(job: JobStatus, record: LockRecord | None, live: Sessions, now_ms: int) -> JobStatus:
-    """The job with what waiting, pause and pace come to now."""
+    """Returns the job with its current waiting reason, pause and lateness."""
     if record is None:
         return job
     ticket = next((ticket for ticket in record.tickets if ticket.job == job.job), None)
@@ -158,10 +158,10 @@ def _late(job: JobStatus, record: LockRecord | None, live: Sessions, now_ms: int
 
 
 def _reason(record: LockRecord, job: JobName, live: Sessions, now_ms: int) -> str:
-    """The rule's reason where there is one: it says more than that somebody else has the turn just now."""
+    """Returns the reason of the rule where there is one: it is more precise than "another job has the turn"."""
     ticket = next(ticket for ticket in record.tickets if ticket.job == job)
     if ticket.session not in live.ids:
-        return "its run has ended, so it counts for nothing"
+        return "its run has ended, so it does not count"
     rule, absent_after_ms = record.rule(job)
     reason = waits_for(rule, job, record.views(live.jobs), now_ms=now_ms, absent_after_ms=absent_after_ms)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""How many stored requests a stream keeps in each state, and since when; from the request table's files, without Spark."""
+"""Counts a stream's stored requests by state and age, from the request table's files, without Spark."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lakegate.errors import Unavailable
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 AGES = (("1h", HOUR_MS), ("1d", DAY_MS), ("7d", 7 * DAY_MS), ("30d", 30 * DAY_MS))
-"""Upper bounds; what is older is counted under `older`."""
+"""Upper bounds; older requests are counted under `older`."""
 KEPT = ("waiting", "dead")
-"""States in which a request is neither settled nor at work."""
+"""States in which a request is neither finished nor being worked on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,16 +23,16 @@ class Kept:
     state: str
     requests: int
     oldest_ms: int
-    """When the oldest of them was first seen."""
+    """The time when the oldest of them was first seen."""
     ages: dict[str, int]
-    """Upper bound of the age → how many are younger, and not younger than the bound before; `older` for the rest."""
+    """Upper bound of the age → number of requests between the previous bound and this one; `older` for the rest."""
 
 
 def kept(log: LocalLog, now_ms: int) -> tuple[Kept, ...]:
-    """What a request table keeps, in the order of `KEPT`; a state without a request is left out.
+    """Returns the contents of a request table, in the order of `KEPT`; a state without a request is left out.
 
     Raises:
-        Unavailable: A file cannot be read; it may have been vacuumed since the log was.
+        Unavailable: A file cannot be read; it may have been vacuumed since the log was read.
         Corrupt: A deletion vector is damaged.
     """
     seen: dict[str, list[int]] = defaultdict(list)
@@ -64,7 +64,7 @@ def _first_seen(log: LocalLog, file: LiveFile) -> list[int]:
 
 
 def _gone(log: LocalLog, file: LiveFile) -> frozenset[int]:
-    """Rows of the file that a deletion vector hides."""
+    """Returns the rows of the file that a deletion vector hides."""
     if file.vector is None:
         return frozenset()
     where = deletion_vectors.location(file.vector)

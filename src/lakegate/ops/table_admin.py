@@ -1,4 +1,4 @@
-"""Composition for what a person does by command: mark a table as governed, and tend stored requests. Beside `runtime.py`."""
+"""Commands of a person on tables and stored requests: govern a table, manage requests. On the layer of `runtime.py`."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ R = TypeVar("R")
 
 
 def explain(statement: str, pipeline: Pipeline | None) -> Explanation:
-    """What a statement depends on, and what becomes of it beside others; nothing is executed.
+    """Explains what a statement depends on, and how it behaves with concurrent statements; executes nothing.
 
     Args:
         statement: SQL.
-        pipeline: Whose Spark settings it is read with, if there is one.
+        pipeline: The pipeline whose Spark settings are used, if any.
 
     Raises:
-        InvalidRequest: It changes no Delta table, or cannot be parsed.
+        InvalidRequest: The statement changes no Delta table, or cannot be parsed.
     """
     spark = open_session("lakegate explain") if pipeline is None else session_of(pipeline)
     return explain_sql(spark, statement)
 
 
 def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocation, GovernedTable]:
-    """Makes an existing table governed; its version and its data stay as they are. Idempotent.
+    """Makes an existing table governed; its version and its data do not change. Idempotent.
 
     Args:
-        pipeline: Whose coordinator the table's jobs take turns at.
+        pipeline: The pipeline whose coordinator grants the turns of the table's jobs.
         name: A table of the file, or the path of one that is not in it.
         lock: The lock; that of the file by default.
 
     Raises:
-        InvalidRequest: There is no table, or another lock governs it; or it is not in the file and no lock was given.
-        UnsupportedTable: Delta is told to forget tokens on it.
+        InvalidRequest: The table does not exist, or another lock governs it; or it is not in the file and no lock was given.
+        UnsupportedTable: The table's properties make Delta delete old tokens.
     """
     table = _table_or_path(pipeline, name, lock)
     spark = session_of(pipeline)
@@ -93,7 +93,7 @@ def adopt(pipeline: Pipeline, name: str, lock: str | None) -> tuple[TableLocatio
 
 
 def release(pipeline: Pipeline, name: str) -> tuple[TableLocation, bool]:
-    """Takes the note away that makes a table governed; whether there was one.
+    """Removes the note that makes a table governed; returns True if there was one.
 
     Raises:
         InvalidRequest: One of its jobs has the turn.
@@ -132,7 +132,7 @@ def _table_or_path(pipeline: Pipeline, name: str, lock: str | None) -> TableSpec
 
 
 def stream_context(pipeline: Pipeline, stream: StreamSpec) -> StreamContext:
-    """What a stream works with, for a person who looks at what it keeps. Starts Spark."""
+    """Returns the context of a stream, for a person who inspects its stored data. Starts Spark."""
     spark = session_of(pipeline)
     return StreamContext(
         session=spark.newSession(),
@@ -146,7 +146,7 @@ def stream_context(pipeline: Pipeline, stream: StreamSpec) -> StreamContext:
 
 
 def last_batch(site: Site, token_id: TokenId, tables: Sequence[TableLocation]) -> int:
-    """The highest batch of a token id in these tables; -1 where there is none."""
+    """Returns the highest batch of a token id in these tables; -1 where there is none."""
     stored = [site.log.read_tokens(table).tokens.get(token_id) for table in tables]
     return max((unpack(number).batch for number in stored if number is not None), default=-1)
 
@@ -155,10 +155,10 @@ def last_batch(site: Site, token_id: TokenId, tables: Sequence[TableLocation]) -
 def adhoc_turn(
     site: Site, pipeline: Pipeline, stream: StreamSpec, token_id: TokenId, tables: Sequence[TableLocation]
 ) -> Iterator[HeldTurn]:
-    """A turn of the job `adhoc` on a stream's lock.
+    """Opens a turn of the job `adhoc` on a stream's lock.
 
     Raises:
-        TurnNotGranted: Not in time; nothing was changed.
+        TurnNotGranted: Not granted in time; nothing was changed.
     """
     coordinator = site.coordinator(
         lock=pipeline.lock_of(stream),
@@ -172,7 +172,7 @@ def adhoc_turn(
         try:
             yield turn
         except InvalidRequest:
-            turn.complete()  # refused, and nothing is under way
+            turn.complete()  # refused, and nothing is running
             raise
         except BaseException as error:
             turn.abandon(error)
@@ -183,15 +183,15 @@ def adhoc_turn(
 
 
 def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
-    """Has the streams of a table go on although requests that stood for it are gone; the table.
+    """Lets the streams of a table go on although active requests are gone; returns the table.
 
     Args:
         pipeline: The file.
-        name: The stream whose requests they are; it may not be in the file any more.
-        reason: Why; it stays in the note beside the table.
+        name: The stream that stored the requests; it may no longer be in the file.
+        reason: The reason; it is stored in the note next to the table.
 
     Raises:
-        InvalidRequest: No requests of that stream stand for a table of the file; nothing was changed.
+        InvalidRequest: No active requests of that stream exist for a table of the file; nothing was changed.
     """
     spark = session_of(pipeline)
     log = DeltaTableLog(spark)
@@ -209,23 +209,23 @@ def accept_loss(pipeline: Pipeline, name: str, reason: str) -> TableLocation:
         if log.head(location) >= 0 and RequestTables(context).accept_loss(name, reason=reason):
             return location
     raise InvalidRequest(
-        f"no requests of a stream {name!r} stand for a table of the file; nothing was changed",
+        f"no active requests of a stream {name!r} exist for a table of the file; nothing was changed",
         advice="See what is missing with: lakegate check",
     )
 
 
 class RequestDesk:
-    """Stored requests of one stream, for a person who looks at them, gives them another chance, or takes them out."""
+    """Stored requests of one stream, for a person who inspects, retries or drops them."""
 
     def __init__(self, pipeline: Pipeline, name: str) -> None:
-        """See the class.
+        """Opens the desk of a stream.
 
         Raises:
             InvalidRequest: There is no such stream, or it stores no requests.
         """
         self._stream = stream_named(pipeline, name)
         if not isinstance(self._stream.kind, Mutate | Erase):
-            what = "appends records" if isinstance(self._stream.kind, Append) else "looks after files"
+            what = "appends records" if isinstance(self._stream.kind, Append) else "maintains files"
             raise InvalidRequest(
                 f"{name} {what} and stores no requests; nothing was done",
                 advice="Name a stream of kind mutate or erase",
@@ -234,7 +234,7 @@ class RequestDesk:
         self._context = stream_context(pipeline, self._stream)
 
     def rows(self, states: Sequence[str], *, rows_max: int) -> list[StoredRequest]:
-        """The newest requests in these states; all states if none is named. Never their values."""
+        """Returns the newest requests in these states; all states if none is named. Never their values."""
 
         unknown = [state for state in states if state not in STATES]
         if unknown:
@@ -244,16 +244,16 @@ class RequestDesk:
         return admin.list_requests(self._context, self._stream, tuple(states) or STATES, rows_max=rows_max)
 
     def replay(self, ids: Sequence[str]) -> int:
-        """Lets dead requests wait again, in a turn; how many.
+        """Sets dead requests back to waiting, in a turn; returns their number.
 
         Raises:
-            InvalidRequest: One of them is not dead, or another try would end the same; nothing was changed.
-            TurnNotGranted: Not in time; nothing was changed.
+            InvalidRequest: One of them is not dead, or another try would fail the same way; nothing was changed.
+            TurnNotGranted: Not granted in time; nothing was changed.
         """
         return self._in_turn(ids, lambda turn: admin.replay_requests(turn, self._context, self._stream, ids))
 
     def drop(self, ids: Sequence[str], reason: str) -> int:
-        """Takes dead requests out, in a turn; how many.
+        """Drops dead requests, in a turn; returns their number.
 
         Raises:
             InvalidRequest, TurnNotGranted: As `replay`.
@@ -278,7 +278,7 @@ class RequestDesk:
             return work(turn)
 
     def refuse_unless_in(self, states: Sequence[str], ids: Sequence[str]) -> None:
-        """Before a turn is taken, whose entry would be a version of the request table already.
+        """Refuses before a turn is taken: the entry of a turn would already add a version to the request table.
 
         Raises:
             InvalidRequest: One of the requests is in another state, or none was named.
@@ -337,7 +337,7 @@ class StreamDesk:
         return sent.count
 
     def _parted(self, ids: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Records and requests; all of them are there."""
+        """Splits ids into records and requests; all of them exist."""
         records = [id_ for id_ in ids if id_.startswith("d-")]
         requests = [id_ for id_ in ids if not id_.startswith("d-")]
         if records or not ids or not isinstance(self._stream.kind, Mutate | Erase):
@@ -345,7 +345,7 @@ class StreamDesk:
         return records, requests
 
     def _kind(self) -> StreamKind:
-        # What is refused again is set aside again, whatever the policy: it does not stop the others.
+        # A row that is refused again is set aside again, whatever the policy: it does not stop the others.
         spec = replace(self._stream, on_bad_record="dead_letter", transform=None)
         return kind_of(spec, self._pipeline.table_of(self._stream), self._context)
 
@@ -361,7 +361,7 @@ class StreamDesk:
         return sent
 
     def _send_requests(self, turn: HeldTurn, ids: Sequence[str], corrections: Mapping[str, str]) -> Sent:
-        """Stored anew, and applied by a batch without records: if the command is killed between, by the stream's next one."""
+        """Stores requests again, and applies them in a batch without records; after a kill the stream's next batch applies them."""
         count = resend_requests(turn, self._context, self._stream, ids, corrections)
         turn.next_batch(turn.batch + 1, None, is_replay=False)
         nothing = self._letters.no_records()
@@ -376,7 +376,7 @@ class StreamDesk:
         pipeline, context = self._pipeline, self._context
         token_id = job_token(f"{what}/{self._stream.name}")
         opened = Site.open(context.session, url=pipeline.coordinator.url, storage=pipeline.storage)
-        site = replace(opened, log=context.log)  # what the turn has read, the stream need not read again
+        site = replace(opened, log=context.log)  # the stream need not read again what the turn has read
         with (
             contextlib.closing(site),
             Gate(context.session).acting(self._stream.name, context.session),

@@ -1,7 +1,7 @@
-"""Composition for what a person does to the order of turns: pause and resume a stream, break a lock. Starts no Spark.
+"""Actions of a person on the order of turns: pause and resume a stream, break a lock. Starts no Spark.
 
-Beside `runtime.py`, on its floor. Every act is in the ledger before it is done, and again with what came of it, so that none can
-go unseen; the record is changed by compare-and-set, as by any job.
+On the layer of `runtime.py`. Every action is written to the ledger before it is done, and again with its outcome, so that none
+is hidden. The record is changed by compare-and-set, as by any job.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lakegate.turns.protocol import transitions
 from lakegate.turns.protocol.lock_record import LockRecord, Pause
 
 TRIES_MAX = 50
-"""Compare-and-sets of a record that others change all the time."""
+"""Maximum number of compare-and-sets on a record that others change frequently."""
 REASON_LENGTH_MAX = 500
 
 
@@ -41,15 +41,15 @@ class Broken:
     pid: int
     batch: int | None
     token_ids: tuple[str, ...]
-    """In doubt until the next turn has entered the tables; none of a turn without tables."""
+    """In doubt until the next turn has entered the tables; none for a turn without tables."""
     was_alive: bool
 
 
 def pause(pipeline: Pipeline, name: str, reason: str) -> Pause:
-    """Has a stream take no further turn; one that it has goes on to its end. Its successors do not wait for it.
+    """Stops a stream from taking turns; a turn in progress goes on to its end. Its successors do not wait for it.
 
     Raises:
-        InvalidRequest: There is no such stream; it is paused already; nothing has run on its lock yet; or no reason is given.
+        InvalidRequest: The stream is unknown or already paused; nothing has run on its lock yet; or no reason is given.
         Unavailable: The store or the ledger does not answer.
     """
     lock, job = pipeline.lock_of(stream_named(pipeline, name)), JobName(name)
@@ -66,10 +66,10 @@ def pause(pipeline: Pipeline, name: str, reason: str) -> Pause:
 
 
 def resume(pipeline: Pipeline, name: str, reason: str = "") -> Pause:
-    """Lets a paused stream ask again; the pause that is over.
+    """Lets a paused stream ask again; returns the pause that ended.
 
     Raises:
-        InvalidRequest: It is not paused.
+        InvalidRequest: The stream is not paused.
         Unavailable: As `pause`.
     """
     lock, job = pipeline.lock_of(stream_named(pipeline, name)), JobName(name)
@@ -89,11 +89,11 @@ def resume(pipeline: Pipeline, name: str, reason: str = "") -> Pause:
 
 
 def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
-    """Takes the turn away from its holder, whatever that does: what it has under way is in doubt, and refused by the tables
-    once the next turn has entered them. Nothing is lost or doubled: its batch comes again.
+    """Takes the turn away from its holder at any time: its unfinished writes are in doubt, and the tables refuse them once the
+    next turn has entered. No rows are lost or duplicated: the batch runs again.
 
     Raises:
-        InvalidRequest: There is no such lock; nobody has the turn; it ended meanwhile; or no reason is given.
+        InvalidRequest: The lock is unknown; there is no turn; the turn ended meanwhile; or no reason is given.
         Unavailable: As `pause`.
     """
     text = _said(reason)
@@ -107,7 +107,7 @@ def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
     def change(record: LockRecord) -> LockRecord | None:
         if not record.is_held_by(held.nonce):
             if record.job(held.job).lost == (epoch, held.batch):
-                return None  # by us, in a change whose reply was lost, or by another who came first
+                return None  # by us, in a change whose reply was lost, or by another process before us
             raise InvalidRequest(f"the turn of {held.job} on {lock} has ended meanwhile; nothing was changed")
         return transitions.close(record)
 
@@ -127,13 +127,13 @@ def break_lock(pipeline: Pipeline, lock: str, reason: str) -> Broken:
 
 
 def _act(pipeline: Pipeline, lock: str, act: PersonActed, change: Callable[[LockRecord], LockRecord | None]) -> None:
-    """Changes the record, with the act in the ledger before and after. `change`: the next record; None if it is done."""
+    """Changes the record, with ledger entries before and after. `change`: returns the next record; None if it is done."""
     ledger = LedgerSink(pipeline.storage)
     with _store(pipeline, lock) as store:
         record = store.read(lock).record
         if record is None:
             raise _nothing_yet(lock)
-        change(record)  # refused before anything is written down
+        change(record)  # refused before anything is written
         ledger.emit(act)
         try:
             _change(store, lock, change)
@@ -200,7 +200,7 @@ def _acted(lock: str, job: str, action: Action, reason: str) -> PersonActed:
 
 
 def _somebody() -> str:
-    """User and host: who did it, as the machine knows them."""
+    """Returns user and host, as the machine knows them, to record who acted."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -1,8 +1,8 @@
-"""`lakegate verify`: that turns did not overlap and that every batch is in its table exactly once; from files alone.
+"""`lakegate verify`: checks that turns did not overlap and that every batch is in its table exactly once; from files alone.
 
-Evidence comes from three sides that are written apart: the ledger (turns), the tables' logs (commits with their tokens),
-and Spark's checkpoints (batches). Each is believed only as far as the others agree. It may run while streams run: each side
-is read before the one that is written earlier.
+Evidence comes from three independently written sources: the ledger (turns), the tables' logs (commits with their tokens),
+and Spark's checkpoints (batches). Each is trusted only as far as the others agree. It may run while streams run: each source
+is read before the source that is written earlier.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lakegate.telemetry.events import TurnEnded
 from lakegate.turns.protocol.fencing import PREFIX, query_token, unpack
 
 CUT_OFF = ("lost", "fenced")
-"""Turns that others ended: their own note of the end is late, and the table refused what they wrote after it."""
+"""Turns that others ended: their own record of the end is late, and the table refused their later writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A stream, and where each of its batches leaves exactly one commit."""
+    """A stream, and the table in which each of its batches leaves exactly one commit."""
 
     job: str
     lock: str
@@ -37,7 +37,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One promise that does not hold."""
+    """A promise that does not hold."""
 
     where: str
     what: str
@@ -48,7 +48,7 @@ class Violation:
 
 @dataclass(kw_only=True)
 class Verified:
-    """What was looked at, what does not hold, and what could not be told."""
+    """The facts that were checked, the violations, and what could not be checked."""
 
     turns: int = 0
     commits: int = 0
@@ -57,12 +57,12 @@ class Verified:
     unchecked: list[str] = field(default_factory=list)
 
     def broken(self, where: str, what: str) -> None:
-        """Notes a violation."""
+        """Records a violation."""
         self.violations.append(Violation(where=where, what=what))
 
 
 def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[str, LocalLog]) -> Verified:
-    """Everything that can be told.
+    """Checks everything that the sources allow.
 
     Args:
         rows: The ledger, read before this is called.
@@ -70,7 +70,7 @@ def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[
         logs: Location → log, of every table that turns write to and that is on this machine's disk.
 
     Raises:
-        Corrupt: A file cannot be read as what it should be.
+        Corrupt: A file breaks its format.
     """
     found = Verified()
     for lock in sorted({row.lock for row in rows}):
@@ -93,7 +93,7 @@ def verify(rows: Sequence[TurnEnded], streams: Sequence[Counted], logs: Mapping[
 
 
 def _turns(rows: Sequence[TurnEnded], found: Verified) -> None:
-    """No two turns of one lock at the same time, and epochs rise with time; by a clock that both turns had."""
+    """Checks that no two turns of a lock overlap, and that epochs rise with time; by a clock that both turns used."""
     granted = sorted((row for row in rows if row.epoch is not None), key=lambda row: (row.epoch or 0, row.job))
     found.turns += len(granted)
     apart: list[str] = []
@@ -103,7 +103,7 @@ def _turns(rows: Sequence[TurnEnded], found: Verified) -> None:
             found.broken(where, f"epoch {after.epoch} was given to {before.job} and to {after.job}")
             continue
         begun_ms, ended_ms, next_ms = before.granted_up_ms, before.released_up_ms, after.granted_up_ms
-        has_one_clock = bool(before.boot_id) and before.boot_id == after.boot_id  # not every system names its start
+        has_one_clock = bool(before.boot_id) and before.boot_id == after.boot_id  # not every system reports its boot
         if not has_one_clock or begun_ms is None or ended_ms is None or next_ms is None:
             if before.outcome not in CUT_OFF and (after.granted_at_ms or 0) < before.released_at_ms:
                 apart.append(f"{_named(before)} and {_named(after)}")
@@ -112,10 +112,10 @@ def _turns(rows: Sequence[TurnEnded], found: Verified) -> None:
         elif before.outcome not in CUT_OFF and next_ms < ended_ms:
             found.broken(where, f"{_named(before)} and {_named(after)} overlap by {ended_ms - next_ms} ms")
     if apart:
-        # Clocks of machines differ, and are set back: that turns kept apart is told by the epochs in the logs.
+        # Clocks of machines differ, and are set back: the epochs in the logs show whether turns kept apart.
         more = f", as do {len(apart) - 1} more pairs" if len(apart) > 1 else ""
         found.unchecked.append(
-            f"lock {granted[0].lock}: {apart[0]} overlap by the notes of two clocks{more}; clocks differ, so nothing follows"
+            f"lock {granted[0].lock}: {apart[0]} overlap by the times of two clocks{more}; clocks differ, so nothing follows"
         )
 
 
@@ -127,7 +127,7 @@ def _named(row: TurnEnded) -> str:
 
 
 def _log(location: str, log: LocalLog, found: Verified) -> list[Commit]:
-    """The commits of one log: versions without a gap, and epochs that never go down."""
+    """Returns the commits of one log; checks for versions without a gap, and epochs that never decrease."""
     commits = list(log.commits())
     found.commits += len(commits)
     if commits and commits[0].version > 0:
@@ -146,7 +146,7 @@ def _log(location: str, log: LocalLog, found: Verified) -> list[Commit]:
             continue
         lock, epoch = str(said.get("lock")), int(said["epoch"])
         if lock != last_lock and lock in highest:
-            # A table may be given to another lock for good; turns of two at once exclude nobody.
+            # A table may be given to another lock for good; concurrent turns of two locks exclude nobody.
             found.broken(f"{location} version {commit.version}", f"written under the lock {lock} after {last_lock}")
         last_lock = lock
         top, at = highest.get(lock, (0, commit))
@@ -166,7 +166,7 @@ def _log(location: str, log: LocalLog, found: Verified) -> list[Commit]:
 
 
 def _ledger_and_logs(rows: Iterable[TurnEnded], history: Mapping[str, list[Commit]], found: Verified) -> None:
-    """What a turn says it committed is there, and is its own."""
+    """Checks that the commits that a turn recorded exist, and are its own."""
     turns: dict[tuple[str, int], list[TurnEnded]] = defaultdict(list)
     for row in rows:
         if row.epoch is not None:
@@ -192,7 +192,7 @@ def _ledger_and_logs(rows: Iterable[TurnEnded], history: Mapping[str, list[Commi
 
 
 def _batches(stream: Counted, commits: Sequence[Commit], committed: Sequence[int], found: Verified) -> None:
-    """Every batch of the stream in its table exactly once, with the offsets that the checkpoint has."""
+    """Checks that every batch of the stream is in its table exactly once, with the offsets of the checkpoint."""
     where = f"{stream.job} in {stream.table}"
     by_query: dict[str, dict[int, list[tuple[int, Any]]]] = defaultdict(lambda: defaultdict(list))
     for commit in commits:
@@ -236,7 +236,7 @@ def _against_checkpoint(
     if cleaned:
         found.unchecked.append(f"{where}: {_listed(cleaned)}: the log no longer reaches back to them")
     top = max(there, default=-1)
-    # Those below the highest are told of already, as missing between others.
+    # Batches below the highest one are reported already, as missing between others.
     if lacking := [batch for batch in committed if batch not in cleaned and batch > top]:
         found.broken(where, f"{_listed(lacking)} in the checkpoint's commit log, and not in the table")
     planned = checkpoint.planned()
@@ -262,7 +262,7 @@ def _against_checkpoint(
 
 
 def _batch_of(stream: Counted, commit: Commit) -> tuple[str, int, Any] | None:
-    """Token id, number and offsets' digest of the batch that a commit wrote, if it is the stream's counted step."""
+    """Returns token id, number and digest of the offsets of the batch that a commit wrote, if it is the stream's counted step."""
     said = commit.user_metadata
     if said is None or said.get("job") != stream.job or said.get("step") != stream.step:
         return None

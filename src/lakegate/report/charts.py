@@ -1,10 +1,10 @@
-"""From rows to ECharts options: plain JSON; `page.js` adds what only a browser can (drawing, the theme's colours).
+"""Converts rows to ECharts options: plain JSON; `page.js` adds browser-only parts (drawing, the theme's colours).
 
 Rules for editors:
 - An item of a series ends with the index of its row in the table behind the chart: that row is its tooltip.
-- A colour is a name of `page.css`, as `var(--ink)`; the page puts in its value, and again when the theme changes.
-- Every series is a custom series, so that ten thousand items stay usable: the page leaves out what would be drawn over
-  something equal.
+- A colour is a name of `page.css`, as `var(--ink)`; the page inserts its value, again after each change of the theme.
+- Every series is a custom series, so that ten thousand items stay usable: the page skips items that would be drawn over
+  identical ones.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ OUTCOME_MARKS = {
     Outcome.LOST: "L",
     Outcome.FENCED: "X",
 }
-"""A letter beside the colour, for eyes and printers that do not tell colours apart."""
+"""A letter next to the colour, for eyes and printers that do not distinguish colours."""
 
 JOB_COLOURS = tuple(f"var(--job-{place})" for place in range(8))
-"""As many as eyes tell apart; with more jobs they come round again, and the tooltip has the name."""
+"""As many colours as eyes distinguish; with more jobs they repeat, and the tooltip has the name."""
 OTHER_WRITER_COLOUR = "var(--job-other)"
 
 LOCK_LANE = "lock held"
@@ -55,19 +55,19 @@ TICKS_MS = (
 
 LANE_PX = 40
 SCALE_AND_SLIDER_PX = 76
-"""The axis labels, the name of the axis, and the slider below it."""
+"""The height of the axis labels, the axis name, and the slider below."""
 CHARACTER_PX = 7.2
-"""Width of an average character of an axis label; enough to reserve the place of the longest name."""
+"""Width of an average character of an axis label; reserves space for the longest name."""
 GUTTER_PX_MAX = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One drawing: where it goes, what ECharts is told, and the tables whose rows explain its items."""
+    """A drawing: its element, its ECharts options, and the tables whose rows explain its items."""
 
     id: str
     label: str
-    """What a screen reader says in place of the drawing."""
+    """The text for a screen reader instead of the drawing."""
     height_px: int
     option: Mapping[str, Json]
     tables: Mapping[str, str]
@@ -79,7 +79,7 @@ class Chart:
     is_zoomable: bool = True
 
     def as_json(self) -> dict[str, Json]:
-        """What the page needs to draw it."""
+        """The data that the page needs to draw it."""
         return {
             "id": self.id,
             "option": self.option,
@@ -91,12 +91,12 @@ class Chart:
 
 
 def job_colours(jobs: Sequence[str]) -> dict[str, str]:
-    """Job → its colour."""
+    """Returns job → its colour."""
     return {job: JOB_COLOURS[place % len(JOB_COLOURS)] for place, job in enumerate(jobs)}
 
 
 def timeline(chart_id: str, lock: str, turns: Sequence[TurnRow], *, table_id: str) -> Chart:
-    """The turns of one lock: a lane for the lock itself, and one for each job.
+    """Returns the chart of one lock's turns: a lane for the lock itself, and one for each job.
 
     Args:
         chart_id: Id of the element to draw in.
@@ -179,7 +179,7 @@ def timeline(chart_id: str, lock: str, turns: Sequence[TurnRow], *, table_id: st
 def commits(
     chart_id: str, table: str, rows: Sequence[CommitRow], *, colours: Mapping[str, str], table_id: str
 ) -> Chart:
-    """The versions of one table: rows added upward, rows removed downward, a small mark where no row count is known.
+    """Returns the chart of one table's versions: rows added upward, rows removed downward, a mark where no count is known.
 
     Args:
         chart_id: Id of the element to draw in.
@@ -247,11 +247,11 @@ def durations(
     table_id: str,
     spread_table_id: str,
 ) -> Chart:
-    """How long something took, for each job: a dot for each turn, a box from the lower to the upper quarter.
+    """Returns the chart of durations for each job: a dot for each turn, a box from the lower to the upper quarter.
 
     Args:
         chart_id: Id of the element to draw in.
-        name: What is measured, as the axis says it: `time waited`.
+        name: The measured quantity, as on the axis: `time waited`.
         lanes: Job → its turns as (row in the table of turns, milliseconds), at least one in all.
         table_id: Id of the table of turns.
         spread_table_id: Id of the table with one row for each job, in the order of `lanes`.
@@ -388,7 +388,7 @@ def _logarithm(milliseconds: int) -> float:
 
 
 def _ticks(shortest: int, longest: int) -> list[tuple[float, str]]:
-    """The labelled places of the axis: from the last at or below the shortest to the first at or above the longest."""
+    """Returns the labelled positions of the axis: from the last at or below the shortest to the first at or above the longest."""
     low = max(place for place, (value, _) in enumerate(TICKS_MS) if value <= max(1, shortest))
     high = min(
         (place for place, (value, _) in enumerate(TICKS_MS) if value >= longest and place > low),

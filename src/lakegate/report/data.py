@@ -1,4 +1,4 @@
-"""What a report is made from: turns as in the ledger, commits as in the tables' logs, and one comparison."""
+"""The input of a report: turns as in the ledger, commits as in the tables' logs, and one comparison."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lakegate.stored_json import checked, listed, parsed
 from lakegate.telemetry.events import TurnEnded
 
 COMPARISON = "comparison.json"
-"""Where the demo leaves its comparison, beside its `lakegate.yml`."""
+"""The file of the demo's comparison, next to its `lakegate.yml`."""
 
 
 class Outcome(StrEnum):
-    """How a turn ended."""
+    """The outcome of a turn."""
 
     COMPLETED = "completed"
     REPLAYED = "replayed"
@@ -27,13 +27,13 @@ class Outcome(StrEnum):
 
     @property
     def words(self) -> str:
-        """The outcome as it is written for people."""
+        """The outcome as text for people."""
         return self.value.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRow:
-    """One turn, field by field as its row in the ledger. Instants are milliseconds since 1970 (UTC), or none."""
+    """A turn, with the fields of its row in the ledger. Instants are milliseconds since 1970 (UTC), or none."""
 
     lock: str
     job: str
@@ -54,27 +54,27 @@ class TurnRow:
     outcome: Outcome
     reason: str | None = None
     boot_id: str | None = None
-    """Of the machine: turns of one boot have one clock that only runs, and the next two are by it."""
+    """The boot id of the machine: turns of one boot share a monotonic clock, used by the next two fields."""
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
 
     @property
     def waited_ms(self) -> int | None:
-        """From asking to the grant, or to giving up; none if neither was noted."""
+        """From asking to the grant, or to giving up; none if neither was recorded."""
         until = self.released_at_ms if self.granted_at_ms is None else self.granted_at_ms
         # A wall clock may be set back between two readings; a negative wait would only confuse.
         return None if until is None else max(0, until - self.asked_at_ms)
 
     @property
     def held_ms(self) -> int | None:
-        """From the grant to the release; none if either was not noted."""
+        """From the grant to the release; none if either was not recorded."""
         if self.granted_at_ms is None or self.released_at_ms is None:
             return None
         return max(0, self.released_at_ms - self.granted_at_ms)
 
     @classmethod
     def from_event(cls, event: TurnEnded) -> TurnRow:
-        """The turn that an event tells of."""
+        """Returns the turn of an event."""
         return cls(
             lock=event.lock,
             job=event.job,
@@ -99,7 +99,7 @@ class TurnRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRow:
-    """One version of one table. `job` to `step` are none for a writer that did not come through Lakegate."""
+    """A version of a table. `job` to `step` are none for a writer outside Lakegate."""
 
     table: str
     version: int
@@ -110,28 +110,28 @@ class CommitRow:
     step: str | None = None
     operation: str
     rows_added: int | None = None
-    """None if the log does not say, as for entry commits."""
+    """None if the log does not state it, as for entry commits."""
     rows_removed: int | None = None
 
     @property
     def is_without_rows(self) -> bool:
-        """Whether no row count says that a row came or went: entry commits, table creation, OPTIMIZE, settings."""
+        """True if no row count shows an added or removed row: entry commits, table creation, OPTIMIZE, settings."""
         return not self.rows_added and not self.rows_removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonColumn:
-    """What one of the two runs of an experiment came to."""
+    """The result of one of the two runs of an experiment."""
 
     jobs: int
     batches: int
-    """Micro-batches written; with the coordinator each lies in a turn."""
+    """Micro-batches written; with the coordinator each belongs to a turn."""
     conflicts: Mapping[str, int]
     """Class of the error (`ConcurrentAppendException`) → times seen by a job."""
     overlaps: int
-    """Pairs of writes to one table that ran at the same time."""
+    """Pairs of writes to one table that overlapped in time."""
     restarts: int
-    """Times a job ended with an error and was started again."""
+    """Number of times that a job ended with an error and was restarted."""
     killed: int
     """Jobs ended with `kill -9` on purpose."""
     expected_rows: int
@@ -148,18 +148,18 @@ class Comparison:
     with_coordinator: ComparisonColumn
     without_coordinator: ComparisonColumn
     notes: tuple[str, ...] = ()
-    """What a reader should know of the two runs, a paragraph each."""
+    """Notes on the two runs for a reader, a paragraph each."""
 
     def to_json(self) -> str:
-        """The file that the demo leaves beside its `lakegate.yml` for later reports."""
+        """Returns the file that the demo stores next to its `lakegate.yml` for later reports."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Comparison:
-        """Of such a file.
+        """Reads such a file.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the text is not such a file.
         """
         try:
             data = parsed(text)
@@ -171,12 +171,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportData:
-    """Everything a report shows. The order of `turns` and `commits` does not matter."""
+    """All data of a report. The order of `turns` and `commits` does not matter."""
 
     pipeline: str
     made_at_ms: int
     machine: str
-    """One line about where it ran: `build-7, Linux, 2 cores, 24 GB`."""
+    """A line about the machine: `build-7, Linux, 2 cores, 24 GB`."""
     turns: tuple[TurnRow, ...]
     commits: tuple[CommitRow, ...] = ()
     comparison: Comparison | None = None

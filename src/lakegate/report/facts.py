@@ -1,4 +1,4 @@
-"""What turns and commits come to: their order, overlaps, who waited for whom, spreads, the summary in words."""
+"""Computes facts from turns and commits: order, overlaps, waits, distributions, the summary in words."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from lakegate.report import words
 from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcome, ReportData, TurnRow
 
 CUT_OFF = frozenset({Outcome.LOST, Outcome.FENCED})
-"""Outcomes of turns that others ended. Their holder notices later, so that their own release time says nothing about
-who wrote: the table refuses what they write after that."""
+"""Outcomes of turns that others ended. Their holder notices later, so its own release time does not show who wrote: the table
+refuses writes after the end."""
 
 NAMED_HOLDERS_MAX = 3
-"""How many of the turns that a job waited for are named; a longer list says no more."""
+"""The maximum number of named turns that a job waited for; a longer list adds nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The time that a turn held its lock, as far as it can be told."""
+    """The time for which a turn held its lock, as far as it is known."""
 
     turn: TurnRow
     from_ms: int
     until_ms: int
     is_cut_off: bool
-    """The end is not the turn's own note but the next grant on the lock, or the last instant known."""
+    """The end was not recorded by the turn: it is the next grant on the lock, or the last known instant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How a set of durations lies, in milliseconds; quantiles are durations that occurred (nearest rank)."""
+    """The distribution of a set of durations in milliseconds; quantiles are durations that occurred (nearest rank)."""
 
     count: int
     shortest: int
@@ -44,7 +44,7 @@ class Spread:
 
 
 def in_order(turns: Iterable[TurnRow]) -> list[TurnRow]:
-    """The turns as they came: by grant, and those never granted by the time they gave up."""
+    """Returns the turns in order: by grant, and turns that were never granted by the time of giving up."""
 
     def came(turn: TurnRow) -> tuple[int, int, str, str]:
         at = turn.granted_at_ms if turn.granted_at_ms is not None else turn.released_at_ms
@@ -54,7 +54,7 @@ def in_order(turns: Iterable[TurnRow]) -> list[TurnRow]:
 
 
 def instants(turns: Iterable[TurnRow]) -> list[int]:
-    """Every instant that the turns note, unordered."""
+    """Returns every instant in the turns, unordered."""
     noted = (
         instant
         for turn in turns
@@ -70,12 +70,12 @@ def instants(turns: Iterable[TurnRow]) -> list[int]:
 
 
 def hold_ms(turn: TurnRow) -> int | None:
-    """How long the turn held its lock by its own notes; none if others ended it, since it noticed that later."""
+    """Returns how long the turn held its lock by its own times; none if others ended it, since it noticed that later."""
     return None if turn.outcome in CUT_OFF else turn.held_ms
 
 
 def holds(turns: Sequence[TurnRow]) -> list[Hold]:
-    """The holds of one lock's turns, by their beginning; turns that were never granted have none."""
+    """Returns the holds of one lock's turns, by their beginning; turns that were never granted have none."""
     granted = sorted(
         (turn for turn in turns if turn.granted_at_ms is not None),
         key=lambda turn: (turn.granted_at_ms, turn.epoch or 0),
@@ -95,17 +95,16 @@ def holds(turns: Sequence[TurnRow]) -> list[Hold]:
 
 
 def overlapping(held: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
-    """Pairs of holds that were on at the same time; ending in the millisecond in which the next begins is none.
+    """Returns pairs of holds that overlapped; an end in the millisecond in which the next begins is no overlap.
 
-    A hold that was cut off ends at the next grant, and so never overlaps what follows it: the table refused what its
-    holder wrote after that. It does overlap one before it that had not ended. Holds of two machines are no pair: their
-    clocks differ.
+    A hold that was cut off ends at the next grant, and so never overlaps the next hold: the table refused its later writes. It
+    may overlap an earlier hold that had not ended. Holds of two machines are never a pair: their clocks differ.
     """
     return [(first, then) for first, then in _overlapping_as_noted(held) if _did_overlap(first.turn, then.turn)]
 
 
 def is_untold(held: Sequence[Hold]) -> bool:
-    """Whether two overlap by the notes of two clocks, which tell nothing."""
+    """Returns True if two holds overlap by the times of two clocks, which prove nothing."""
     return any(_had_two_clocks(first.turn, then.turn) for first, then in _overlapping_as_noted(held))
 
 
@@ -114,7 +113,7 @@ def _had_two_clocks(one: TurnRow, other: TurnRow) -> bool:
 
 
 def _did_overlap(one: TurnRow, other: TurnRow) -> bool:
-    """By the clock that both had; where one does not name its machine, by the time of day, as they do already."""
+    """Compares by their common monotonic clock; if one names no machine, by the time of day, which overlaps already."""
     if _had_two_clocks(one, other):
         return False
     if not one.boot_id or not other.boot_id:
@@ -138,10 +137,10 @@ def _overlapping_as_noted(held: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
 
 
 def waited_for(turn: TurnRow, held: Sequence[Hold]) -> list[TurnRow]:
-    """The turns that held the lock while `turn` waited, oldest first.
+    """Returns the turns that held the lock while `turn` waited, oldest first.
 
     Args:
-        turn: One turn of the lock.
+        turn: A turn of the lock.
         held: All holds of the lock, by their beginning.
     """
     until = turn.released_at_ms if turn.granted_at_ms is None else turn.granted_at_ms
@@ -149,7 +148,7 @@ def waited_for(turn: TurnRow, held: Sequence[Hold]) -> list[TurnRow]:
         return []
     found: list[TurnRow] = []
     place = bisect_left(held, until, key=lambda hold: hold.from_ms)
-    # Turns follow one another, so that the first one found to have ended before the question ends the search.
+    # Turns do not overlap, so the first turn found that ended before the question ends the search.
     while place > 0 and held[place - 1].until_ms > turn.asked_at_ms:
         place -= 1
         if held[place].turn is not turn:
@@ -158,7 +157,7 @@ def waited_for(turn: TurnRow, held: Sequence[Hold]) -> list[TurnRow]:
 
 
 def named(holders: Sequence[TurnRow]) -> str:
-    """`Ingestion 16, TTL 17` (job and epoch), at most three of them."""
+    """Returns `Ingestion 16, TTL 17` (job and epoch), at most three turns."""
     names = [f"{turn.job} {turn.epoch}" if turn.epoch is not None else turn.job for turn in holders]
     if len(names) > NAMED_HOLDERS_MAX:
         names = [*names[:NAMED_HOLDERS_MAX], f"{len(names) - NAMED_HOLDERS_MAX} more"]
@@ -166,7 +165,7 @@ def named(holders: Sequence[TurnRow]) -> str:
 
 
 def spread(durations: Iterable[int | None]) -> Spread | None:
-    """How the known durations lie, or none if there is none."""
+    """Returns the distribution of the known durations, or none if there is none."""
     known = sorted(duration for duration in durations if duration is not None)
     if not known:
         return None
@@ -186,7 +185,7 @@ def spread(durations: Iterable[int | None]) -> Spread | None:
 
 
 def by_lock(turns: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
-    """Lock → its turns, in order; locks by name."""
+    """Returns lock → its turns, in order; locks by name."""
     found: dict[str, list[TurnRow]] = {}
     for turn in in_order(turns):
         found.setdefault(turn.lock, []).append(turn)
@@ -194,7 +193,7 @@ def by_lock(turns: Iterable[TurnRow]) -> dict[str, list[TurnRow]]:
 
 
 def by_table(commits: Iterable[CommitRow]) -> dict[str, list[CommitRow]]:
-    """Table → its commits by version; tables by name."""
+    """Returns table → its commits by version; tables by name."""
     found: dict[str, list[CommitRow]] = {}
     for commit in sorted(commits, key=lambda commit: (commit.table, commit.version)):
         found.setdefault(commit.table, []).append(commit)
@@ -202,20 +201,20 @@ def by_table(commits: Iterable[CommitRow]) -> dict[str, list[CommitRow]]:
 
 
 def jobs(data: ReportData) -> list[str]:
-    """The jobs in the order in which they first appear, turns before commits."""
+    """Returns the jobs in the order of their first appearance, turns before commits."""
     names = [turn.job for turn in in_order(data.turns)]
     names += [commit.job for commit in sorted(data.commits, key=lambda commit: commit.timestamp_ms) if commit.job]
     return list(dict.fromkeys(names))
 
 
 def outcomes(turns: Iterable[TurnRow]) -> dict[Outcome, int]:
-    """How often each outcome occurred; outcomes that did not are left out."""
+    """Returns the number of turns for each outcome; outcomes that did not occur are left out."""
     counts = Counter(turn.outcome for turn in turns)
     return {outcome: counts[outcome] for outcome in Outcome if counts[outcome]}
 
 
 def headline(data: ReportData) -> str:
-    """The first thing to know: how many turns, whether two overlapped, and the conflicts if they were counted."""
+    """Returns the headline: how many turns, whether two overlapped, and the conflicts if they were counted."""
     if not data.turns:
         return "No turn has been taken yet."
     names = list(dict.fromkeys(turn.job for turn in data.turns))
@@ -225,7 +224,7 @@ def headline(data: ReportData) -> str:
     pairs = sum(map(len, map(overlapping, held)))
     verdict = f"{words.counted(pairs, 'pair')} of them overlapped" if pairs else "no two overlapped"
     if not pairs and any(map(is_untold, held)):
-        verdict = "no two on one machine overlapped (of turns on two, their clocks cannot tell)"
+        verdict = "no two on one machine overlapped (of turns on two, their clocks prove nothing)"
     said = [f"{took} in {words.span(max(noted) - min(noted))}"]
     if len(data.turns) > 1:
         said.append(verdict)
@@ -235,7 +234,7 @@ def headline(data: ReportData) -> str:
 
 
 def summary(data: ReportData) -> list[str]:
-    """The sentences under the headline: when it was, how the turns ended, how long they took, what they wrote."""
+    """Returns the sentences under the headline: period, outcomes, durations and rows written."""
     sentences: list[str] = []
     if data.turns:
         sentences.append(f"{words.period(min(instants(data.turns)), max(instants(data.turns)))}.")
@@ -246,7 +245,7 @@ def summary(data: ReportData) -> list[str]:
 
 
 def comparison_in_words(comparison: Comparison) -> str:
-    """What the coordinator changed, in two sentences."""
+    """Describes the effect of the coordinator in two sentences."""
     ours, bare = comparison.with_coordinator, comparison.without_coordinator
     return f"With the coordinator: {_troubles(ours)}. Without it: {_troubles(bare)}."
 
@@ -254,13 +253,13 @@ def comparison_in_words(comparison: Comparison) -> str:
 def _troubles(column: ComparisonColumn) -> str:
     errors = words.counted(sum(column.conflicts.values()), "conflict error")
     if column.correct:
-        return f"{errors}, and no row missing or doubled"
+        return f"{errors}, and no row missing or duplicated"
     rows = [
         f"{words.counted(number, 'row')} {what}"
         for number, what in ((column.missing_rows, "missing"), (column.doubled_rows, "doubled"))
         if number
     ]
-    return words.listed([errors, *(rows or ["a table that is not as it should be"])])
+    return words.listed([errors, *(rows or ["an incorrect table"])])
 
 
 def _outcomes_in_words(turns: Sequence[TurnRow]) -> str:

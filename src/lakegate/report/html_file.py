@@ -1,4 +1,4 @@
-"""The report as one HTML file: everything is inside it, and its content policy forbids it the network."""
+"""The report as one HTML file: everything is inlined, and its content policy forbids network access."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakegate.report.data import CommitRow, Comparison, ComparisonColumn, Outcom
 from lakegate.report.parts import Table
 
 UNUSUAL_ROWS_MAX = 200
-"""More is not read one by one; the table of turns has them all."""
+"""More turns are not listed singly; the table of turns has them all."""
 
 OUTCOME_MEANINGS = {
     Outcome.COMPLETED: "the work was done and the turn given back",
@@ -27,7 +27,7 @@ OUTCOME_MEANINGS = {
     Outcome.LOST: "the turn ended before the work did; the batch runs again",
     Outcome.FENCED: "a later turn had begun; the table refused the commit",
 }
-"""What stands for the reason where the ledger has none."""
+"""The text where the ledger has no reason."""
 
 TURN_HEADINGS = (
     "Job",
@@ -54,25 +54,25 @@ SPREAD_HEADINGS = (
     "95 % waited up to",
     "Longest wait",
     "Median hold",
-    "95 % held up to",
+    "95 % held at most",
     "Longest hold",
 )
 
 
 @dataclass(slots=True)
 class Shown:
-    """What the page draws, gathered while its sections are written."""
+    """The charts and tables of the page, collected while its sections are written."""
 
     charts: list[Chart] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
 
     def add(self, chart: Chart, *tables: Table) -> None:
-        """Has the chart drawn, and keeps the rows of its tables at hand."""
+        """Adds a chart to the page, with the rows of its tables."""
         self.charts.append(chart)
         self.tables.update((table.id, table) for table in tables)
 
     def as_json(self) -> Json:
-        """What `page.js` reads."""
+        """The data for `page.js`."""
         return {
             "charts": [chart.as_json() for chart in self.charts],
             "tables": [table.as_json() for table in self.tables.values()],
@@ -80,7 +80,7 @@ class Shown:
 
 
 def render(data: ReportData) -> str:
-    """The whole report as the text of an HTML file.
+    """Returns the whole report as the text of an HTML file.
 
     Every text of `data` is escaped; the file opens from a disk, without a server and without a network.
     """
@@ -217,7 +217,7 @@ def _unusual(locks: Mapping[str, Sequence[TurnRow]], *, has_day: bool) -> str:
     ]
     if not found:
         return parts.section("unusual", "Unusual turns", "<p>None: every turn completed.</p>")
-    # By time over all locks, so that the last ones are the latest.
+    # By time over all locks, so that the last rows are the latest.
     found.sort(key=lambda item: item[2].asked_at_ms if item[2].granted_at_ms is None else item[2].granted_at_ms)
     shown = found[-UNUSUAL_ROWS_MAX:]
     note = f"<p>The last {len(shown):,} of {len(found):,}; the table of turns has them all.</p>"
@@ -380,7 +380,7 @@ def _spread_table(table_id: str, lock: str, turns: Sequence[TurnRow]) -> Table:
 
 
 def _script_data(value: Json) -> str:
-    # Inside <script> a browser ends the element at "</script" whatever the JSON says, so no "<" may stand there.
+    # Inside <script> a browser ends the element at "</script", even in JSON, so no "<" may occur.
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -390,5 +390,5 @@ def _digest(text: str) -> str:
 
 
 def _asset(name: str) -> str:
-    # A browser hashes a script with bare line feeds, whatever a checkout has made of line ends.
+    # A browser hashes a script with plain line feeds, whatever line ends a checkout has.
     return files("lakegate.report").joinpath(name).read_bytes().decode().replace("\r\n", "\n")

@@ -1,7 +1,7 @@
-"""The metrics: which there are, and their values now, from the lock records, the ledger and the requests on disk.
+"""The metrics and their current values, from the lock records, the ledger and the requests on disk.
 
-`METRICS` is the one table of names: the exposition, the reference page, and the check of the shipped alert rules and dashboard
-are made from it. Times are seconds, as Prometheus wants them.
+`METRICS` is the only table of names: the exposition, the reference page, and the check of the shipped alert rules and
+dashboard are generated from it. Times are seconds, as usual in Prometheus.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakegate.telemetry.events import PersonActed, TurnEnded
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric: its name without the suffixes that Prometheus adds, its kind, its labels, and what it says."""
+    """A metric: its name without Prometheus' suffixes, its type, its labels, and its help text."""
 
     name: str
     kind: Literal["gauge", "counter", "histogram"]
@@ -30,7 +30,7 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        """The names under which it is stored and asked for."""
+        """The names under which Prometheus stores it."""
         suffixes = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
         return tuple(self.name + suffix for suffix in suffixes[self.kind])
 
@@ -41,14 +41,14 @@ BUCKETS_S: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
 INFO = Metric(name="lakegate_info", kind="gauge", labels=("pipeline", "version"), help="1; names pipeline and version.")
 EPOCH = Metric(name="lakegate_lock_epoch", kind="gauge", labels=_LOCK, help="Number of the last granted turn.")
 HELD = Metric(
-    name="lakegate_lock_held_seconds", kind="gauge", labels=_JOB, help="How long the turn that is on has been held."
+    name="lakegate_lock_held_seconds", kind="gauge", labels=_JOB, help="How long the current turn has been held."
 )
 HOLDER_ALIVE = Metric(
     name="lakegate_lock_holder_alive", kind="gauge", labels=_JOB, help="0 if the holder's process is gone, else 1."
 )
 WAITING = Metric(name="lakegate_lock_waiting", kind="gauge", labels=_LOCK, help="Jobs that wait for their turn.")
 IN_DOUBT = Metric(
-    name="lakegate_lock_in_doubt", kind="gauge", labels=_LOCK, help="Ids of unclean turns that are not shut out yet."
+    name="lakegate_lock_in_doubt", kind="gauge", labels=_LOCK, help="Ids of unclean turns that are not fenced yet."
 )
 RUNNING = Metric(name="lakegate_job_running", kind="gauge", labels=_JOB, help="1 if a run of the job is alive.")
 PAUSED = Metric(name="lakegate_job_paused", kind="gauge", labels=_JOB, help="1 if a person has paused the job.")
@@ -60,37 +60,40 @@ LOST = Metric(
     help="1 if its last turn ended unclean and it has not run since.",
 )
 ASKED = Metric(name="lakegate_job_waiting_seconds", kind="gauge", labels=_JOB, help="How long it has waited; 0 if not.")
-EVERY = Metric(name="lakegate_job_every_seconds", kind="gauge", labels=_JOB, help="Its pace; none for a job without.")
+EVERY = Metric(
+    name="lakegate_job_every_seconds",
+    kind="gauge",
+    labels=_JOB,
+    help="The pace of the job; none for a job without pace.",
+)
 OVERDUE = Metric(
     name="lakegate_job_overdue_seconds",
     kind="gauge",
     labels=_JOB,
-    help="How much longer ago than its pace its last turn was.",
+    help="Time since its last turn, minus its pace.",
 )
 LATE = Metric(name="lakegate_job_late", kind="gauge", labels=_JOB, help="1 if it has missed a whole turn.")
 COMPLETED = Metric(
     name="lakegate_job_last_completed_timestamp_seconds",
     kind="gauge",
     labels=_JOB,
-    help="When its last turn was completed.",
+    help="Time at which its last turn was completed.",
 )
-TURNS = Metric(
-    name="lakegate_turns", kind="counter", labels=(*_JOB, "outcome"), help="Turns that ended, by what came of them."
-)
+TURNS = Metric(name="lakegate_turns", kind="counter", labels=(*_JOB, "outcome"), help="Turns that ended, by outcome.")
 BATCHES = Metric(name="lakegate_batches", kind="counter", labels=_JOB, help="Micro-batches of these turns.")
 COMMITS = Metric(name="lakegate_commits", kind="counter", labels=_JOB, help="Versions that these turns committed.")
 TURN_HELD = Metric(name="lakegate_turn_held_seconds", kind="histogram", labels=_JOB, help="How long turns were held.")
 TURN_WAITED = Metric(
-    name="lakegate_turn_waited_seconds", kind="histogram", labels=_JOB, help="How long granted turns were waited for."
+    name="lakegate_turn_waited_seconds", kind="histogram", labels=_JOB, help="How long jobs waited for granted turns."
 )
 ACTIONS = Metric(
-    name="lakegate_actions", kind="counter", labels=("lock", "action"), help="What persons did: pause, resume, break."
+    name="lakegate_actions", kind="counter", labels=("lock", "action"), help="Actions of persons: pause, resume, break."
 )
 KEPT = Metric(
     name="lakegate_requests_kept",
     kind="gauge",
     labels=("job", "state", "age"),
-    help="Stored requests that wait or are dead, by age: younger than this, and not than the one before.",
+    help="Stored requests that wait or are dead, by age: under this bound, and not under the previous one.",
 )
 OLDEST = Metric(
     name="lakegate_requests_oldest_timestamp_seconds",
@@ -107,7 +110,7 @@ METRICS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the metrics are made from."""
+    """The input of the metrics."""
 
     pipeline: str
     version: str
@@ -116,11 +119,11 @@ class Facts:
     turns: Sequence[TurnEnded]
     actions: Sequence[PersonActed]
     kept: Sequence[tuple[str, Sequence[Kept]]]
-    """Job → what its request table keeps."""
+    """Job → contents of its request table."""
 
 
 def families(facts: Facts) -> Iterator[Family]:
-    """Every metric with its samples, in the order of `METRICS`."""
+    """Yields every metric with its samples, in the order of `METRICS`."""
     yield _gauge(INFO, [((facts.pipeline, facts.version), 1)])
     yield from _of_locks(facts)
     yield from _of_jobs(facts)
@@ -203,7 +206,7 @@ def _gauge(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> 
 
 
 def counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) -> Family:
-    """A counter with a sample for each of these labels."""
+    """Returns a counter with a sample for each set of labels."""
     family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in samples:
         family.add_metric(labels, float(value))
@@ -211,7 +214,7 @@ def counter(metric: Metric, samples: Iterable[tuple[tuple[str, ...], float]]) ->
 
 
 def histogram(metric: Metric, spans: Mapping[tuple[str, ...], Sequence[float]]) -> Family:
-    """A histogram of the seconds that there are for each of these labels."""
+    """Returns a histogram of the seconds for each set of labels."""
     family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, values in sorted(spans.items()):
         buckets = [(str(bound), float(sum(value <= bound for value in values))) for bound in BUCKETS_S]

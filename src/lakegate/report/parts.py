@@ -9,12 +9,12 @@ from html import escape
 from lakegate.report.charts import Chart, Json
 
 ACTS = (("earlier", "← Earlier"), ("later", "Later →"), ("in", "Zoom in"), ("out", "Zoom out"), ("all", "Show all"))
-"""What the buttons under a chart do, by the names that `page.js` knows."""
+"""The actions of the buttons under a chart, by the names in `page.js`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts. `title` makes the heading of a row's tooltip from its cells: `Version {0}`."""
+    """A table of texts. `title` is the pattern for the heading of a row's tooltip: `Version {0}`."""
 
     id: str
     caption: str
@@ -22,10 +22,10 @@ class Table:
     rows: Sequence[Sequence[str]]
     title: str = "{0}"
     numeric: Sequence[int] = ()
-    """Places of the columns that are aligned to the right."""
+    """Indexes of the columns that are aligned to the right."""
 
     def as_json(self) -> dict[str, Json]:
-        """What the page needs for tooltips, and to fill the table when it is opened."""
+        """The data for tooltips, and for filling the table when it is opened."""
         return {
             "id": self.id,
             "headings": self.headings,
@@ -36,23 +36,23 @@ class Table:
 
 
 def legend(entries: Iterable[str]) -> str:
-    """A list of entries that are HTML already."""
+    """Returns a list of entries that are HTML already."""
     return f'<ul class="legend">{"".join(f"<li>{entry}</li>" for entry in entries)}</ul>'
 
 
 def chip(colour: str) -> str:
-    """A small square in a colour of the style sheet."""
+    """Returns a small square in a colour of the style sheet."""
     return f'<i class="chip" style="background:{colour}"></i>'
 
 
 def section(anchor: str, heading: str, body: str) -> str:
-    """A section with its heading; both texts are HTML already."""
+    """Returns a section with its heading; both texts are HTML already."""
     title = f'<h2 id="{anchor}-heading">{heading}</h2>'
     return f'<section id="{anchor}" aria-labelledby="{anchor}-heading">\n{title}\n{body}\n</section>'
 
 
 def figure(chart: Chart) -> str:
-    """The place of a chart, and the buttons to move in it."""
+    """Returns the frame of a chart, and the buttons to move in it."""
     tools = ""
     if chart.is_zoomable:
         tools = (
@@ -66,7 +66,7 @@ def figure(chart: Chart) -> str:
 
 
 def folded(table: Table) -> str:
-    """The place of a long table behind its caption; `page.js` fills it when it is opened."""
+    """Returns the frame of a long table behind its caption; `page.js` fills it when it is opened."""
     caption = escape(table.caption)
     pages = (
         '<div class="tools pages" hidden><button type="button" data-page="-1">← Rows before</button>'
@@ -77,12 +77,12 @@ def folded(table: Table) -> str:
 
 
 def scrolling(table: str, label: str) -> str:
-    """A table, HTML already, in a frame that the keyboard can scroll."""
+    """Returns a table, HTML already, in a frame that the keyboard can scroll."""
     return f'<div class="scrolling" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'
 
 
 def grid(table: Table) -> str:
-    """A short table, readable without a script."""
+    """Returns a short table, readable without a script."""
     kinds = [' class="number"' if place in table.numeric else "" for place in range(len(table.headings))]
     headings = zip(table.headings, kinds, strict=True)
     head = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in headings)

@@ -1,6 +1,6 @@
-"""The metrics of a process's own statements: those of `lakegate.DeltaTable` and `lakegate.sql`, counted as they are published.
+"""The metrics of a process's own statements: statements of `lakegate.DeltaTable` and `lakegate.sql`, counted at their commit.
 
-They are no part of `lakegate metrics`, which reads what pipelines leave on disk: a statement leaves nothing there but its commit.
+They are no part of `lakegate metrics`, which reads the files of pipelines: a statement leaves only its commit there.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ PUBLISHED = Metric(
     name="lakegate_statements",
     kind="counter",
     labels=(*_LABELS, "level"),
-    help="Statements that ended, by the level at which they followed others; 0: nobody was first.",
+    help="Statements that ended, by rebase level; 0: no other commit came first.",
 )
 ATTEMPTS = Metric(
     name="lakegate_statement_attempts",
     kind="counter",
     labels=_LABELS,
-    help="Their executions, those on some files included: one each, if nothing was executed again.",
+    help="Executions of statements, including those on some files; one each without repetition.",
 )
 REPEATED = Metric(
     name="lakegate_statement_repeats",
     kind="counter",
     labels=(*_LABELS, "reason"),
-    help="Times that one was executed again, on the table or on some files, by the reason.",
+    help="Repeated executions, on the table or on some files, by reason.",
 )
 SUPERSEDED = Metric(
     name="lakegate_statements_superseded",
     kind="counter",
     labels=_LABELS,
-    help="Statements that were left out, as their transaction id was in the table already.",
+    help="Statements that were skipped, because their transaction id was in the table already.",
 )
 LOST_PUTS = Metric(
     name="lakegate_statement_lost_puts",
     kind="counter",
     labels=_LABELS,
-    help="Commits that others were faster than, after the first one.",
+    help="Lost optimistic commits, after the first one.",
 )
 ROWS_READ = Metric(
     name="lakegate_statement_rows_read",
     kind="counter",
     labels=_LABELS,
-    help="Rows that were read again to see whether they concern a statement.",
+    help="Rows that were read again to check whether they concern a statement.",
 )
 WAITED = Metric(
     name="lakegate_statement_waited_seconds",
@@ -62,19 +62,19 @@ PUBLISHING = Metric(
     name="lakegate_statement_publish_seconds",
     kind="counter",
     labels=_LABELS,
-    help="From reading what others committed to the end of the put, without waiting for others of this driver.",
+    help="From reading the winning commits to the end of the commit, without waits for other statements of this driver.",
 )
 HELD = Metric(
     name="lakegate_statement_held_seconds",
     kind="counter",
     labels=_LABELS,
-    help="So long of it others of this driver waited for them.",
+    help="The part of that time in which other statements of this driver waited.",
 )
 STATEMENT_METRICS: Final = (PUBLISHED, ATTEMPTS, REPEATED, SUPERSEDED, LOST_PUTS, ROWS_READ, WAITED, PUBLISHING, HELD)
 
 
 class StatementMetrics:
-    """Counts statements, and gives a registry of `prometheus_client` what it has counted. Safe to use from several threads.
+    """Counts statements, and exports the counts to a registry of `prometheus_client`. Safe to use from several threads.
 
     A function for `lakegate.on_statement`, and a collector for `CollectorRegistry.register`.
     """
@@ -84,23 +84,23 @@ class StatementMetrics:
         self._counts: dict[Metric, Counter[tuple[str, ...]]] = {metric: Counter() for metric in STATEMENT_METRICS}
 
     def __call__(self, event: StatementPublished) -> None:
-        """Count one."""
+        """Counts an event."""
         key = (event.table, event.operation)
         with self._guard:
             self._counts[PUBLISHED][*key, str(event.level)] += 1
             self._counts[ATTEMPTS][key] += event.attempts
-            for reason in event.reasons:  # one of the dozen that `rows/conflict/rebase.py` names
+            for reason in event.reasons:  # one of the dozen reasons in `rows/conflict/rebase.py`
                 self._counts[REPEATED][*key, reason] += 1
             self._counts[SUPERSEDED][key] += event.is_superseded
             self._counts[LOST_PUTS][key] += event.lost_puts
             self._counts[ROWS_READ][key] += event.rows_read
-            # Kept as they are said, in milliseconds: sums of whole numbers do not drift.
+            # Kept in milliseconds, as reported: sums of whole numbers do not drift.
             self._counts[WAITED][key] += event.waited_ms
             self._counts[PUBLISHING][key] += round(event.publish_ms)
             self._counts[HELD][key] += round(event.held_ms)
 
     def collect(self) -> Iterator[Family]:
-        """Every metric with its samples, in the order of `STATEMENT_METRICS`."""
+        """Yields every metric with its samples, in the order of `STATEMENT_METRICS`."""
         with self._guard:
             counted = [(metric, sorted(counts.items())) for metric, counts in self._counts.items()]
         for metric, samples in counted:

@@ -1,4 +1,4 @@
-"""Numbers, spans and instants as people read them; always UTC, so that a report reads the same everywhere."""
+"""Formats numbers, spans and instants for people; always UTC, so that a report reads the same everywhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 NOTHING = "–"
-"""Stands where there is no value."""
+"""The text for a missing value."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,7 +66,7 @@ def period(first_ms: int, last_ms: int) -> str:
 
 
 def is_one_day(first_ms: int, last_ms: int) -> bool:
-    """Whether both instants lie on the same day."""
+    """Returns True if both instants are on the same day."""
     return _moment(first_ms).date() == _moment(last_ms).date()
 
 

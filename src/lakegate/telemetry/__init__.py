@@ -1,1 +1,1 @@
-"""What happened: events, the ledger, logs."""
+"""Telemetry: events, the ledger, logs."""

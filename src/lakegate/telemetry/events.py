@@ -1,4 +1,4 @@
-"""What may happen, as frozen records with units in their names; the ledger, the timeline and the progress lines are views of them.
+"""The events, as frozen records with units in their names; the ledger, the timeline and the progress lines are views of them.
 
 No event carries a secret or a row value.
 """
@@ -14,7 +14,7 @@ Outcome = Literal["completed", "replayed", "swept", "gave_up", "failed", "lost",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnWaits:
-    """A job waits for its turn; said once per reason."""
+    """A job waits for its turn; emitted once per reason."""
 
     lock: str
     job: str
@@ -48,7 +48,7 @@ class StepWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRepeated:
-    """A statement met a conflicting commit of a writer that takes no turns, and is run again."""
+    """A statement conflicted with a commit of a writer that takes no turns, and is retried."""
 
     lock: str
     job: str
@@ -59,33 +59,33 @@ class StepRepeated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementPublished:
-    """A statement of `lakegate.DeltaTable` or `lakegate.sql` is in its table, or had nothing to do there."""
+    """A statement of `lakegate.DeltaTable` or `lakegate.sql` was committed, or had nothing to change."""
 
     table: str
     operation: str
     version: int | None
-    """Of its commit; None: nothing to change, or `is_superseded`."""
+    """The version of its commit; None: nothing to change, or `is_superseded`."""
     is_superseded: bool
-    """It was left out: its transaction id is in the table with an equal or larger number."""
+    """The statement was skipped: its transaction id is in the table with an equal or larger number."""
     level: int
-    """How it followed others, 0 to 5: see `lakegate.rows.result.Result`."""
+    """How it was rebased onto other commits, 0 to 5: see `lakegate.rows.result.Result`."""
     attempts: int
-    """Executions, those on some files included."""
+    """Executions, including executions on some files."""
     lost_puts: int
     reasons: tuple[str, ...]
-    """Why it was executed again, each time."""
+    """The reason for each repeated execution."""
     rows_read: int
-    """Rows read again to see whether they concern it."""
+    """Rows read again to check whether they concern the statement."""
     waited_ms: int
     publish_ms: float
-    """From reading what others committed to the end of the put, without `waited_ms`."""
+    """From reading the winning commits to the end of the commit, without `waited_ms`."""
     held_ms: float
-    """So long of it others of this driver waited for it."""
+    """The part of that time in which other statements of this driver waited for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """A turn is over, or was given up: the ledger's row."""
+    """A turn ended, or a job gave up waiting for it: the ledger's row."""
 
     lock: str
     job: str
@@ -106,7 +106,7 @@ class TurnEnded:
     outcome: Outcome
     reason: str | None = None
     boot_id: str | None = None
-    """Of the machine: turns of one boot have one clock that only runs, and the next two are by it. None in rows from before."""
+    """The boot id of the machine: turns of one boot share a monotonic clock, used by the next two fields. None in older rows."""
     granted_up_ms: int | None = None
     released_up_ms: int | None = None
 
@@ -122,7 +122,7 @@ class JobIdle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """Something that a person should know, and that changes nothing by itself."""
+    """A note for people that changes nothing by itself."""
 
     job: str | None
     text: str
@@ -130,12 +130,12 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Something that a source held and a stream did not read, of which nothing is left to look at: a field, deleted records."""
+    """A part of a source that a stream did not read and that no longer exists: a field, deleted records."""
 
     lock: str
     job: str
     text: str
-    """What, by its name and place; never a value of a record."""
+    """The name and place of that part; never a value of a record."""
     at_ms: int
 
 
@@ -144,10 +144,10 @@ Action = Literal["pause", "resume", "break"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersonActed:
-    """A person pauses or resumes a job, or breaks a lock: said before it is done, and again with what came of it."""
+    """A person pauses or resumes a job, or breaks a lock: emitted before the action, and again with its outcome."""
 
     action_id: str
-    """The same in both."""
+    """The same id in both events."""
     lock: str
     job: str
     action: Action
@@ -156,9 +156,9 @@ class PersonActed:
     reason: str
     at_ms: int
     epoch: int | None = None
-    """Of the turn that is broken."""
+    """The epoch of the broken turn."""
     token_ids: tuple[str, ...] = ()
-    """What that turn may still write with; in doubt from then on."""
+    """The token ids that the turn may still write with; in doubt from then on."""
     outcome: Literal["asked", "done", "not_done"]
 
 
@@ -177,8 +177,8 @@ Event = (
 
 
 class EventSink(Protocol):
-    """Takes events. Never raises into the work that it watches, except `Unavailable` where a row must not be lost."""
+    """Receives events. Never raises into the observed work, except `Unavailable` where a row must not be lost."""
 
     def emit(self, event: Event) -> None:
-        """One event; called in order by each thread."""
+        """Receives an event; called in order by each thread."""
         ...

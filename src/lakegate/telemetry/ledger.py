@@ -21,18 +21,18 @@ from lakegate.telemetry.events import Event, LeftOut, PersonActed, TurnEnded
 
 FORMAT = 1
 LINE_BYTES_MAX = 1_000_000
-"""A turn on a hundred tables takes some thousand bytes."""
+"""The size of a row of a turn on a hundred tables is some thousand bytes."""
 ACTIONS = "actions"
-"""Folder, beside the turns of a lock, for what persons did: a file for each action."""
+"""The folder for the actions of persons, next to the turns of a lock: a file for each action."""
 
 LEFT_OUT = "left_out"
-"""Folder, beside the turns of a lock, for what streams did not read of their sources: a file for each job."""
+"""The folder for parts of sources that streams did not read, next to the turns of a lock: a file for each job."""
 
 Row = TypeVar("Row")
 
 
 def to_line(row: TurnEnded) -> str:
-    """The row as one line of JSON, keys in a fixed order."""
+    """Returns the row as one line of JSON, keys in a fixed order."""
     data = {
         "format": FORMAT,
         "lock": row.lock,
@@ -58,10 +58,10 @@ def to_line(row: TurnEnded) -> str:
 
 
 def from_line(line: str | bytes) -> TurnEnded:
-    """The row of one line.
+    """Reads a row from its line.
 
     Raises:
-        InvalidRequest: of a newer format.
+        InvalidRequest: a newer format.
         ValueError: not a row of the ledger.
     """
     known = _fields(TurnEnded, line)
@@ -73,23 +73,23 @@ def from_line(line: str | bytes) -> TurnEnded:
 
 
 def action_line(act: PersonActed) -> str:
-    """What a person did, as one line of JSON."""
+    """Returns an action of a person as one line of JSON."""
     return json.dumps({"format": FORMAT, **dataclasses.asdict(act)}, separators=(",", ":"))
 
 
 def action_from(line: str | bytes) -> PersonActed:
-    """What a person did, from its line.
+    """Reads an action of a person from its line.
 
     Raises:
-        InvalidRequest: of a newer format.
-        ValueError: not such a line.
+        InvalidRequest: a newer format.
+        ValueError: not an action.
     """
     known = _fields(PersonActed, line)
     return _made(PersonActed, {**known, "token_ids": listed(known.get("token_ids"))})
 
 
 def _fields(kind: type, line: str | bytes) -> dict[str, Any]:
-    """What a line says of the fields of `kind`; keys of later versions are left out."""
+    """Returns the values of a line for the fields of `kind`; keys of later versions are ignored."""
     data = parsed(line)
     if format_of(data) > FORMAT:
         raise InvalidRequest(
@@ -102,12 +102,12 @@ def _fields(kind: type, line: str | bytes) -> dict[str, Any]:
 def _made(kind: type[Row], known: dict[str, Any]) -> Row:
     try:
         return checked(kind(**known))
-    except TypeError as error:  # one is missing
+    except TypeError as error:  # a field is missing
         raise Damaged(f"not a row of the ledger: {error}") from error
 
 
 class LedgerSink:
-    """Appends a line per ended turn, and per action of a person. A line is whole, and on disk, when `emit` returns."""
+    """Appends a line per ended turn, and per action of a person. The whole line is on disk when `emit` returns."""
 
     def __init__(self, storage: str | os.PathLike[str]) -> None:
         self._folder = Path(storage) / "ledger"
@@ -117,7 +117,7 @@ class LedgerSink:
             case TurnEnded():
                 self._append(self._folder / quote(event.lock, safe="") / f"{event.run}.jsonl", to_line(event))
             case PersonActed():
-                # In a folder of their own: a version that does not know actions would take one for a damaged turn.
+                # In a separate folder: a version that does not know actions would read an action as a damaged turn.
                 folder = self._folder / quote(event.lock, safe="") / ACTIONS
                 self._append(folder / f"{event.action_id}.jsonl", action_line(event))
 
@@ -139,9 +139,9 @@ class LedgerSink:
 
 
 def _write_whole(fd: int, data: bytes) -> None:
-    """Appends all of it, or nothing: the next line would be written behind what a full disk has let in of this one.
+    """Appends all of the data, or nothing: the next line must not follow a partial line that a full disk left.
 
-    Whoever appends meanwhile would be cut off, too; a file has one writer: a run, or a person's action.
+    The truncation would also remove concurrent appends, but a file has only one writer: a run, or a person's action.
     """
     end_bytes = os.fstat(fd).st_size
     try:
@@ -156,33 +156,33 @@ def _write_whole(fd: int, data: bytes) -> None:
 def read_ledger(
     storage: str | os.PathLike[str], lock: str | None = None, *, on_damage: Callable[[Corrupt], None] | None = None
 ) -> list[TurnEnded]:
-    """Every row of one lock, or of all locks, by the time at which the turn ended.
+    """Returns every row of one lock, or of all locks, by the time at which the turn ended.
 
     Args:
         storage: The pipeline's storage.
-        lock: One lock; all by default.
-        on_damage: Called for each line that is not a row, which is left out then: for work that can do without.
+        lock: The lock; all by default.
+        on_damage: Called for each line that is not a row; the line is then skipped. For work that can do without it.
 
     Raises:
-        Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is left out.
-        InvalidRequest: of a newer format.
+        Corrupt: a line is not a row; a line cut off at the end of a file (a crash while it was written) is skipped.
+        InvalidRequest: a newer format.
     """
     rows = [row for path in _files(storage, lock) for row in _rows(path, from_line, on_damage)]
     return sorted(rows, key=lambda row: (row.released_at_ms, row.epoch or 0))
 
 
 def trim_ledger(storage: str | os.PathLike[str], rows: Sequence[TurnEnded], *, before_ms: int) -> int:
-    """Delete the files of runs and actions that were last written before an instant, but for each job's last run.
+    """Deletes the files of runs and actions that were last written before an instant, except for each job's last run.
 
-    The last run says which checkpoint is the job's.
+    The last run shows which checkpoint belongs to the job.
 
     Args:
         storage: The pipeline's storage.
-        rows: All of the ledger, by time.
+        rows: The whole ledger, by time.
         before_ms: Milliseconds since 1970.
 
     Returns:
-        How many files were deleted. One that cannot be deleted stays.
+        The number of deleted files. A file that cannot be deleted stays.
     """
     last = {(row.lock, row.job): row.run for row in rows if row.query_id is not None and row.epoch is not None}
     kept = {f"{run}.jsonl" for run in last.values()}
@@ -201,7 +201,7 @@ def _files(storage: str | os.PathLike[str], lock: str | None = None, *, below: s
 
 
 def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> list[PersonActed]:
-    """What persons did on one lock, or on all, each with what came of it, by time.
+    """Returns the actions of persons on one lock, or on all, each with its outcome, by time.
 
     Raises:
         Corrupt, InvalidRequest: As `read_ledger`.
@@ -211,7 +211,7 @@ def read_actions(storage: str | os.PathLike[str], lock: str | None = None) -> li
 
 
 def read_left_out(storage: str | os.PathLike[str], job: str) -> list[LeftOut]:
-    """What a job did not read of its source and is not there to look at, each text once, as of its last time; by time.
+    """Returns the parts of its source that a job did not read and that are gone; each text once, at its last time; by time.
 
     Raises:
         Corrupt, InvalidRequest: As `read_ledger`.
@@ -222,10 +222,10 @@ def read_left_out(storage: str | os.PathLike[str], job: str) -> list[LeftOut]:
 
 
 def left_out_from(line: str | bytes) -> LeftOut:
-    """What was left out, from its line.
+    """Reads a `LeftOut` from its line.
 
     Raises:
-        InvalidRequest: of a newer format.
+        InvalidRequest: a newer format.
         ValueError: not such a line.
     """
     return _made(LeftOut, _fields(LeftOut, line))
@@ -240,7 +240,7 @@ def _rows(
             while line := file.readline(LINE_BYTES_MAX):
                 number += 1
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
-                    return  # cut off by a crash while it was written
+                    return  # cut off by a crash during the write
                 try:
                     yield parse(line)
                 except ValueError as error:

@@ -1,7 +1,7 @@
-"""Log lines that say whose work they are about: job, epoch and batch on every line that is written in a turn, as JSON if wanted.
+"""Log lines with their context: job, epoch and batch on every line that is written in a turn, optionally as JSON.
 
-Nothing here configures logging; `lakegate run` does so where LAKEGATE_LOG says so, and an application names `JsonFormatter` in
-a configuration of its own.
+Nothing here configures logging. `lakegate run` does so if LAKEGATE_LOG requests it, and an application may use
+`JsonFormatter` in its own configuration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST = ("time", "level", "logger", "message", "lock", "job", "epoch", "batch")
 
 @contextlib.contextmanager
 def working(*, lock: str, job: str, epoch: int, batch: int | None) -> Iterator[None]:
-    """Whatever this thread logs within is about this turn, also what the user's own code logs."""
+    """Adds this turn to every log line of this thread within the block, including the user's own code."""
     token = _WORK.set({"lock": lock, "job": job, "epoch": epoch, "batch": batch})
     try:
         yield
@@ -29,9 +29,9 @@ def working(*, lock: str, job: str, epoch: int, batch: int | None) -> Iterator[N
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (ISO 8601, UTC), level, logger, message; lock, job, epoch, batch; then what else was given.
+    """A JSON object per line: time (ISO 8601, UTC), level, logger, message; lock, job, epoch, batch; then extra fields.
 
-    `extra={...}` of a call comes as keys of its own; what cannot be written as JSON comes as text.
+    `extra={...}` of a call is written as separate keys; values that JSON cannot represent are written as text.
     """
 
     def format(self, record: logging.LogRecord) -> str:

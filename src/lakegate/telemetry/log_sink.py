@@ -1,4 +1,4 @@
-"""Events as log records of the logger `lakegate`: for applications that collect logs, each with its fields under `extra`."""
+"""Writes events as log records of the logger `lakegate`, with their fields under `extra`, for log collectors."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import logging
 from lakegate.telemetry.events import Event, JobIdle, Noticed, StepRepeated, TurnEnded, TurnWaits
 
 LOGGER = logging.getLogger("lakegate")
-LOGGER.addHandler(logging.NullHandler())  # who configures no logging is not written to
+LOGGER.addHandler(logging.NullHandler())  # without a logging configuration nothing is written
 _FINE = ("completed", "replayed", "swept")
 
 
 class LogSink:
-    """Logs every event: trouble as a warning, the rest as information."""
+    """Logs every event: problems as warnings, the rest as information."""
 
     def emit(self, event: Event) -> None:
         level = logging.WARNING if _is_trouble(event) else logging.INFO

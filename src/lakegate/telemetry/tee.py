@@ -1,4 +1,4 @@
-"""One sink that hands every event to several."""
+"""A sink that passes every event to several sinks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakegate.telemetry.events import Event, EventSink
 
 
 class Tee:
-    """Hands each event to every sink, in the order given."""
+    """Passes each event to every sink, in the order given."""
 
     def __init__(self, sinks: Sequence[EventSink]) -> None:
         self._sinks = tuple(sinks)

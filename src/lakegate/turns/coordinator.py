@@ -1,4 +1,4 @@
-"""A job's side of the coordinator: registers the run, asks for turns, says when the job is idle."""
+"""The job's side of the coordinator: registers the run, asks for turns, announces that the job is idle."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lakegate.turns.protocol.transitions import Sessions
 from lakegate.turns.turn import HeldTurn
 
 CLOCKS_APART_MS = 60_000
-"""From here on it is told that two machines do not agree on what time it is."""
+"""From this clock difference on, a warning is logged that two machines disagree about the time."""
 
 
 class Coordinator:
-    """One run of one job on one lock. Not for use by several threads at once, but for `cancel`.
+    """A run of a job on a lock. Not thread-safe, except `cancel`.
 
-    `known_epoch`: the highest epoch of the lock that is known from elsewhere, as from the ledger.
+    `known_epoch`: the highest epoch of the lock that is known from another source, such as the ledger.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Coordinator:
     # ------------------------------------------------------------------------------------------- life of a run
 
     def open(self) -> None:
-        """Registers this run as alive, if it is not; anew if its session was lost while it had no turn.
+        """Registers this run as alive if it is not; registers it again if its session was lost while it had no turn.
 
         Raises:
             TurnNotGranted: another run of the job is alive.
         """
         if self._heartbeat is not None and self._heartbeat.is_lost() and (self._turn is None or self._turn.is_over):
-            self.close()  # it was lost between two turns: nothing is, but the session
+            self.close()  # the session was lost between two turns: nothing else was lost
         if self._session is not None:
             return
         self._session = self._ports.store.open_session(self.lock, self.job)
@@ -89,7 +89,7 @@ class Coordinator:
         self._on_lost(reason)
 
     def close(self) -> None:
-        """Ends the run; a turn still held counts as unclean."""
+        """Ends the run; a turn that is still held is closed as unclean."""
         if self._turn is not None:
             self._turn.shut()
         if self._heartbeat is not None:
@@ -99,51 +99,51 @@ class Coordinator:
         self._session = self._heartbeat = None
 
     def cancel(self) -> None:
-        """Makes a wait for the turn end at its next wake-up, as if its time were over. Safe from any thread."""
+        """Ends a wait for the turn at its next wake-up, as if its timeout had passed. Safe from any thread."""
         self._driver.cancel()
 
     def begin(self, checkpoint: CheckpointView) -> LockRecord | None:
-        """Clears up what an earlier run of this job left. The record afterwards, None if there is none yet."""
+        """Cleans up after an earlier run of this job. Returns the record afterwards, None if there is none yet."""
         self.open()
         assert self._session is not None
         return self._driver.run(protocol.begin(self.job, checkpoint, self._session.id))
 
     def record(self) -> LockRecord | None:
-        """The lock's record as it is now."""
+        """Returns the current record of the lock."""
         return self._ports.store.read(self.lock).record
 
     def wait_for_change(self, timeout_s: float) -> None:
-        """Returns soon after the record is not any more what it was at the last call, and after `timeout_s` at the latest."""
+        """Returns soon after the record differs from the one at the last call, and after `timeout_s` at the latest."""
         self._ports.store.wait_for_change(self.lock, self._version_seen, max(0.0, timeout_s))
         self._version_seen = self._ports.store.read(self.lock).version
 
     def live(self) -> Sessions:
-        """Who is alive on this lock now."""
+        """Returns the sessions that are alive on this lock now."""
         return self._ports.store.live_sessions(self.lock)
 
     def announce_idle(self, idle_at: Mapping[TableLocation, Version], *, run: str | None = None) -> None:
-        """Says that nothing is left to do up to these table versions; `run` names the run until idle in which it is said."""
+        """Records that the job has nothing left to do up to these table versions; `run` names its run until idle, if any."""
         self.open()
         assert self._session is not None
         record = self.record()
         was_idle = record is not None and record.job(self.job).idle_since_ms is not None
         said = self._driver.run(protocol.announce_idle(self.lock, self.job, self._session.id, self.order, idle_at, run))
-        # Not said: another run of the job may be at work. Said again for a later version: news to the record, not to people.
+        # Not recorded: another run of the job may be at work. A later version is written to the record, but not logged again.
         if said and not was_idle:
             shown = {str(table): int(version) for table, version in idle_at.items()}
             self._ports.events.emit(JobIdle(lock=self.lock, job=self.job, idle_at=shown))
 
     def find_work(self) -> None:
-        """Takes back that nothing is left to do, before work that is done ahead of a turn: who follows waits for it from here on.
+        """Withdraws the idle note before work is precomputed ahead of a turn: successors then wait for this job.
 
-        Where the session is lost nothing is changed; `take` tells of it.
+        Changes nothing if the session is lost; `take` reports the loss.
         """
         self.open()
         assert self._session is not None
         self._driver.run(protocol.find_work(self.job, self._session.id))
 
     def before(self) -> frozenset[JobName]:
-        """The jobs whose turns may come before this one's: of who has it, and of who waits, unless this job goes first of those."""
+        """Returns the jobs whose turns may come first: the holder, and waiting jobs unless this job precedes them."""
         record, now_ms = self.record(), self._ports.clock.wall_ms()
         if record is None:
             return frozenset()
@@ -155,10 +155,10 @@ class Coordinator:
         return frozenset({*holding, *waiting} - {self.job})
 
     def leave(self, run: str) -> None:
-        """Says to the other jobs of a run until idle that this one has ended.
+        """Records that this job has left the run until idle, so that the other jobs do not wait for it.
 
         Raises:
-            LostTurn: the store no longer counts this run as alive, and the others were not told.
+            LostTurn: the store no longer counts this run as alive, and nothing was recorded.
         """
         self.open()
         assert self._session is not None
@@ -178,17 +178,17 @@ class Coordinator:
         tables: tuple[TableLocation, ...],
         timeout_s: float | None = None,
     ) -> HeldTurn:
-        """The turn, once it is granted.
+        """Returns the turn once it is granted.
 
         Args:
-            token_id: What the turn's commits will carry.
+            token_id: The token id that the turn's commits will carry.
             query_id: The streaming checkpoint's id, None for a job without one.
-            batch: The micro-batch it is taken for; None without source data.
-            tables: What it will write to, as far as known.
+            batch: The micro-batch for which the turn is taken; None without source data.
+            tables: The tables that the turn will write to, as far as known.
             timeout_s: One deadline for the whole call; the job's `lock_timeout` if None.
 
         Raises:
-            TurnNotGranted: not in time. The ticket is taken back.
+            TurnNotGranted: not granted in time. The ticket is taken back.
             LostTurn: the store no longer counts this run as alive.
         """
         self.open()
@@ -217,7 +217,7 @@ class Coordinator:
         try:
             taken = self._driver.run(protocol.take_turn(self.lock, attempt, self.order))
         except BaseException:
-            # What was asked for must not stand as a ghost that blocks the others: a dead session's tickets count for nothing.
+            # The request must not stay as a ticket that blocks the others: the tickets of a dead session do not count.
             self.close()
             raise
         match taken:
@@ -296,7 +296,7 @@ class Coordinator:
         return None if self._heartbeat is None else self._heartbeat.left_s()
 
     def check(self) -> None:
-        """Returns when something may be written: waits while the store cannot be heard.
+        """Returns when writing is allowed; waits while the store is unreachable.
 
         Raises:
             LostTurn: this run may have lost its lease.

@@ -1,4 +1,4 @@
-"""Answers the effects of the pure protocol with the real store, log and clock; the only place where the two meet."""
+"""Answers the effects of the pure turn protocol with the real store, log and clock. No other module connects the two."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from lakegate.turns.protocol.transitions import Sessions
 
 R = TypeVar("R")
 PATIENCE_S, CANCELLED_S = 10.0, 1.0
-"""How long one piece of the protocol asks a store that refuses changes, or does not tell of them; the second once it is to end."""
+"""Limits of retries while a store refuses changes or leaves outcomes unknown; the second applies after `cancel`."""
 PAUSE_S, PAUSE_MAX_S = 0.02, 0.5
-"""Before it asks again; twice as long each time."""
+"""Pause before a retry; doubled each time."""
 NOTED_S = 1.0
-"""A holder asks again after so long whether a later turn has begun; each time where the answer is on this machine."""
+"""Interval at which a holder checks whether a later turn has begun; a local store is checked each time."""
 WAKE_UP_S = 1.0
-"""A waiter looks again this often even if nothing changed: rules open with time, and sessions die without a word."""
+"""A waiter reads the record this often even if nothing changed: order rules open with time, and sessions die silently."""
 
 AnyEffect = (
     ReadRecord
@@ -60,7 +60,7 @@ AnyEffect = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """Which processes act for a run, as the record shows them."""
+    """The processes that act for a run, as the record shows them."""
 
     host: str
     boot_id: str
@@ -69,12 +69,12 @@ class Process:
     jvm_pid: int | None = None
     jvm_start: int | None = None
     is_running: Callable[[int, int], bool] = field(default=lambda pid, start: False, compare=False)
-    """Whether (pid, start) still runs on this machine."""
+    """Returns True if the process (pid, start) still runs on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """What a coordinator is driven with."""
+    """The adapters that a coordinator is driven with."""
 
     store: TurnStore
     log: TableLog
@@ -82,11 +82,11 @@ class Ports:
     randomness: Randomness
     events: EventSink
     gate: WriteGate | None = None
-    """What refuses commits of this process outside of a turn; None where nothing does."""
+    """Refuses commits of this process outside of a turn; None where no gate is installed."""
 
 
 class Driver:
-    """Drives pieces of the protocol for one run of one job on one lock."""
+    """Runs pieces of the protocol for one run of one job on one lock."""
 
     def __init__(
         self,
@@ -102,23 +102,23 @@ class Driver:
         self.check = check
         """Raises `LostTurn` before a write, if this run may have lost its lease."""
         self.seen: dict[TableLocation, TableTokens] = {}
-        """Table → its tokens as read last."""
+        """Table → its tokens as of the last read."""
         self.looked_up_ms = 0
-        """When the protocol looked at the wall clock last, on the clock that only runs."""
+        """When the protocol last read the wall clock, on the monotonic clock."""
         self.sleep = sleep
-        """Waits so many seconds, before the store is asked again."""
+        """Waits this many seconds before the store is asked again."""
         self._deadline_s = 0.0
         self._noted_s = float("-inf")
-        """When the store said last that no later turn has begun."""
+        """When the store last reported that no later turn has begun."""
         self._is_cancelled = False
         self._shown_reason: str | None = None
 
     def check_noted(self, mark: Mark) -> None:
-        """Raises `LostTurn` if a later turn began than this one: somebody put an older copy of the lock's record in its place."""
+        """Raises `LostTurn` if a later turn began than this one, because an older copy of the lock's record was restored."""
         now_s, store = self.ports.clock.monotonic_s(), self.ports.store
         if store.lease_s is not None and now_s - self._noted_s < NOTED_S:
             return
-        with contextlib.suppress(Unavailable):  # whether the run is alive, its heartbeats tell
+        with contextlib.suppress(Unavailable):  # the heartbeats check whether the run is alive
             if store.note_turn(self.lock, mark) != mark:
                 raise LostTurn(
                     "a later turn began, as an older copy of the lock's record was restored; nothing more was written",
@@ -127,16 +127,16 @@ class Driver:
             self._noted_s = now_s
 
     def limit(self, timeout_s: float) -> None:
-        """Fixes the one deadline of the waits that follow."""
+        """Fixes one deadline for all waits that follow."""
         self._deadline_s, self._is_cancelled = self.ports.clock.monotonic_s() + timeout_s, False
         self._shown_reason = None
 
     def cancel(self) -> None:
-        """Makes the wait that is on end as if its time were over. Safe from any thread."""
+        """Ends the current wait as if its timeout had passed. Safe from any thread."""
         self._is_cancelled = True
 
     def patience_s(self) -> float:
-        """How long a store may refuse changes, or not tell of them; less once this run is to end."""
+        """The seconds for which a store may refuse changes or leave outcomes unknown; fewer after `cancel`."""
         return CANCELLED_S if self._is_cancelled else PATIENCE_S
 
     def run(self, steps: Protocol[R], execute: Callable[[Execute], Literal["done", "conflict"]] | None = None) -> R:
@@ -144,7 +144,7 @@ class Driver:
         return drive(steps, _Piece(self, execute).answer)
 
     def wait(self, version: int, reason: str) -> Literal["changed", "timeout"]:
-        """Until the record may have changed, or the deadline has come; tells a reason that is new."""
+        """Waits until the record may have changed or the deadline has passed; reports a new reason."""
         if reason != self._shown_reason:
             self._shown_reason = reason
             self.ports.events.emit(TurnWaits(lock=self.lock, job=self.job, reason=reason))
@@ -155,7 +155,7 @@ class Driver:
         return "changed"
 
     def with_surviving_jvm(self, live: Sessions, holder: Holder | None) -> Sessions:
-        """The kernel frees a dead process's lock before its JVM is dead: until then the holder counts as alive."""
+        """Counts the holder as alive until its JVM is dead: the kernel frees a dead process's lock earlier."""
         if holder is None or holder.session in live.ids or holder.jvm_pid is None or holder.jvm_start is None:
             return live
         is_here = (holder.host, holder.boot_id) == (self.process.host, self.process.boot_id)
@@ -166,17 +166,17 @@ class Driver:
 
 
 class _Piece:
-    """One piece of the protocol, as it is driven."""
+    """A piece of the protocol that is being run."""
 
     def __init__(self, driver: Driver, execute: Callable[[Execute], Literal["done", "conflict"]] | None) -> None:
         self._driver, self._execute = driver, execute
         self._just_put: Stored | None = None
-        """What the last effect put in place: a reading that follows at once may as well have been made at that instant."""
+        """The record that the last effect wrote: a read that follows at once may be answered with it."""
         self._unknown_s: float | None = None
-        """Since when no change was told what became of it."""
+        """Since when the outcomes of changes have been unknown."""
         self._pause_s = PAUSE_S
         self._live: Sessions | None = None
-        """Who was alive when the record was still the one that this was put in place of."""
+        """The sessions that were alive before this record was written."""
 
     def answer(self, effect: AnyEffect) -> object:
         driver, ports = self._driver, self._driver.ports
@@ -192,7 +192,8 @@ class _Piece:
                 self._just_put = Stored(record, version + 1) if reply == "done" else None
                 return reply
             case LiveSessions(holder=holder):
-                # Whom the record names had come before it was read; who was not alive afterwards is dead for good.
+                # Every session that the record names was opened before the read; a session that is not alive after it is dead for
+                # good.
                 self._live = self._live or ports.store.live_sessions(driver.lock)
                 return driver.with_surviving_jvm(self._live, holder)
             case NoteTurn(mark=mark):
@@ -221,10 +222,10 @@ class _Piece:
                 assert_never(effect)
 
     def _put(self, record: LockRecord, version: int) -> CasReply:
-        """Puts a record; again, for a bounded time, where the store refuses it as on a full disk.
+        """Writes a record; retries for a bounded time if the store refuses it, for example on a full disk.
 
         Raises:
-            StoreUnavailable: It still refuses, or does not tell what became of the change; the run ends, so that others go on.
+            StoreUnavailable: The store still refuses, or the outcome stays unknown; the run ends, so that others go on.
         """
         driver, clock = self._driver, self._driver.ports.clock
         refused_s: float | None = None
@@ -242,10 +243,10 @@ class _Piece:
             return reply
 
     def _pace(self, reply: CasReply, what: str) -> None:
-        """Pauses before the protocol looks what became of a change without an answer, longer each time.
+        """Pauses before the protocol reads the outcome of an unanswered change, longer each time.
 
         Raises:
-            StoreUnavailable: It has not been told for too long.
+            StoreUnavailable: The outcome has been unknown for too long.
         """
         driver, now_s = self._driver, self._driver.ports.clock.monotonic_s()
         if reply != "unknown":
@@ -261,6 +262,6 @@ class _Piece:
 def user_metadata(
     lock: str, job: str, epoch: int | None, batch: int | None, step: str, offsets: str | None, user: object = None
 ) -> str:
-    """The `userMetadata` of a commit, as JSON; keys in a fixed order."""
+    """Returns the `userMetadata` of a commit, as JSON; keys in a fixed order."""
     data = {"lakegate": 1, "lock": lock, "job": job, "epoch": epoch, "batch": batch, "step": step, "offsets": offsets}
     return json.dumps(data if user is None else {**data, "user": user}, separators=(",", ":"))

@@ -1,8 +1,8 @@
-"""Keeps a session's lease alive, and knows when it may have ended: the holder fences itself before others may take over.
+"""Keeps a session's lease alive and fences the holder before the lease can end, that is before another run may take over.
 
-The deadline is counted from the *sending* of the last heartbeat that was answered, on a clock that never goes back: at
-`SELF_FENCE` of the lease nobody else may count us as dead yet, whatever the network did to the answers. While the store
-cannot be heard, nothing new is written: the pause ends with the next answered heartbeat, or with the deadline.
+The deadline is counted from the *sending* of the last heartbeat that was answered, on a monotonic clock. Until
+`SELF_FENCE` of the lease has passed, no other process may count this run as dead, however late the answers arrive. While the
+store is unreachable nothing new is written: the pause ends with the next answered heartbeat, or with the deadline.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ GONE = "the store says that the session is gone"
 
 
 class Heartbeat:
-    """The lease of one session. With a store that has no lease it only asks whether the session still stands.
+    """Renews the lease of one session. With a store without leases it only checks that the session still exists.
 
     Args:
-        session: Whose.
-        lease_s: Of the store; None if only its death ends a session.
-        clock: For deadlines.
-        on_lost: Told once, from any thread, that the turn is lost and why.
-        on_alive: Told after each answered heartbeat how many seconds are left from now.
+        session: The session to keep alive.
+        lease_s: The lease of the store; None if a session ends only with its process.
+        clock: Measures the deadlines.
+        on_lost: Called once, from any thread, with the reason why the turn is lost.
+        on_alive: Called after each answered heartbeat with the number of seconds left from now.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Heartbeat:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begins to beat in a thread of its own; nothing to do where there is no lease."""
+        """Starts the heartbeat threads; does nothing with a store without leases."""
         self._session.watch(self.told)
         if self._lease_s is not None:
-            # Counted from a sending of our own: this process may have stood still since the session was opened.
+            # The count begins at a heartbeat of our own: this process may have been stopped since the session was opened.
             self.beat()
-            # Two: a store that is slow to fail must not make the end of the lease come late.
+            # Two threads: a store that is slow to fail must not delay the detection of the deadline.
             for name, run in (("heartbeat", self._run), ("deadline", self._guard)):
                 self._threads.append(threading.Thread(target=run, name=f"lakegate-{name}", daemon=True))
                 self._threads[-1].start()
@@ -68,19 +68,19 @@ class Heartbeat:
                 thread.join()
 
     def told(self, state: SessionState) -> None:
-        """The store says what became of the session's connection. Never blocks, from any thread."""
+        """Receives a change of the session's connection from the store. Never blocks, from any thread."""
         if self._stop.is_set():
-            return  # the run ends, and its session with it
+            return  # the run is ending, and its session with it
         if state == "suspended":
             self._pause()
         elif state == "lost":
             if self._note_lost(GONE):
-                self._tell_apart(GONE)  # the thread that tells us is the store's
+                self._tell_apart(GONE)  # the calling thread belongs to the store
         else:
-            self._beat_now.set()  # writing goes on once the store has said that the session still stands
+            self._beat_now.set()  # writing resumes once the store has confirmed the session
 
     def beat(self) -> None:
-        """One heartbeat: extends the deadline if it is answered, gives the turn up if the store says that it is gone."""
+        """Sends one heartbeat: an answer extends the deadline; a session that is gone loses the turn."""
         sent_s = self._clock.monotonic_s()
         with self._changed:
             pauses = self._pauses
@@ -95,7 +95,7 @@ class Heartbeat:
             return
         with self._changed:
             self._answered_s = max(self._answered_s, sent_s)
-            if pauses == self._pauses:  # else the connection was lost after this answer
+            if pauses == self._pauses:  # otherwise the connection was lost after this answer
                 self._is_paused = False
                 self._changed.notify_all()
         self.check_deadline()
@@ -104,28 +104,28 @@ class Heartbeat:
             self._on_alive(left_s)
 
     def check_deadline(self) -> None:
-        """Gives the turn up if the deadline has passed."""
+        """Loses the turn if the deadline has passed."""
         left_s = self.left_s()
         if left_s is not None and left_s <= 0:
             self._lose(f"no heartbeat was answered for {SELF_FENCE:.0%} of the lease")
 
     def is_lost(self) -> bool:
-        """Whether the session may not be ours any more; never waits."""
+        """Returns True if the session may have ended; never waits."""
         self.check_deadline()
         return self._lost is not None
 
     def left_s(self) -> float | None:
-        """Seconds until this process fences itself; None where the store has no lease."""
+        """Returns the seconds until this process fences itself; None where the store has no lease."""
         if self._lease_s is None:
             return None
         with self._changed:
             return self._answered_s + SELF_FENCE * self._lease_s - self._clock.monotonic_s()
 
     def check(self) -> None:
-        """Returns when something may be written; waits while the store cannot be heard.
+        """Returns when writing is allowed; waits while the store is unreachable.
 
         Raises:
-            LostTurn: the turn may not be ours any more; before any further write.
+            LostTurn: the turn may be lost; nothing more may be written.
         """
         with self._changed:
             while self._is_paused and self._lost is None:
@@ -152,11 +152,11 @@ class Heartbeat:
             self._on_lost(reason)
 
     def _tell_apart(self, reason: str) -> None:
-        """Whoever is told stops a query, and waits for the function of its batch; which may be waiting for us."""
+        """Calls `on_lost` in its own thread: the callback stops a query and waits for its batch, which may wait for us."""
         threading.Thread(target=self._on_lost, args=(reason,), name="lakegate-lost", daemon=True).start()
 
     def _note_lost(self, reason: str) -> bool:
-        """Whether it is news. Once lost is lost: a later answer belongs to a session that others may already have closed."""
+        """Records the loss; returns True if it is new. A loss is final: a later answer may belong to a session closed by others."""
         with self._changed:
             is_news = self._lost is None
             self._lost = self._lost or reason

@@ -1,4 +1,4 @@
-"""This machine's clock, chance and processes, as the ports want them."""
+"""The clock, the random ids and the processes of this machine, as the ports require them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Uuids:
 
 
 def this_process(jvm_pid: int | None) -> Process:
-    """This process, and the JVM that commits for it."""
+    """Returns this process, and the JVM that commits for it."""
     return Process(
         host=socket.gethostname(),
         boot_id=boot_id(),
@@ -48,7 +48,7 @@ def this_process(jvm_pid: int | None) -> Process:
 
 @functools.cache
 def boot_id() -> str:
-    """Names this run of the operating system; empty where the system does not tell."""
+    """Identifies this run of the operating system; empty where the system does not report it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -56,16 +56,16 @@ def boot_id() -> str:
 
 
 def start_of(pid: int) -> int:
-    """When the process started, in a unit that only this machine compares; 0 if it is gone or a zombie.
+    """Returns the start time of the process, in a unit for comparison on this machine only; 0 if it is gone or a zombie.
 
-    A zombie has ended: it only waits for its parent to ask how.
+    A zombie has ended: it only waits for its parent to collect its exit code.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except FileNotFoundError:
         return 0 if Path("/proc/self").exists() else _start_by_ps(pid)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # this says nothing about that process
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):  # such an error says nothing about that process
             raise StoreUnavailable(
                 f"it cannot be seen whether a process still runs: {error.strerror}", pid=pid
             ) from error
@@ -74,7 +74,7 @@ def start_of(pid: int) -> int:
 
 
 def _start_by_ps(pid: int) -> int:
-    """The same without /proc (macOS): the start time as `ps` prints it, as a number."""
+    """Returns the same without /proc (macOS): the start time as `ps` prints it, as a number."""
     shown = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -84,5 +84,5 @@ def _start_by_ps(pid: int) -> int:
 
 
 def is_running(pid: int, start: int) -> bool:
-    """Whether that very process is still running."""
+    """Returns True if exactly this process is still running."""
     return start != 0 and start_of(pid) == start

@@ -1,4 +1,4 @@
-"""A granted turn, from its first table to its end."""
+"""A granted turn, from entering its first table to its end."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lakegate.turns.protocol.protocol import Granted, Turn
 R = TypeVar("R")
 Statement = Callable[[WriteToken], None]
 WITHOUT_LEASE_MS = 31_536_000_000
-"""A year: with a store that has no lease a turn ends when it is given back, or with the process and so its gate."""
+"""A year: with a store without leases a turn ends when it is given back, or when its process ends and the gate with it."""
 
 
 class HeldTurn:
-    """A granted turn: enter tables, write steps, then `complete`, or `abandon` it."""
+    """A granted turn: enters tables, writes steps, and then ends by `complete` or `abandon`."""
 
     def __init__(
         self,
@@ -59,9 +59,9 @@ class HeldTurn:
         self._offsets_sha256: str | None = None
         self._is_over = False
         self.acts_as: str = turn.job
-        """As which job this process commits in the turn, for the gate."""
+        """The job name under which this process commits in the turn, for the gate."""
         self.needs_tokens = True
-        """Whether the gate refuses commits of this turn that change rows and carry no token of it."""
+        """True if the gate refuses commits of this turn that change rows and carry no token of the turn."""
 
     @property
     def epoch(self) -> int:
@@ -70,17 +70,17 @@ class HeldTurn:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was completed or abandoned; one that was lost is not over before that."""
+        """True if the turn was completed or abandoned. A lost turn is not over before that."""
         return self._is_over
 
     @property
     def predecessor(self) -> str | None:
-        """Whose turn was completed last before this one; None on an empty history."""
+        """The job whose turn was completed last before this turn; None on an empty history."""
         return self._granted.predecessor
 
     @property
     def waited_ms(self) -> int:
-        """How long the turn was waited for."""
+        """The milliseconds that the job waited for the turn."""
         return max(0, self._granted.since_ms - self._row.asked_at_ms)
 
     @property
@@ -95,7 +95,7 @@ class HeldTurn:
 
     @property
     def batches_done(self) -> int:
-        """How many micro-batches this turn has begun."""
+        """The number of micro-batches that this turn has begun."""
         return len(self._batches)
 
     def check(self) -> None:
@@ -106,31 +106,31 @@ class HeldTurn:
         self._driver.check_noted(Mark(self._turn.epoch, self._turn.nonce))
 
     def next_batch(self, batch: int, offsets_sha256: str | None, *, is_replay: bool) -> None:
-        """The steps from here on belong to `batch`.
+        """Starts micro-batch `batch`: the following steps belong to it.
 
         Args:
-            batch: Its number, as the checkpoint counts.
+            batch: Its number in the checkpoint.
             offsets_sha256: SHA-256 of the bytes of `offsets/<batch>`, hex; None without a checkpoint.
-            is_replay: An earlier run planned it, and may still be writing it.
+            is_replay: An earlier run planned the batch, and may still be writing it.
         """
         self.check()
         self._batch, self._offsets_sha256, self._is_replay = batch, offsets_sha256, is_replay
         self._batches.append(batch)
 
     def enter(self, table: TableLocation, *, is_replay: bool = False) -> bool:
-        """Makes `table` refuse every earlier turn; before the first read or write of it in this turn. Idempotent; several threads
-        may enter different tables.
+        """Makes `table` refuse every earlier turn, before the first read or write of it in this turn. Idempotent; several
+        threads may enter different tables.
 
         Args:
-            table: Where it is.
-            is_replay: Somebody may have tried this batch before, though the checkpoint does not tell.
+            table: The path of the table.
+            is_replay: An earlier run may have tried this batch, though the checkpoint does not show it.
 
         Returns:
-            False if there is no such table: make it, empty, and enter it then. A first write that makes the table itself could
+            False if there is no such table: create it, empty, and then enter it. A first write that creates the table could
             not be fenced.
 
         Raises:
-            Fenced: a later turn has been there.
+            Fenced: a later turn has entered the table.
             LostTurn: the record no longer names this turn.
         """
         if table in self._entered:
@@ -165,7 +165,7 @@ class HeldTurn:
         """Opens the gate of this process for the table; heartbeats keep it open, the end of the turn closes it.
 
         Raises:
-            Fenced: a later turn has it.
+            Fenced: a later turn has entered the table.
         """
         gate, left_s = self._driver.ports.gate, self._left_s()
         if gate is None:
@@ -177,7 +177,7 @@ class HeldTurn:
             self._gated.add(table)
 
     def extend(self, left_s: float) -> None:
-        """Keeps the gate open for so long from now, if the turn is still on. Safe from any thread."""
+        """Keeps the gate open for this many seconds from now, if the turn is not over. Safe from any thread."""
         gate = self._driver.ports.gate
         with self._gate_lock:
             for table in self._gated if gate is not None else ():
@@ -185,28 +185,28 @@ class HeldTurn:
                 gate.grant(table, self.acts_as, self.epoch, max(0, int(left_s * 1000)), self._gated_id)
 
     def shut(self) -> None:
-        """Closes the gate: nothing of this turn is committed from here on by this process. Safe from any thread."""
+        """Closes the gate: this process commits nothing more in this turn. Safe from any thread."""
         gate = self._driver.ports.gate
         with self._gate_lock:
             for table in self._gated if gate is not None else ():
                 assert gate is not None
                 gate.revoke(table, self._turn.epoch)
-            self._gated.clear()  # so a heartbeat that is under way does not open it again
+            self._gated.clear()  # so that a concurrent heartbeat does not reopen it
 
     def write(self, table: TableLocation, *, step: int, name: str, statement: Statement) -> bool:
-        """Runs `statement` once under the token of this step; False if an earlier run had applied it.
+        """Runs `statement` once under the token of this step; returns False if an earlier run had applied the step.
 
         Args:
-            table: Entered before.
+            table: Already entered.
             step: Number of this write within the batch, 0 to 127, rising.
-            name: What the step is called; must be the same whenever the batch is repeated.
-            statement: Makes at most one commit on `table`, with the token it is given. Raises `StatementConflict` where a
-                writer that takes no turns came first: it is then run again, up to 20 times, from the token read on.
+            name: The name of the step; must be the same whenever the batch is repeated.
+            statement: Makes at most one commit on `table`, with the given token. Raises `StatementConflict` on a conflict with a
+                writer that takes no turns: the statement is then retried, up to 20 times, starting with a fresh read of the token.
 
         Raises:
             Fenced: a later turn has begun; the batch is not done.
             CheckpointMismatch: the table holds other work under this token, or a later batch.
-            Unavailable: conflicts did not end.
+            Unavailable: the conflicts did not end.
         """
         self.check()
         token = self._token(step)
@@ -227,9 +227,9 @@ class HeldTurn:
                 raise self._refusal(table, name, result)
 
     def begin_step(self, table: TableLocation, *, step: int, name: str) -> bool:
-        """For code that makes its commit itself, under `token`: whether `table` holds the step already.
+        """Begins a step whose commit the caller makes itself, under `token`. Returns False if `table` holds the step already.
 
-        Where it does, its number is raised to this turn's, so that stock Delta skips the statement, too.
+        In that case the stored number is raised to this turn's, so that stock Delta skips the statement, too.
 
         Raises:
             Fenced, CheckpointMismatch: As `write`.
@@ -249,10 +249,10 @@ class HeldTurn:
         return True
 
     def end_step(self, table: TableLocation, *, step: int, name: str) -> None:
-        """After code that made its commit itself: what it wrote counts only if no later turn had begun.
+        """Ends a step whose commit the caller made itself: the write counts only if no later turn had begun.
 
         Raises:
-            Fenced: Delta may have skipped the write in silence; the batch is not done.
+            Fenced: Delta may have skipped the write silently; the batch is not done.
         """
         fence = self._driver.run(protocol.check_fence(table, self._turn.token_id, self._turn.epoch))
         if fence is not None:
@@ -260,15 +260,15 @@ class HeldTurn:
         self._note_written(table, self._token(step), name)
 
     def seen(self, table: TableLocation) -> Version:
-        """The version of a table at which this turn has last read its tokens."""
+        """Returns the table version at which this turn last read the tokens."""
         return self._driver.seen[table].version
 
     def amend(self, table: TableLocation, *, name: str, statement: Statement) -> None:
-        """Runs `statement`, which changes how a table keeps what is in it, under a number above the steps that the table has.
+        """Runs `statement`, which changes how a table stores its rows, under a step number above those in the table.
 
         Raises:
             Fenced: a later turn has begun.
-            StatementConflict: a writer that takes no turns came first; nothing was written.
+            StatementConflict: a writer that takes no turns committed first; nothing was written.
         """
         self.check()
         stored = self._driver.ports.log.read_tokens(table).tokens.get(self._turn.token_id)
@@ -284,7 +284,7 @@ class HeldTurn:
         self._note_written(table, token, name)
 
     def token(self, step: int, name: str) -> WriteToken:
-        """What a statement of this step puts into its commit."""
+        """Returns the token that a statement of this step puts into its commit."""
         return WriteToken(
             token_id=self._turn.token_id,
             number=self._token(step).pack(),
@@ -305,7 +305,7 @@ class HeldTurn:
         name: str,
         result: protocol.OtherWork | protocol.Conflicted | FencedBy | Behind,
     ) -> LakegateError:
-        """The error for a step that could not be written."""
+        """Returns the error for a step that could not be written."""
         match result:
             case FencedBy(epoch=epoch):
                 return Fenced(table=table, epoch=self.epoch, later_epoch=epoch)
@@ -330,7 +330,7 @@ class HeldTurn:
                 assert_never(result)
 
     def _note_written(self, table: TableLocation, token: Token, name: str) -> None:
-        """Remembers, after a fresh reading, which version the step made; none if it had nothing to write."""
+        """Records, after a fresh read, which version the step committed; none if it had nothing to write."""
         after = self._driver.seen[table]
         version = after.version if after.tokens.get(self._turn.token_id) == token.pack() else None
         if version is not None:
@@ -351,13 +351,13 @@ class HeldTurn:
         return "done"
 
     def note_conflict(self, table: str, name: str, conflict: str) -> None:
-        """Tells that a step lost to a writer that takes no turns, and is run again."""
+        """Logs that a step conflicted with a writer that takes no turns, and is retried."""
         self._driver.ports.events.emit(
             StepRepeated(lock=self._turn.lock, job=self._turn.job, table=table, step=name, conflict=conflict)
         )
 
     def note_stray(self, table: TableLocation) -> None:
-        """Tells that this driver has committed to the table in the turn from a thread of no job."""
+        """Logs that this driver committed to the table during the turn from a thread of no job."""
         text = (
             f"a thread of no job of this driver committed to {table} in the turn of {self._turn.job}; if the job's function "
             "started that thread, the commit is not exactly once: write there with batch.sparkSession"
@@ -385,15 +385,15 @@ class HeldTurn:
         )
 
     def commit_log_written(self) -> None:
-        """Notes when the query ended with its commit log written."""
+        """Records when the query ended with its commit log written."""
         self._commit_log_at_ms = self._driver.ports.clock.wall_ms()
 
     def complete(self) -> None:
         """Gives the turn back after a clean end. Call only when the query has terminated with its commit log written.
 
         Raises:
-            LostTurn: somebody else had closed the turn; what was written stands, and the next run finds it.
-            LakegateError: the record could not be changed. What was written stands; the run ends, so that others go on.
+            LostTurn: another process had closed the turn; the writes are kept, and the next run finds them.
+            LakegateError: the record could not be changed. The writes are kept; the run ends, so that other jobs go on.
         """
         if self._is_over:
             return
@@ -407,24 +407,24 @@ class HeldTurn:
             raise LostTurn("the turn was closed by another run before it was completed; what was written stands")
 
     def abandon(self, error: BaseException | None) -> None:
-        """Gives the turn back after any other end: a transaction of it may still be running, so its id goes into doubt."""
+        """Gives the turn back after any other end: one of its transactions may still run, so its id is marked in doubt."""
         if self._is_over:
             return
         self._is_over = True
         self.shut()
         row, was_mine = self._released(), True
-        with contextlib.suppress(LakegateError):  # what ended the turn is the error to tell of
+        with contextlib.suppress(LakegateError):  # the error that ended the turn is the one to report
             was_mine = self._give_back(protocol.close_unclean(self._turn))
         is_lost = isinstance(error, LostTurn) or not was_mine
         outcome: Outcome = "fenced" if isinstance(error, Fenced) else "lost" if is_lost else "failed"
-        # A person's Ctrl-C says nothing.
+        # Ctrl-C carries no message.
         self._end(row, outcome, None if error is None else summary(error))
 
     def _give_back(self, steps: Protocol[R]) -> R:
-        """Runs the last piece of the protocol. Where it cannot be confirmed the session ends, and any other run closes the turn.
+        """Runs the last piece of the protocol. If its outcome stays unknown, the session ends and any run closes the turn.
 
-        Nobody comes back to a turn that is over: a live session that the record still names would be waited for without end,
-        by its own next turn, too.
+        No process returns to an ended turn: if the record still named this live session, other jobs, and this job's own next
+        turn, would wait for it without end.
         """
         try:
             return self._driver.run(steps)
@@ -433,7 +433,7 @@ class HeldTurn:
             raise
 
     def _released(self) -> TurnEnded:
-        """The ledger's row with the instant. Before it is given back: afterwards the successor's turn may have begun already."""
+        """Returns the ledger row with the release time. Taken before the release: afterwards the next turn may have begun."""
         clock = self._driver.ports.clock
         return replace(self._row, released_at_ms=clock.wall_ms(), released_up_ms=int(clock.monotonic_s() * 1000))
 
@@ -451,15 +451,15 @@ class HeldTurn:
 
 
 def summary(error: BaseException) -> str:
-    """What the ledger, logs and reports may say of an error: no value of a record is in it.
+    """Returns the part of an error that the ledger, logs and reports may show: it contains no value of a record.
 
-    Of an error that is not Lakegate's: its type, Spark's name for the condition, and the line that raised it.
+    For an error that is not Lakegate's: its type, Spark's error condition, and the line that raised it.
     """
     if isinstance(error, LakegateError):
         return error.summary
     conditions = re.findall(
         r"(?:^|Exception: )\[([A-Z][A-Z0-9_.]+)\]", str(error)
-    )  # the last is of the innermost cause
+    )  # the last one belongs to the innermost cause
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not re.search(r"[/\\](lakegate|pyspark|py4j|delta)[/\\]", frame.filename)]
     place = f" in {own[-1].name}, {os.path.basename(own[-1].filename)} line {own[-1].lineno}" if own else ""

@@ -1,7 +1,7 @@
-"""What the turn protocol asks of the world: typed questions that a generator yields.
+"""The effects of the turn protocol: typed requests to the outside that a generator yields.
 
-Production answers them with real stores and tables; the simulator answers them from memory, switches jobs at every one of
-them, and loses requests or replies. Same code, explored exhaustively.
+Production answers them with real stores and tables. The simulator answers them from memory, switches jobs at every effect,
+and loses requests or replies. The same code runs in both.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class ReadRecord(Effect[Stored]):
-    """The lock record as it is now, with its version."""
+    """Reads the current lock record with its version."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareAndSet(Effect[CasReply]):
-    """Put `record` in place of `version`. "unknown": the request or its reply may be lost."""
+    """Replaces the record of `version` by `record`. "unknown": the request or its reply may be lost."""
 
     record: LockRecord
     version: int
@@ -42,16 +42,16 @@ class CompareAndSet(Effect[CasReply]):
 
 @dataclass(frozen=True, slots=True)
 class NoteTurn(Effect[Mark]):
-    """Note, apart from the record, that this turn begins; the mark that stands afterwards: the one of the highest epoch."""
+    """Stores the mark of this turn outside the record; answers the mark of the highest epoch that is stored then."""
 
     mark: Mark
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSessions(Effect[Sessions]):
-    """Who is alive, and the turn that was noted last apart from the record.
+    """Reads the runs that are alive, and the last mark that was stored outside the record.
 
-    `holder`'s session counts as live while a JVM that it left behind still runs on this machine.
+    `holder`'s session counts as live while its JVM still runs on this machine.
     """
 
     holder: Holder | None
@@ -59,19 +59,19 @@ class LiveSessions(Effect[Sessions]):
 
 @dataclass(frozen=True, slots=True)
 class WaitForChange(Effect[Literal["changed", "timeout"]]):
-    """Wait until the record may differ from `version`, or sessions may have died; "timeout" at the caller's deadline.
+    """Waits until the record may have changed from `version`, or sessions may have died; "timeout" at the caller's deadline.
 
-    Wake-ups may be spurious, and come at least every second: a rule may open by time alone.
+    Wake-ups may be spurious, and come at least every second: an order rule may open by time alone.
     """
 
     version: int
     reason: str
-    """Why we wait, for those who look."""
+    """The reason for waiting, for people who look."""
 
 
 @dataclass(frozen=True, slots=True)
 class WallClock(Effect[int]):
-    """Milliseconds since 1970; for people, never for safety."""
+    """Reads milliseconds since 1970; for people, never for safety."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class TableTokens:
 
 @dataclass(frozen=True, slots=True)
 class ReadTokens(Effect[TableTokens]):
-    """A fresh reading of the table's tokens: never from a snapshot taken earlier."""
+    """Reads the table's tokens fresh, never from a snapshot taken earlier."""
 
     table: TableLocation
 
 
 @dataclass(frozen=True, slots=True)
 class CommitEntry(Effect[CasReply]):
-    """One empty commit that sets these numbers, at exactly version `after` + 1. "stale": that version is taken."""
+    """Makes one empty commit that sets these numbers, at exactly version `after` + 1. "stale": that version is taken."""
 
     table: TableLocation
     after: Version
@@ -100,7 +100,7 @@ class CommitEntry(Effect[CasReply]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMark:
-    """What identifies a step beside its token; compared when the step turns out to be applied already."""
+    """The identity of a step in addition to its token; compared when the step turns out to be applied already."""
 
     name: str
     offsets_sha256: str | None
@@ -109,7 +109,7 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class FindMark(Effect[StepMark | None]):
-    """The mark on the commit that carries `token`; None if the log no longer reaches back to it."""
+    """Finds the mark on the commit that carries `token`; None if the log no longer reaches back to it."""
 
     table: TableLocation
     token_id: TokenId
@@ -118,7 +118,7 @@ class FindMark(Effect[StepMark | None]):
 
 @dataclass(frozen=True, slots=True)
 class Execute(Effect[Literal["done", "conflict"]]):
-    """Run the statement of this step under its token. "done" says nothing about whether a commit was made."""
+    """Runs the statement of this step under its token. "done" does not mean that a commit was made."""
 
     table: TableLocation
     token_id: TokenId
@@ -128,10 +128,10 @@ class Execute(Effect[Literal["done", "conflict"]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Names one attempt of one run to take a turn."""
+    """An attempt of a run to take a turn."""
 
     nonce: Nonce
     holder: Holder
-    """As it will stand in the record once granted; `since_ms` is filled in at the grant."""
+    """The holder as the record will name it after the grant; `since_ms` is filled in at the grant."""
     known_epoch: Epoch = Epoch(0)
-    """The highest epoch that this run knows from elsewhere: its own turns, and the ledger."""
+    """The highest epoch that this run knows from other sources: its own turns, and the ledger."""

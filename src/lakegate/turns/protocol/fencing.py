@@ -1,4 +1,4 @@
-"""The fencing token that every commit carries: packing it, reading it, and what an entry commit must raise.
+"""The fencing token that every commit carries: packing, reading, and the numbers that an entry commit must raise.
 
 Rules for editors: a stored number is never compared as one integer. The epoch alone decides *fenced*, at any epoch the
 low bits alone decide *applied*. Source: docs/explanation/turns.md, "Fencing", rules 1 to 5.
@@ -18,41 +18,41 @@ BATCH_MAX = (1 << BATCH_BITS) - 2  # stored as batch + 1; 0 means that no batch 
 STEP_MAX = (1 << STEP_BITS) - 1
 
 JUMP = 1024
-"""A record made from nothing starts this far above its tables: holders that left no trace lie below."""
+"""A newly created record starts this far above its tables: the epochs of holders that left no trace are lower."""
 UNTRACED_MAX = JUMP // 2
 """A holder this far above the table's highest epoch leaves a trace, so that the untraced gap stays below `JUMP`."""
 
 
 def query_token(query_id: str) -> TokenId:
-    """Token id of the micro-batches of one streaming checkpoint; `query_id` is the id in its `metadata` file."""
+    """Returns the token id for the micro-batches of a streaming checkpoint; `query_id` is the id in its `metadata` file."""
     return TokenId(f"{PREFIX}{query_id}")
 
 
 def sweep_token(query_id: str) -> TokenId:
-    """Token id of turns without source data, for a job that has a streaming checkpoint."""
+    """Returns the token id for turns without source data, for a job that has a streaming checkpoint."""
     return TokenId(f"{PREFIX}{query_id}/sweep")
 
 
 def job_token(job: str) -> TokenId:
-    """Token id of a job that has no streaming query."""
+    """Returns the token id for a job that has no streaming query."""
     return TokenId(f"{PREFIX}job/{job}")
 
 
 def lock_token(lock: str) -> TokenId:
-    """Token id that carries the lock's epoch only."""
+    """Returns the token id that carries only the lock's epoch."""
     return TokenId(f"{PREFIX}lock/{lock}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Token:
-    """`txn.version`, unpacked. `batch` is -1 where no batch of this id is in the table."""
+    """An unpacked `txn.version`. `batch` is -1 where the table holds no batch of this id."""
 
     epoch: Epoch
     batch: int
     step: int = 0
 
     def pack(self) -> int:
-        """The 63-bit number that Delta stores.
+        """Returns the 63-bit number that Delta stores.
 
         Raises:
             ValueError: a field does not fit its bits.
@@ -67,7 +67,7 @@ class Token:
 
 
 def unpack(number: int) -> Token:
-    """The fields of a stored `txn.version`."""
+    """Returns the fields of a stored `txn.version`."""
     low = number & ((1 << (BATCH_BITS + STEP_BITS)) - 1)
     return Token(epoch=Epoch(number >> (BATCH_BITS + STEP_BITS)), batch=(low >> STEP_BITS) - 1, step=low & STEP_MAX)
 
@@ -79,12 +79,12 @@ class NotApplied:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The table holds the effect already; writing again would double it."""
+    """The table holds the effect already; writing again would duplicate it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FencedBy:
-    """A turn with a higher epoch has begun on the table: whoever holds this token must not write."""
+    """A turn with a higher epoch has begun on the table: the holder of this token must not write."""
 
     epoch: Epoch
 
@@ -100,9 +100,9 @@ TokenReading = NotApplied | Applied | FencedBy | Behind
 
 
 def read_token(stored: int | None, mine: Token) -> TokenReading:
-    """What the table's number for my id says about my write.
+    """Compares the table's stored number for my id with my write.
 
-    One function for every use: before a write, after it, at a rebase. A zombie (epoch 41, batch 501) against a fence
+    The same function is used before a write, after it, and at a rebase. A zombie (epoch 41, batch 501) against a fence
     (42, 500) must not read *applied*, and a replay (epoch 43) of a batch applied in epoch 41 must.
     """
     if stored is None:
@@ -118,7 +118,7 @@ def read_token(stored: int | None, mine: Token) -> TokenReading:
 
 
 def highest_epoch(tokens: Mapping[TokenId, int]) -> Epoch:
-    """The highest epoch that a table has seen, 0 if none."""
+    """Returns the highest epoch that a table has seen, 0 if none."""
     return max((unpack(number).epoch for number in tokens.values()), default=Epoch(0))
 
 
@@ -133,21 +133,21 @@ def plan_entry(
     is_replay: bool,
     is_written: bool,
 ) -> dict[TokenId, int] | FencedBy:
-    """What the entry commit of a turn on one table must write: id → number, empty if nothing is to be raised.
+    """Plans the entry commit of a turn on one table. Returns id → number; empty if nothing is to be raised.
 
     Args:
         tokens: The table's `lakegate/` ids with their stored numbers, at the version that the entry commit follows.
         lock: The lock's name.
         epoch: My turn's epoch.
-        mine: The token id that this turn writes with.
+        mine: The token id with which this turn writes.
         in_doubt: Ids that a dead or unclean turn may still write with on this table.
-        is_known: The lock record lists the table; if not, every id there is in doubt.
+        is_known: The lock record lists the table; if not, every id in the table is in doubt.
         is_replay: The batch was planned by an earlier run, which may still be writing it.
-        is_written: This turn has committed to this table already, so my own epoch in it is mine.
+        is_written: This turn has committed to this table already, so my epoch in the table is my own.
 
     Returns:
-        The numbers, each with the low bits as stored (clearing them would have an applied batch written twice), or
-        `FencedBy` where a later turn, or another holder of the same number, has been here.
+        The numbers, each with the low bits as stored (clearing them would apply a batch twice), or `FencedBy` if a later
+        turn, or another holder of the same number, has written to the table.
     """
     for number in tokens.values():
         theirs = unpack(number).epoch

@@ -1,7 +1,7 @@
-"""The record of one lock: who holds the turn, who waits, what every job has done, what is in doubt.
+"""The record of one lock: the turn holder, the waiting jobs, what every job has done, and which token ids are in doubt.
 
-Rules for editors: the record is changed only by compare-and-set of a whole new value made by `moves`. Everything that must
-not come apart in a crash (grant and epoch, completion and history) is one record. Source: docs/explanation/turns.md;
+Rules for editors: the record is changed only by compare-and-set of a whole new value made by `moves`. Data that must
+stay consistent in a crash (grant and epoch, completion and history) is one record. Source: docs/explanation/turns.md;
 the JSON form is a file format: readers refuse a newer `format` and keep keys that they do not know.
 """
 
@@ -21,7 +21,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The turn that is on, and the processes that may be writing for it."""
+    """The turn in progress, and the processes that may be writing for it."""
 
     nonce: Nonce
     session: SessionId
@@ -39,12 +39,12 @@ class Holder:
     tables: tuple[TableLocation, ...]
     since_ms: int
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """Keys that this version does not know; here, in tickets and in jobs, too, they are written back as they were."""
+    """Keys that this version does not know; written back unchanged. Also in tickets and jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A job waiting for its turn. Tickets stand in the order in which they were asked."""
+    """A job that waits for its turn. Tickets are stored in the order in which they were requested."""
 
     job: JobName
     session: SessionId
@@ -52,17 +52,17 @@ class Ticket:
     asked_at_ms: int
     priority: int = 0
     aging_ms: int | None = None
-    """Waiting so long raises the priority by one; None: never."""
+    """Milliseconds of waiting that raise the priority by one; None: never."""
     extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What a job has done on this lock."""
+    """The state of a job on this lock."""
 
     done: Epoch = Epoch(0)
     lost: tuple[Epoch, int | None] | None = None
-    """Epoch and batch of a turn that ended unclean, until the job itself finds out, or completes another."""
+    """Epoch and batch of a turn that ended unclean, until the job itself clears it up, or completes another turn."""
     turns: int = 0
     completed_at_ms: int | None = None
     idle_since_ms: int | None = None
@@ -74,7 +74,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A person has paused a job: it takes no turn, and its successors do not wait for it."""
+    """A person has paused a job: the job takes no turn, and its successors do not wait for it."""
 
     since_ms: int
     by: str
@@ -86,12 +86,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A job is in a run that ends when all of its jobs have nothing left to do."""
+    """The membership of a job in a run that ends when all of its jobs have nothing left to do."""
 
     run: str
-    """Names that run; every job of it has the same."""
+    """The id of that run, the same for every job of it."""
     has_left: bool = False
-    """It has ended there. Until then what counts is its idle note."""
+    """The job has left the run. Until then its idle note counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +105,24 @@ class InDoubt:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The turn of the highest epoch that began, noted apart from the record, so that an older copy of the record is known."""
+    """The mark of the turn with the highest epoch. Stored outside the record, so that an older copy of the record is detected."""
 
     epoch: Epoch
     nonce: Nonce
 
 
 def higher(stands: Mark | None, mark: Mark) -> Mark:
-    """Which of the two stands: of equal epochs the one that was noted first."""
+    """Returns the mark with the higher epoch; of equal epochs the one that was stored first."""
     return mark if stands is None or stands.epoch < mark.epoch else stands
 
 
 def mark_to_json(mark: Mark) -> str:
-    """The JSON form of a mark."""
+    """Returns the JSON form of a mark."""
     return json.dumps({"epoch": mark.epoch, "nonce": mark.nonce})
 
 
 def mark_from_json(text: str) -> Mark | None:
-    """A mark from its JSON form; None where nothing was noted yet.
+    """Returns a mark from its JSON form; None if no mark was stored yet.
 
     Raises:
         ValueError: not a mark.
@@ -138,7 +138,7 @@ def mark_from_json(text: str) -> Mark | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRecord:
-    """One lock. `tables` maps each table to the epoch whose entry commit made it trusted; others are in doubt whole."""
+    """The state of a lock. `tables` maps a table to the epoch whose entry commit made it trusted; all others are in doubt."""
 
     lock: str
     epoch: Epoch
@@ -149,36 +149,36 @@ class LockRecord:
     tables: Mapping[TableLocation, Epoch] = field(default_factory=dict)
     paused: Mapping[JobName, Pause] = field(default_factory=dict)
     members: Mapping[JobName, Member] = field(default_factory=dict)
-    """The run until idle in which a job said its idle note, or which it has left."""
+    """The run until idle in which a job wrote its idle note, or which the job has left."""
     granted: Nonce | None = None
-    """Of the turn that was granted last; None before the first, and from versions that did not note turns apart."""
+    """The nonce of the last granted turn; None before the first, and from versions that stored no marks."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the JSON form that this version does not know; written back as they were."""
+    """Keys of the JSON form that this version does not know; written back unchanged."""
 
     def job(self, name: JobName) -> JobState:
-        """The job's state; an empty one if it was never seen."""
+        """Returns the job's state; an empty state if the job was never seen."""
         return self.jobs.get(name, JobState())
 
     def ticket(self, nonce: Nonce) -> Ticket | None:
-        """The ticket drawn under `nonce`, if it still stands."""
+        """Returns the ticket requested under `nonce`, None if it is gone."""
         return next((ticket for ticket in self.tickets if ticket.nonce == nonce), None)
 
     def is_held_by(self, nonce: Nonce) -> bool:
-        """Whether the turn that is on was granted to `nonce`."""
+        """Returns True if the turn in progress was granted to `nonce`."""
         return self.holder is not None and self.holder.nonce == nonce
 
     def is_older_than(self, mark: Mark | None) -> bool:
-        """Whether the mark shows that this record is an older copy: a turn began that it does not know."""
+        """Returns True if the mark proves that this record is an older copy: a turn began that the record does not contain."""
         if mark is None or mark.epoch < self.epoch:
             return False
         return mark.epoch > self.epoch or self.granted not in (None, mark.nonce)
 
     def doubts(self, table: TableLocation) -> frozenset[TokenId]:
-        """Token ids that an unclean turn may still write with on `table`."""
+        """Returns the token ids that an unclean turn may still write with on `table`."""
         return frozenset(entry.token_id for entry in self.in_doubt if table in entry.tables)
 
     def views(self, live_jobs: frozenset[JobName]) -> dict[str, JobView]:
-        """What order rules may look at, for every job ever seen on the lock, or paused before it was."""
+        """Returns the input of order rules, for every job that was seen on the lock or paused before it was seen."""
         names = dict.fromkeys([*self.jobs, *self.paused])
         return {
             name: JobView(
@@ -193,11 +193,11 @@ class LockRecord:
         }
 
     def rule(self, job: JobName) -> tuple[OrderRule, int | None]:
-        """The order rule that the job registered, and its `absent_after_ms`."""
+        """Returns the order rule that the job registered, and its `absent_after_ms`."""
         return rule_from_json(self.job(job).rule)
 
     def to_json(self) -> str:
-        """The JSON form, one line, keys in a fixed order."""
+        """Returns the JSON form, one line, keys in a fixed order."""
         holder = self.holder and {
             "nonce": self.holder.nonce,
             "session": self.holder.session,
@@ -245,10 +245,11 @@ class LockRecord:
         return json.dumps(data, separators=(",", ":"))
 
     def _order_keys(self) -> dict[str, Any]:
-        """What versions before priorities, pauses and members do not know: beside the rest, where they keep what they do not know.
+        """Returns keys that versions before priorities, pauses and members do not know. They are at the top level.
 
-        Inside a ticket an earlier version would drop it. By nonce: a job that went back to such a version asks with a ticket
-        that has no entry, and is never taken for one with a priority by those that know priorities (see `moves.reason_to_wait`).
+        Earlier versions keep unknown keys at the top level, but drop them inside a ticket. The keys go by nonce: a job that went
+        back to such a version has a ticket without an entry, so newer versions never assume a priority for it (see
+        `moves.reason_to_wait`).
         """
         priorities = {
             t.nonce: {"priority": t.priority, "aging_ms": t.aging_ms}
@@ -269,7 +270,7 @@ class NewerFormat(ValueError):
 
 
 def record_from_json(text: str | bytes) -> LockRecord:
-    """The record of one lock, from its JSON form.
+    """Reads the record of a lock from its JSON form.
 
     Raises:
         NewerFormat: `format` is above what this version reads.

@@ -1,4 +1,4 @@
-"""Order rules: whom a job waits for, why it waits, and what is wrong with a set of rules.
+"""Order rules: for which jobs a job waits, why it waits, and what is wrong with a set of rules.
 
 Rules for editors: a rule is data; `waits_for` is the only place that decides; every refusal carries its reason in words,
 because `lakegate status` prints it. Source: docs/explanation/turns.md, "Order".
@@ -18,7 +18,7 @@ class NoRule:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Served when the named jobs completed a turn since my last one, or are idle, or have been absent for long."""
+    """Granted when the named jobs completed a turn since my last turn, or are idle, or have been absent for long."""
 
     jobs: tuple[str, ...]
     mode: Literal["any", "all"] = "all"
@@ -26,9 +26,9 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Strict:
-    """Served when the last completed turn on the lock was of one of the named jobs; an empty history satisfies it.
+    """Granted when the last completed turn on the lock belongs to one of the named jobs; an empty history satisfies it.
 
-    A turn that a person took by a command (`ADHOC`) counts for none, unless a rule names that job, or it has one.
+    A turn that a person took by a command (`ADHOC`) is ignored, unless a rule names that job, or that job has a rule.
     """
 
     jobs: tuple[str, ...]
@@ -37,18 +37,18 @@ class Strict:
 OrderRule = NoRule | After | Strict
 
 ADHOC = "adhoc"
-"""The job of turns that a person takes by a command (`lakegate requests`): they are in no order that the streams have."""
+"""The job of turns that a person takes by a command (`lakegate requests`): no order rule of the streams applies to them."""
 
 AGING_MS = 300_000
-"""Five minutes of waiting are worth a priority of one, unless a job says otherwise: nobody is starved by default."""
+"""Five minutes of waiting raise the priority by one, unless a job sets another value: no job starves by default."""
 
 CYCLES_MAX = 20
-"""How many cycles lint names: jobs that all wait for each other have more than anybody could read."""
+"""The maximum number of cycles that lint names: jobs that all wait for each other have too many to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """What a rule may look at of one job."""
+    """The facts about a job that a rule may use."""
 
     done: int
     """Epoch of its last completed turn, 0 if none."""
@@ -56,14 +56,14 @@ class JobView:
     completed_at_ms: int | None
     is_live: bool
     is_closed: bool
-    """It holds no turn, and its last turn was not lost."""
+    """The job holds no turn, and its last turn was not lost."""
     is_paused: bool = False
-    """A person has paused it: it counts as absent at once, and takes no turn."""
+    """A person has paused the job: it counts as absent at once, and takes no turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that `order lint` says."""
+    """A finding of `order lint`."""
 
     severity: Literal["error", "warning"]
     job: str
@@ -71,7 +71,7 @@ class Finding:
 
 
 def predecessors(rule: OrderRule) -> tuple[str, ...]:
-    """The jobs that a rule names, in the order written."""
+    """Returns the jobs that a rule names, in the order written."""
     match rule:
         case NoRule():
             return ()
@@ -84,21 +84,21 @@ def predecessors(rule: OrderRule) -> tuple[str, ...]:
 def waits_for(
     rule: OrderRule, job: str, views: Mapping[str, JobView], *, now_ms: int, absent_after_ms: int | None
 ) -> str | None:
-    """Why `job` may not have the next turn, in words; None if it may.
+    """Returns in words why `job` may not have the next turn; None if it may.
 
     Args:
-        rule: The job's own rule.
-        job: Its name.
-        views: What is known of every job of the lock; a job never seen is missing.
+        rule: The order rule of the job.
+        job: The name of the job.
+        views: The known facts of every job of the lock; a job that was never seen is missing.
         now_ms: Wall clock; used only for `absent`, on which no safety rests.
-        absent_after_ms: How long a predecessor without a live run holds the order up; None for ever.
+        absent_after_ms: How long a predecessor without a live run blocks the order; None for ever.
     """
     mine = views[job].done if job in views else 0
     match rule:
         case NoRule():
             return None
         case Strict(jobs=jobs):
-            # A ring of jobs would stand still after it: none of their rules names it.
+            # Otherwise a ring of jobs would deadlock after such a turn: none of their rules names it.
             counts = {name for name in views if name != ADHOC or ADHOC in (job, *jobs)}
             last_done, last = max(((views[name].done, name) for name in counts), default=(0, ""))
             if last_done == 0 or last in jobs:
@@ -119,14 +119,14 @@ def waits_for(
 
 
 def _not_yet(name: str, view: JobView | None, mine: int, *, now_ms: int, absent_after_ms: int | None) -> str | None:
-    """Why the predecessor `name` does not let us in; None if it does."""
+    """Returns why the predecessor `name` does not let this job go; None if it does."""
     if view is None:
         return f"{name}: never seen on this lock"
     if view.done > mine or view.idle_since_ms is not None:
         return None
     since = f"no turn since epoch {mine}" if mine else "no turn yet"
     if view.is_paused:
-        # As one that is absent, at once, and like it never over a half-written batch.
+        # A paused job counts as absent at once; as with an absent job, its unfinished batch still blocks the order.
         return None if view.is_closed else f"{name}: {since}; it is paused, and its last turn was not finished"
     if view.is_live:
         return f"{name}: {since}"
@@ -139,7 +139,7 @@ def _not_yet(name: str, view: JobView | None, mine: int, *, now_ms: int, absent_
 
 
 class Claim(Protocol):
-    """What a ticket says about its urgency."""
+    """The urgency of a ticket."""
 
     @property
     def priority(self) -> int: ...
@@ -155,16 +155,16 @@ C = TypeVar("C", bound=Claim)
 
 
 def ranked(claims: Sequence[C], at_ms: int) -> list[tuple[float, C]]:
-    """Each claim with its rank at an instant, in the order in which they are served: priority + waited / aging, ties as given.
+    """Returns each claim with its rank (priority + waited / aging) at an instant, in serving order; ties keep their order.
 
     Args:
-        claims: In the order in which they were made.
-        at_ms: The same for whoever decides, or two could each let the other go first: an instant that the record names, not
-            one that a clock shows.
+        claims: In the order in which they were requested.
+        at_ms: An instant that the record names, not a clock reading: with different instants two processes could each let the
+            other go first.
     """
     found, asked_ms = [], 0
     for claim in claims:
-        # Who came later has not waited longer, whatever the clock of its machine says: equals stay in the order of asking.
+        # A later claim has not waited longer, whatever the clock of its machine shows: equal ranks keep the order of asking.
         asked_ms = max(asked_ms, claim.asked_at_ms)
         waited_ms = max(0, at_ms - asked_ms)
         found.append((claim.priority + (waited_ms / claim.aging_ms if claim.aging_ms else 0.0), claim))
@@ -172,7 +172,7 @@ def ranked(claims: Sequence[C], at_ms: int) -> list[tuple[float, C]]:
 
 
 def rule_to_json(rule: OrderRule, absent_after_ms: int | None) -> dict[str, Any] | None:
-    """The rule as the lock record keeps it; in the shape of `lakegate.yml`."""
+    """Returns the rule in the form that the lock record stores; the same shape as in `lakegate.yml`."""
     match rule:
         case NoRule():
             return None
@@ -185,7 +185,7 @@ def rule_to_json(rule: OrderRule, absent_after_ms: int | None) -> dict[str, Any]
 
 
 def rule_from_json(data: Mapping[str, Any] | None) -> tuple[OrderRule, int | None]:
-    """The rule and its `absent_after_ms`, as kept in the lock record.
+    """Returns the rule and its `absent_after_ms` from the lock record.
 
     Raises:
         ValueError: not a rule of this format.
@@ -204,7 +204,7 @@ def rule_from_json(data: Mapping[str, Any] | None) -> tuple[OrderRule, int | Non
 
 
 def describe(rule: OrderRule) -> str:
-    """The rule in the words of `lakegate.yml`."""
+    """Returns the rule in the words of `lakegate.yml`."""
     match rule:
         case NoRule():
             return "first come, first served"
@@ -219,11 +219,11 @@ def describe(rule: OrderRule) -> str:
 
 
 def lint(rules: Mapping[str, OrderRule], every_ms: Mapping[str, int | None]) -> list[Finding]:
-    """What is wrong, or costly, in the rules of one lock: unknown names, cycles, the pace that `strict` forces.
+    """Returns errors and costly settings in the rules of one lock: unknown names, cycles, the pace that `strict` forces.
 
     Args:
         rules: Job → its rule, for all jobs of the lock.
-        every_ms: Job → its own pace; None for a job that runs when it is called.
+        every_ms: Job → its own pace; None for a job that runs on demand.
     """
     findings = []
     for job, rule in rules.items():
@@ -236,7 +236,7 @@ def lint(rules: Mapping[str, OrderRule], every_ms: Mapping[str, int | None]) -> 
                         severity="error", job=job, text=f"{job} waits for {name}, and no job of this lock has that name"
                     )
                 )
-    # `any` of several is satisfied by the one outside the cycle, so only waits that cannot be avoided count.
+    # An `any` rule over several jobs is satisfied by the job outside the cycle, so only unavoidable waits count.
     needs = {
         job: tuple(name for name in predecessors(rule) if name in rules and name != job)
         for job, rule in rules.items()
@@ -250,12 +250,12 @@ def lint(rules: Mapping[str, OrderRule], every_ms: Mapping[str, int | None]) -> 
 
 
 def _cycles(needs: Mapping[str, Iterable[str]]) -> list[tuple[str, ...]]:
-    """The cycles of the relation, each once and beginning with its smallest name; at most `CYCLES_MAX`."""
+    """Returns the cycles of the relation, each once and beginning with its smallest name; at most `CYCLES_MAX`."""
     found: set[tuple[str, ...]] = set()
     clear: set[str] = set()
 
     def walk(path: tuple[str, ...]) -> bool:
-        """Whether no cycle can be reached; a job found clear once is clear on every path."""
+        """Returns True if no cycle can be reached; a job found clear once is clear on every path."""
         is_clear = True
         for name in needs.get(path[-1], ()):
             if len(found) >= CYCLES_MAX:

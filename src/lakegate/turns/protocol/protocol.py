@@ -1,12 +1,12 @@
-"""The turn protocol: begin, take, enter a table, write a step, complete. Generators of effects, without any of their own.
+"""The turn protocol: begin, take, enter a table, write a step, complete. Generators that yield effects and perform none.
 
 Rules for editors:
-- Whatever was read is stale by the next effect, except what a compare-and-set on its version confirms.
-- "unknown" is never rounded: go back to the top, read again, look for the own nonce.
+- Every value that was read is stale by the next effect, unless a compare-and-set on its version confirms it.
+- "unknown" is never rounded: go back to the top, read again, look for our own nonce.
 - Every loop is `while`, never `for`, around an effect, and an effect stands alone in its statement: then the locals of a
   generator and its line are its whole state, which is what lets the simulator recognise a state that it has seen
   (tests/simulation/test_protocol_shape.py checks this).
-- What belongs to the protocol is returned; only faults are raised, by those who answer the effects.
+- Outcomes of the protocol are returned; only faults are raised, by the code that answers the effects.
 
 Source: docs/explanation/turns.md; each rule there names the hole that it closes.
 """
@@ -47,7 +47,7 @@ from lakegate.turns.protocol.lock_record import Holder, LockRecord, Mark, Ticket
 from lakegate.turns.protocol.ordering import AGING_MS, OrderRule
 
 CONFLICTS_MAX = 20
-"""How often a statement is repeated after a conflict with a writer that takes no turns."""
+"""How often a statement is retried after a conflict with a writer that takes no turns."""
 
 
 # ------------------------------------------------------------------------------------------------------------- begin
@@ -55,17 +55,17 @@ CONFLICTS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointView:
-    """What a job's checkpoint says: the last batch in the commit log (-1: none), and whether a planned one is open."""
+    """The state of a job's checkpoint: the last batch in the commit log (-1: none), and whether a planned batch is open."""
 
     last_committed: int
     is_batch_open: bool
 
 
 def begin(job: JobName, checkpoint: CheckpointView, session: SessionId | None = None) -> Protocol[LockRecord | None]:
-    """Clears up what an earlier run of this job left: its dead turn is closed, and marked done if it was.
+    """Cleans up after an earlier run of this job: closes its dead turn, and marks the turn as done if its batch had finished.
 
-    Only the job itself can tell whether its lost turn had finished: the commit log is in its checkpoint. `session`: of this
-    run, which has no turn now; one that the record names came back with an older copy, and is closed, too.
+    Only the job itself can find out whether its lost turn had finished: the commit log is in its checkpoint. `session` belongs
+    to this run, which has no turn now; a turn of it in the record comes from a restored older copy, and is closed, too.
 
     Returns:
         The record afterwards; None if the lock has none yet.
@@ -97,14 +97,14 @@ def begin(job: JobName, checkpoint: CheckpointView, session: SessionId | None = 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """A job's place among the others."""
+    """The position of a job in the order of the lock."""
 
     rule: OrderRule
     absent_after_ms: int | None
     priority: int = 0
-    """Among those who may go, the highest goes."""
+    """Of the jobs that may go, the job with the highest priority goes."""
     aging_ms: int | None = AGING_MS
-    """Waiting so long raises the priority by one; None: never."""
+    """Milliseconds of waiting that raise the priority by one; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +113,11 @@ class Granted:
 
     epoch: Epoch
     predecessor: JobName | None
-    """Whose turn was completed last before this one."""
+    """The job whose turn was completed last before this turn."""
     asked_at_ms: int
     since_ms: int
     behind_ms: int = 0
-    """By how much this machine's clock is behind what another one wrote into the record."""
+    """How far this machine's clock is behind a time that another machine wrote into the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class Refused:
     reason: str
     holder: Holder | None
     is_paused: bool = False
-    """A person has paused the job: asking again makes no sense before it is resumed."""
+    """A person has paused the job: asking again is useless before the job is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +136,11 @@ class SessionLost:
 
 
 def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | Refused | SessionLost]:
-    """Asks for the turn, waits, and has it granted; the one compare-and-set that grants also assigns the epoch.
+    """Asks for the turn, waits, and has it granted; the compare-and-set that grants also assigns the epoch.
 
-    A job that is paused does not ask, and one that is paused while it waits is refused. A record with an epoch below one
-    that is known elsewhere is an older copy, and is put above that first (`moves.outdated`). The turn counts from its note
-    apart from the record on: of two turns that an older copy gave the same epoch, only one gets the note.
+    A paused job does not ask, and a job that is paused while it waits is refused. A record whose epoch is below a known epoch
+    is an older copy, and is first raised above that epoch (`moves.outdated`). The turn counts from the moment when its mark is
+    stored: if an older copy gave two turns the same epoch, only one of them can store its mark.
     """
     me, nonce, asked_at_ms = attempt.holder, attempt.nonce, 0
     while True:
@@ -190,7 +190,7 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
             )
             asked = transitions.ask(record, ticket, order.rule, order.absent_after_ms)
         waits = transitions.reason_to_wait(asked, nonce, live, now_ms)
-        if waits is None:  # who need not wait asks and is granted in one step
+        if waits is None:  # a job that need not wait asks and is granted in one step
             top = yield from _tables_epoch(me.tables)
             if top > record.epoch:
                 yield from perform(CompareAndSet(transitions.outdated(record, top), stored.version))
@@ -209,7 +209,7 @@ def take_turn(lock: str, attempt: Attempt, order: Order) -> Protocol[Granted | R
 
 
 def take_back(nonce: Nonce) -> Protocol[bool]:
-    """Takes the ticket back; False if the turn turns out to be ours already (a grant whose reply was lost)."""
+    """Takes the ticket back; False if the turn is ours already (a grant whose reply was lost)."""
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
@@ -223,10 +223,10 @@ def take_back(nonce: Nonce) -> Protocol[bool]:
 
 
 def _tables_epoch(tables: tuple[TableLocation, ...]) -> Protocol[Epoch]:
-    """The highest epoch that the tables have seen.
+    """Returns the highest epoch that the tables have seen.
 
-    One above the record's shows that the record went back, or that the table came from another lock: nobody knows which
-    holders of it left no trace.
+    An epoch above the record's shows that the record went back, or that the table came from another lock: its holders may have
+    left no trace.
     """
     top, rest = Epoch(0), tables
     while rest:
@@ -256,7 +256,7 @@ def _granted(record: LockRecord, asked_at_ms: int) -> Granted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A granted turn, as the later steps name it."""
+    """A granted turn, as the later steps refer to it."""
 
     lock: str
     job: JobName
@@ -274,7 +274,7 @@ class NotHolder:
 class Entered:
     """The table is open to this turn; every snapshot of it must be taken from here on.
 
-    `version`: the entry commit's, or None where nothing had to be raised.
+    `version`: the version of the entry commit, or None where nothing had to be raised.
     """
 
     version: Version | None
@@ -282,21 +282,21 @@ class Entered:
 
 @dataclass(frozen=True, slots=True)
 class NoTable:
-    """The table does not exist: make it, empty, and enter it then.
+    """The table does not exist: create it, empty, and then enter it.
 
-    A first write that makes the table itself cannot be fenced: an earlier turn may make the table just before, and that
-    write then lands on top, of the same batch too (scenario `missing-table-crash` of the simulator).
+    A first write that creates the table cannot be fenced: an earlier turn may create the table just before, and that write is
+    then added on top, even of the same batch (scenario `missing-table-crash` of the simulator).
     """
 
 
 def enter_table(
     turn: Turn, table: TableLocation, *, is_replay: bool, is_written: bool
 ) -> Protocol[Entered | NoTable | FencedBy | NotHolder]:
-    """Makes the table refuse every earlier turn, before this one reads or writes it.
+    """Makes the table refuse every earlier turn, before this turn reads or writes it.
 
     Args:
-        turn: Mine.
-        table: One of the turn's tables; one that the grant does not list is added to it first.
+        turn: My turn.
+        table: One of the turn's tables; a table that the grant does not list is added first.
         is_replay: The batch was planned by an earlier run.
         is_written: This turn has committed to the table before.
     """
@@ -354,7 +354,7 @@ def _is_mine(record: LockRecord, turn: Turn) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The statement ran; what it had to write is in the table."""
+    """The statement ran; its changes are in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,14 +364,14 @@ class AlreadyApplied:
 
 @dataclass(frozen=True, slots=True)
 class OtherWork:
-    """Under this token the table holds something else: other offsets or another step. Nothing was skipped."""
+    """The table holds something else under this token: other offsets or another step. Nothing was skipped."""
 
     found: StepMark
 
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """Every repetition met a conflicting commit of a writer that takes no turns."""
+    """Every retry met a conflicting commit of a writer that takes no turns."""
 
     attempts: int
 
@@ -379,7 +379,7 @@ class Conflicted:
 def look(
     table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
 ) -> Protocol[NotApplied | AlreadyApplied | OtherWork | FencedBy | Behind]:
-    """Whether a step is in the table already, and if so, whether it is this step with these offsets."""
+    """Checks whether the table holds a step already, and if so, whether it is this step with these offsets."""
     before = yield from perform(ReadTokens(table))
     reading = read_token(before.tokens.get(token_id), token)
     if not isinstance(reading, Applied):
@@ -393,10 +393,10 @@ def look(
 def write_step(
     table: TableLocation, token_id: TokenId, token: Token, mark: StepMark
 ) -> Protocol[Written | AlreadyApplied | OtherWork | Conflicted | FencedBy | Behind]:
-    """Writes one step once, whatever happened before and whoever else is writing.
+    """Writes a step exactly once, whatever happened before and however many others are writing.
 
-    The token is read again after the statement, even after one that wrote nothing: stock Delta skips a write *silently*
-    when the stored number is equal or larger.
+    The token is read again after the statement, even after a statement that wrote nothing: stock Delta skips a write
+    *silently* when the stored number is equal or larger.
     """
     attempts = 0
     while attempts < CONFLICTS_MAX:
@@ -415,7 +415,7 @@ def write_step(
 
 
 def check_fence(table: TableLocation, token_id: TokenId, epoch: Epoch) -> Protocol[FencedBy | None]:
-    """Whether a later turn has raised my id on the table: then what looked written may have been skipped."""
+    """Checks whether a later turn has raised my id on the table: then a write that seemed done may have been skipped."""
     after = yield from perform(ReadTokens(table))
     reading = read_token(after.tokens.get(token_id), Token(epoch=epoch, batch=-1))
     return reading if isinstance(reading, FencedBy) else None
@@ -425,7 +425,7 @@ def check_fence(table: TableLocation, token_id: TokenId, epoch: Epoch) -> Protoc
 
 
 def complete(turn: Turn) -> Protocol[bool]:
-    """The turn ended clean. True once the record says so; False if somebody else closed it first."""
+    """Ends the turn clean. True once the record shows it; False if another process closed the turn first."""
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
@@ -436,9 +436,9 @@ def complete(turn: Turn) -> Protocol[bool]:
 
 
 def close_unclean(turn: Turn) -> Protocol[bool]:
-    """The turn ended any other way; a transaction of it may still be running, so its ids go into doubt.
+    """Ends the turn in any other way; one of its transactions may still be running, so its ids are marked in doubt.
 
-    False if somebody else had closed it before: the turn had ended then, not now.
+    False if another process had closed the turn before: the turn had ended then, not now.
     """
     was_mine = False
     while True:
@@ -458,11 +458,11 @@ def announce_idle(
     idle_at: Mapping[TableLocation, Version],
     run: str | None = None,
 ) -> Protocol[bool]:
-    """Says that the job has nothing left to do up to these versions. Creates the record if there is none.
+    """Records that the job has nothing left to do up to these versions. Creates the record if there is none.
 
-    `run` names the run until idle in which it says so.
+    `run` names the run until idle in which the job is idle.
 
-    False, and nothing said, if `session` is lost: another run of the job may have found work, and be in the middle of it
+    False, and nothing recorded, if `session` is lost: another run of the job may have found work, and be in the middle of it
     (scenario `after-idle-zombie` of the simulator).
     """
     while True:
@@ -485,7 +485,7 @@ def announce_idle(
 
 
 def find_work(job: JobName, session: SessionId) -> Protocol[bool]:
-    """Takes the idle note back; False, and nothing changed, if `session` is lost: the note may be that of another run."""
+    """Withdraws the idle note; False, and nothing changed, if `session` is lost: the note may belong to another run."""
     while True:
         stored = yield from perform(ReadRecord())
         record = stored.record
@@ -498,9 +498,9 @@ def find_work(job: JobName, session: SessionId) -> Protocol[bool]:
 
 
 def leave(job: JobName, session: SessionId, run: str) -> Protocol[bool]:
-    """Says that the job ends in this run until idle; False, and nothing said, if `session` is lost.
+    """Records that the job has left this run until idle; False, and nothing recorded, if `session` is lost.
 
-    Another process of the job may be at work in the same run then, and is to be waited for.
+    In that case another process of the job may be at work in the same run, and the others must wait for it.
     """
     while True:
         stored = yield from perform(ReadRecord())

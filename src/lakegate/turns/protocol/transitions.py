@@ -1,8 +1,8 @@
-"""Every move that a lock record can make, as a pure function from a record to the next.
+"""Every transition of a lock record, as a pure function from a record to the next.
 
-Rules for editors: a move is made only by compare-and-set on the version that it was computed from, so it may rely on all it
-reads here. A move that only the holder may make checks that it is the holder *with this epoch*. Nothing here looks at a
-clock or a store: times come in as arguments. Source: docs/explanation/turns.md.
+Rules for editors: a transition is made only by compare-and-set on the version that it was computed from, so it may rely on
+everything that it reads here. A transition that only the holder may make checks that it is the holder *with this epoch*.
+Nothing here reads a clock or a store: times come in as arguments. Source: docs/explanation/turns.md.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from lakegate.turns.protocol.ordering import OrderRule, ranked, rule_to_json, wa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """Who is alive, as the store tells: sessions, and the jobs that they run."""
+    """The runs that are alive according to the store: sessions, and the jobs that they run."""
 
     ids: frozenset[SessionId]
     jobs: frozenset[JobName]
     mark: Mark | None = None
-    """The turn of the highest epoch that was noted apart from the record."""
+    """The mark of the turn with the highest epoch, stored outside the record."""
 
 
 def begin_record(lock: str, tables_epoch: Epoch) -> LockRecord:
-    """A record made from nothing: first use, or the coordinator's data are gone.
+    """Returns a new record: for the first use, or if the coordinator's data are gone.
 
-    The first grant gets `tables_epoch` + 1024. With + 1, a live old holder that has not written yet, and so left no
-    trace, could share its number.
+    The first grant gets `tables_epoch` + 1024. With + 1, a live old holder that has not written yet, and so left no trace,
+    could share its number.
     """
     return LockRecord(lock=lock, epoch=Epoch(tables_epoch + JUMP - 1))
 
 
 def outdated(record: LockRecord, known_epoch: Epoch) -> LockRecord:
-    """An older copy of the record was restored: it goes on above everything that is known, and trusts nobody.
+    """Continues from a restored older copy of the record, above every known epoch and with every table in doubt.
 
-    As `begin_record` does: a live holder that the copy does not know lies below the next epoch, and each table is in doubt
-    whole, so that the next entry commit raises that holder's id. The turn and the tickets that the copy names ended long
-    ago; those who still wait ask again. Idle notes may be older than an unfinished batch, so each job says its own again.
+    As in `begin_record`: a live holder that the copy does not contain has an epoch below the next one, and each table is fully
+    in doubt, so that the next entry commit raises that holder's id. The turn and the tickets in the copy ended long ago; jobs
+    that still wait ask again. Idle notes may be older than an unfinished batch, so each job announces its own again.
 
     Args:
-        record: As it was restored.
+        record: The restored record.
         known_epoch: The highest epoch that a mark, a table, a ledger or a live holder knows.
     """
     ended = record if record.holder is None else close(record)
@@ -53,7 +53,7 @@ def outdated(record: LockRecord, known_epoch: Epoch) -> LockRecord:
 
 
 def ask(record: LockRecord, ticket: Ticket, rule: OrderRule, absent_after_ms: int | None) -> LockRecord:
-    """The job waits for a turn. Clears its idle note in the same step: from here on it has an unfinished batch."""
+    """Adds the job's ticket. Clears its idle note in the same step: from here on the job has an unfinished batch."""
     state = record.job(ticket.job)
     return replace(
         record,
@@ -64,20 +64,20 @@ def ask(record: LockRecord, ticket: Ticket, rule: OrderRule, absent_after_ms: in
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Why a ticket is not served now, in words."""
+    """The reason in words why a ticket is not served now."""
 
     reason: str
 
 
 def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int) -> Waits | None:
-    """Why the ticket under `nonce` cannot be granted on this record; None if it can.
+    """Returns why the ticket under `nonce` cannot be granted on this record; None if it can.
 
-    Among the tickets whose rule lets them in the one of highest rank goes first, see `order.ranked`: one that waits for its
-    predecessor does not block those behind it. A ticket whose session is gone, or whose job is paused, counts for nothing.
+    Among the tickets whose rule lets them in, the ticket of highest rank goes first, see `order.ranked`: a ticket that waits
+    for its predecessor does not block the tickets behind it. A ticket whose session is gone, or whose job is paused, is ignored.
 
-    Everybody who knows priorities finds the same first ticket in the same record. A version that does not know them serves
-    its own ticket in the order of asking; that ticket has rank 0, so where it is first for us no other has more, and it is
-    the earliest of them for itself, too: there is always one that both sides let go.
+    All processes that know priorities find the same first ticket in the same record. A version that does not know priorities
+    serves its own ticket in the order of asking. That ticket has rank 0: where it is first for us, no other has a higher rank,
+    and it is also the earliest, so that both versions let it go. There is always one ticket that both let go.
     """
     if record.holder is not None:
         held = record.holder
@@ -98,7 +98,7 @@ def reason_to_wait(record: LockRecord, nonce: Nonce, live: Sessions, now_ms: int
 
 
 def first_to_go(record: LockRecord, live: Sessions, now_ms: int) -> Ticket | None:
-    """The one ticket for which `reason_to_wait` finds no reason; None while somebody has the turn, or all have to wait."""
+    """Returns the one ticket that `reason_to_wait` lets go; None while a turn is in progress, or all have to wait."""
     if record.holder is not None:
         return None
     let_in, _ = _sorted_out(record, live, now_ms)
@@ -106,7 +106,7 @@ def first_to_go(record: LockRecord, live: Sessions, now_ms: int) -> Ticket | Non
 
 
 def _sorted_out(record: LockRecord, live: Sessions, now_ms: int) -> tuple[list[Ticket], dict[Nonce, str]]:
-    """The live tickets that their rules let in, as asked; and why the others are kept out."""
+    """Returns the live tickets that their rules let in, as asked; and why the others must wait."""
     views = record.views(live.jobs)
     let_in: list[Ticket] = []
     kept_out: dict[Nonce, str] = {}
@@ -123,7 +123,7 @@ def _sorted_out(record: LockRecord, live: Sessions, now_ms: int) -> tuple[list[T
 
 
 def last_change_ms(record: LockRecord) -> int:
-    """The latest instant that the record names for something that lets a job in: what waiting is counted to."""
+    """Returns the latest time in the record at which a job may have become free to go; waiting is counted to it."""
     times = [ticket.asked_at_ms for ticket in record.tickets]
     for state in record.jobs.values():
         times += [time for time in (state.completed_at_ms, state.idle_since_ms) if time is not None]
@@ -131,9 +131,9 @@ def last_change_ms(record: LockRecord) -> int:
 
 
 def grant(record: LockRecord, holder: Holder) -> LockRecord:
-    """The turn goes to `holder`; the same step assigns the epoch and takes the ticket away.
+    """Grants the turn to `holder`; the same step assigns the epoch and removes the ticket.
 
-    Call only when `reason_to_wait` gave None on this very record, and nothing is known of a higher epoch (`outdated`).
+    Call only when `reason_to_wait` gave None on this very record, and no higher epoch is known (`outdated`).
     """
     return replace(
         record,
@@ -145,23 +145,23 @@ def grant(record: LockRecord, holder: Holder) -> LockRecord:
 
 
 def give_up(record: LockRecord, nonce: Nonce) -> LockRecord:
-    """The ticket under `nonce` is taken back."""
+    """Removes the ticket under `nonce`."""
     return replace(record, tickets=tuple(t for t in record.tickets if t.nonce != nonce))
 
 
 def pause(record: LockRecord, job: JobName, pause: Pause) -> LockRecord:
-    """A person pauses a job: its ticket is gone, and it asks for none; a turn that it has goes on to its end."""
+    """Pauses a job: its ticket is removed, and it asks for none; a turn in progress goes on to its end."""
     tickets = tuple(ticket for ticket in record.tickets if ticket.job != job)
     return replace(record, tickets=tickets, paused={**record.paused, job: pause})
 
 
 def resume(record: LockRecord, job: JobName) -> LockRecord:
-    """The job may ask again."""
+    """Lets the job ask again."""
     return replace(record, paused={name: pause for name, pause in record.paused.items() if name != job})
 
 
 def complete(record: LockRecord, *, now_ms: int) -> LockRecord:
-    """The holder's turn ended clean: its function returned, the commit log is written, the query has terminated."""
+    """Ends the holder's turn clean: its function returned, the commit log is written, the query has terminated."""
     holder = _held(record)
     state = record.job(holder.job)
     done = replace(state, done=record.epoch, lost=None, turns=state.turns + 1, completed_at_ms=now_ms)
@@ -169,11 +169,11 @@ def complete(record: LockRecord, *, now_ms: int) -> LockRecord:
 
 
 def close(record: LockRecord) -> LockRecord:
-    """The holder's turn ended unclean, or its session is dead: a transaction of it may still be running.
+    """Ends the holder's turn unclean, or after its session died: a transaction of it may still be running.
 
-    Made by the holder itself; by any process once the holder's session is dead; or by a person who breaks the lock, whatever
-    the holder does: what it still has under way is in doubt then, and refused by the table once the next turn has entered it.
-    Needs no grant, else a ring of `strict` rules could wait for the dead for ever.
+    Made by the holder itself; by any process once the holder's session is dead; or by a person who breaks the lock at any time.
+    The holder's unfinished writes are then in doubt, and the table refuses them once the next turn has entered it.
+    Needs no grant, otherwise a ring of `strict` rules could wait for a dead job for ever.
     """
     holder = _held(record)
     kept = tuple(entry for entry in record.in_doubt if entry.token_id not in holder.token_ids)
@@ -188,13 +188,13 @@ def close(record: LockRecord) -> LockRecord:
         for token_id in holder.token_ids
     )
     state = replace(record.job(holder.job), lost=(record.epoch, holder.batch))
-    # A turn that has said no table has written to none, and no fence would ever end its doubt: a program of `lakegate turn`.
+    # A turn that named no table (a program of `lakegate turn`) has written to none, and no fence would ever end its doubt.
     in_doubt = tuple(entry for entry in kept + merged if entry.tables)
     return replace(record, holder=None, in_doubt=in_doubt, jobs=_with(record, holder.job, state))
 
 
 def done_late(record: LockRecord, job: JobName, *, now_ms: int) -> LockRecord:
-    """The job finds in its own checkpoint that its lost turn had finished; only its owner can know."""
+    """Marks a lost turn as done: the job found in its checkpoint that the turn had finished; only the job can find out."""
     state = record.job(job)
     if state.lost is None:
         raise ValueError(f"{job} has no lost turn")
@@ -204,7 +204,7 @@ def done_late(record: LockRecord, job: JobName, *, now_ms: int) -> LockRecord:
 
 
 def add_table(record: LockRecord, table: TableLocation) -> LockRecord:
-    """The holder will write to one more table; said before the first write, so that a fence covers it."""
+    """Adds a table that the holder will write; done before the first write, so that a fence covers it."""
     holder = _held(record)
     return replace(record, holder=replace(holder, tables=tuple(sorted({*holder.tables, table}))))
 
@@ -212,7 +212,7 @@ def add_table(record: LockRecord, table: TableLocation) -> LockRecord:
 def confirm_fence(
     record: LockRecord, table: TableLocation, raised: frozenset[TokenId], *, is_whole: bool
 ) -> LockRecord:
-    """The holder's entry commit is in the table: these ids are no longer in doubt there.
+    """Confirms the holder's entry commit: these ids are no longer in doubt on the table.
 
     `is_whole`: the commit raised every id of the table, which is trusted from now on.
     """
@@ -235,9 +235,9 @@ def go_idle(
     now_ms: int,
     run: str | None = None,
 ) -> LockRecord:
-    """The job says that it has nothing left to do, up to these table versions.
+    """Records that the job has nothing left to do up to these table versions.
 
-    `run`: the run until idle in which it says so; None outside of one.
+    `run`: the run until idle in which the job is idle; None outside of one.
     """
     state = record.job(job)
     since = now_ms if state.idle_since_ms is None else state.idle_since_ms
@@ -245,18 +245,18 @@ def go_idle(
     members = {name: member for name, member in record.members.items() if name != job}
     if run is not None:
         members[job] = Member(run=run)
-    # A ticket that still stands came back with an older copy of the record: nobody would ever use it.
+    # A ticket that is still there came back with an older copy of the record: it would never be used.
     tickets = tuple(ticket for ticket in record.tickets if ticket.job != job)
     return replace(record, jobs=_with(record, job, idle), members=members, tickets=tickets)
 
 
 def find_work(record: LockRecord, job: JobName) -> LockRecord:
-    """The job takes its idle note back: it has found work, which it does before it asks for its turn."""
+    """Withdraws the job's idle note: the job has found work, and does so before it asks for its turn."""
     return replace(record, jobs=_with(record, job, replace(record.job(job), idle_since_ms=None)))
 
 
 def is_said(record: LockRecord, job: JobName, idle_at: Mapping[TableLocation, Version], run: str | None) -> bool:
-    """Whether the idle note of the job stands as `go_idle` would leave it."""
+    """Returns True if the idle note of the job is already as `go_idle` would leave it."""
     state = record.job(job)
     member = None if run is None else Member(run=run)
     return (
@@ -268,7 +268,7 @@ def is_said(record: LockRecord, job: JobName, idle_at: Mapping[TableLocation, Ve
 
 
 def leave(record: LockRecord, job: JobName, run: str) -> LockRecord:
-    """The job ends in this run: the others of the run do not wait any more for what it could say."""
+    """Records that the job has left this run: the other jobs of the run no longer wait for its idle note."""
     return replace(record, members={**record.members, job: Member(run=run, has_left=True)})
 
 
@@ -279,19 +279,19 @@ def is_settled(
     *,
     run: str | None = None,
 ) -> bool:
-    """Whether nothing is left to do: nobody has the turn or waits, and every job is idle at the head of its tables, or paused,
-    or has left.
+    """Returns True if nothing is left to do: no turn, no ticket, and every job is idle at the head of its tables, paused, or
+    has left.
 
-    A note from before the run says nothing about what has come since: a job that goes by it ends before others have begun,
-    and they would wait for ever for a note at a head that they have moved. For the same reason one that has left counts as
-    settled wherever the head is. It has left only after all were settled, or because somebody has stopped it; what the others
-    find later came after that. One that has *died* has not left: what it had to do is done when it is started again.
+    A note from before the run does not count: a job that relied on such a note would end before others have begun, and they
+    would then wait for ever for its note on the versions that they committed. For the same reason a job that has left counts
+    as settled at every version: it left only after all were settled, or because it was stopped. Work that the others find
+    later is newer. A job that has *died* has not left: its work is done when it is started again.
 
     Args:
         record: The lock's record.
         heads: Job → the versions that its idle note must name.
-        live: Who is alive. What the dead have left, a turn or a ticket, is no reason to wait: nobody may ever clear it up.
-        run: The run whose jobs these are: only a note that was said in it counts. None: any note does.
+        live: The runs that are alive. A turn or a ticket of a dead run is no reason to wait: it may never be cleaned up.
+        run: The run of these jobs: only a note written in it counts. None: any note counts.
     """
     if record.holder is not None and record.holder.session in live.ids:
         return False

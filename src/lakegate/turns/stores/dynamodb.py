@@ -1,14 +1,14 @@
-"""Turns on several machines of AWS: the record is an item changed by its version, and a run is alive while its counter rises.
+"""Turns on several AWS machines: the record is an item changed by its version, and a run is alive while its counter rises.
 
-No server tells who is alive, and no clock is compared with another's. A run counts its `beat` up. Who looks at it counts it
-as dead when it has seen the same number for a whole lease of its own clock, and then takes the item away, on condition that
-the number is still the same: from there on the run is dead for everybody, and hears so itself.
+No server reports which runs are alive, and no clock is compared with another's. A run increments its `beat`. An observer that
+has seen the same number for a whole lease of its own clock counts the run as dead. It then deletes the item, on condition
+that the number is still the same: from then on the run is dead for everybody, and its own next heartbeat reports it.
 See docs/decisions/0011-turns-in-dynamodb.md.
 
     part                 name               attributes
-    meta                 coordinator_id     id: a UUID, made with the first use of the table
+    meta                 coordinator_id     id: a UUID, created at the first use of the table
     locks                <lock>             record: the record as JSON; version; write: which change made it
-    turns                <lock>             epoch, nonce: the turn that began last, by which an older record is known
+    turns                <lock>             epoch, nonce: the turn that began last, which reveals an older record
     sessions/<lock>      <job>              session, beat, lease_ms: which run; host, boot_id, pid: which process
 """
 
@@ -36,13 +36,13 @@ from lakegate.turns.protocol.transitions import Sessions, first_to_go
 from lakegate.turns.stores.dynamodb_table import ABSENT, Item, NoAnswer, NoTable, Table
 
 RECORD_BYTES_MAX: Final = 390_000
-"""An item takes 400 KB, with its names and numbers."""
+"""The limit of an item is 400 KB, with its names and numbers."""
 ANSWERS_PER_LEASE: Final = 5
-"""A heartbeat's answer that takes longer is worth as little as none, and the next one should not wait for it."""
+"""A later answer to a heartbeat is as useless as none, and the next heartbeat must not wait for it."""
 CLOSE_S: Final = 3.0
-"""How long an end is waited for; one that is not confirmed by then comes with the end of the lease."""
+"""How long `close` waits for the end of the session; an unconfirmed session ends with its lease."""
 POLL_S, POLL_MAX_S = 0.05, 0.4
-"""A waiter looks at the record after the first, then ever more seldom; drawn, so that waiters do not look at once."""
+"""A waiter reads the record after the first pause, then ever less often; random, so that waiters do not read together."""
 
 _META, _LOCKS, _TURNS = "meta", "locks", "turns"
 _OPEN_HERE: Final[set[str]] = set()
@@ -50,14 +50,14 @@ _OPEN_HERE: Final[set[str]] = set()
 
 
 class DynamodbSession:
-    """One run of one job: an item whose counter rises."""
+    """A run of a job: an item whose counter rises."""
 
     def __init__(self, place: DynamodbPlace, lock: str, job: JobName, session_id: SessionId) -> None:
         self._id, self._part, self._job = session_id, _sessions(lock), job
         self._is_closed = False
         self._ending = threading.Lock()
         call_ms = min(place.session_timeout_ms / ANSWERS_PER_LEASE, place.call_timeout_ms)
-        # A client of its own: what else this process asks cannot hold a heartbeat up.
+        # A separate client: other requests of this process cannot delay a heartbeat.
         self._table = Table(place, call_ms / 1000)
         _OPEN_HERE.add(session_id)
 
@@ -66,22 +66,22 @@ class DynamodbSession:
         return self._id
 
     def describe_jvm(self, pid: int, start: int) -> None:
-        """Nothing to do: the session outlives a killed process by its lease, and so its JVM; the record names the JVM."""
+        """Does nothing: the session outlives a killed process by its lease, and so its JVM; the record names the JVM."""
 
     def watch(self, listener: Callable[[SessionState], None]) -> None:
-        """Nothing to tell: there is no connection."""
+        """Does nothing: there is no connection."""
 
     def heartbeat(self) -> bool:
         if self._is_closed:
             return False
         try:
-            # It is counted up and not set: an answer shows that the number rose after the question was sent, and one that
-            # arrives late makes it no number that was there before.
+            # Incremented, not set: an answer shows that the number rose after the request was sent, and a late request cannot
+            # bring back an earlier number.
             return self._table.count_up(self._part, self._job, "beat", {"session": self._id}).is_done
         except NoAnswer as error:
             raise self._table.unavailable() from error
         except InvalidRequest as error:
-            # Credentials that expired, or a right that was taken away, may come back before the lease is over.
+            # Credentials that expired, or a permission that was revoked, may come back before the lease is over.
             raise StoreUnavailable(error.message, advice=error.advice) from error
 
     def close(self) -> None:
@@ -90,14 +90,14 @@ class DynamodbSession:
                 return
             self._is_closed = True
         _OPEN_HERE.discard(self._id)
-        with contextlib.suppress(NoAnswer, LakegateError):  # not confirmed: it ends by its lease
+        with contextlib.suppress(NoAnswer, LakegateError):  # not confirmed: the session ends by its lease
             self._table.delete(self._part, self._job, {"session": self._id}, within_s=CLOSE_S)
         self._table.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What an item says of a run."""
+    """The content of a run's item."""
 
     session: SessionId
     job: JobName
@@ -108,7 +108,7 @@ class _Run:
 
     @property
     def as_seen(self) -> Mapping[str, str | int]:
-        """What is expected of an item that nobody has touched since."""
+        """Returns the values expected of an item that nobody has changed since."""
         return {"session": self.session, "beat": self.beat}
 
 
@@ -116,7 +116,7 @@ class DynamodbTurnStore:
     """A `TurnStore` in one table of DynamoDB.
 
     Args:
-        place: Where, and how; with `create` the table is made if it is missing.
+        place: The address and settings; with `create` the table is created if it is missing.
         monotonic_s: The clock by which others are counted as dead; never compared with another's.
 
     Raises:
@@ -129,9 +129,9 @@ class DynamodbTurnStore:
         self._table = Table(place, place.call_timeout_ms / 1000)
         self._open_sessions: list[DynamodbSession] = []
         self._seen: dict[str, dict[SessionId, tuple[int, float]]] = {}
-        """Lock → session → its counter, and since when it is seen to be that."""
+        """Lock → session → its counter, and the time since when the counter has been seen at this value."""
         self._alive: dict[str, Sessions] = {}
-        """Lock → who was alive at the last look."""
+        """Lock → the runs that were alive at the last read."""
         try:
             try:
                 self.coordinator_id()
@@ -154,7 +154,7 @@ class DynamodbTurnStore:
             if found is not None:
                 return str(found["id"])
             fresh: Item = {"part": _META, "name": "coordinator_id", "id": str(uuid.uuid4())}
-            with contextlib.suppress(NoAnswer):  # made or not: the next reading tells
+            with contextlib.suppress(NoAnswer):  # created or not: the next read shows it
                 self._table.put(fresh, ABSENT)
 
     # ------------------------------------------------------------------------------------------------------- the runs
@@ -164,14 +164,14 @@ class DynamodbTurnStore:
         try:
             self._claim(session, lock, job)
         except BaseException:
-            session.close()  # also an item that was made without our knowing
+            session.close()  # also deletes an item whose creation was not confirmed
             raise
         self._open_sessions = [each for each in self._open_sessions if each.id in _OPEN_HERE]
         self._open_sessions.append(session)
         return session
 
     def _claim(self, session: DynamodbSession, lock: str, job: JobName) -> None:
-        """Makes the run's item, unless another run has it and lives."""
+        """Creates the run's item, unless another live run has it."""
         item: Item = {
             "part": _sessions(lock),
             "name": job,
@@ -193,10 +193,10 @@ class DynamodbTurnStore:
             expected = ABSENT if outcome.item is None else self._wait_for_end(lock, _run(outcome.item))
 
     def _wait_for_end(self, lock: str, other: _Run) -> Mapping[str, str | int]:
-        """Returns when the run can be replaced: what is to be expected of its item then.
+        """Returns the expected values of the run's item when the run can be replaced.
 
         Raises:
-            TurnNotGranted: it is alive.
+            TurnNotGranted: the run is alive.
         """
         since_s = self._monotonic_s()
         while other.session not in _OPEN_HERE:
@@ -226,7 +226,7 @@ class DynamodbTurnStore:
         for run in runs:
             beat, since_s = before.get(run.session, (None, answered_s))
             now[run.session] = run.beat, since_s if beat == run.beat else answered_s
-            # From the answer that showed the number first to this question it cannot have risen.
+            # The counter cannot have risen between the answer that first showed this number and this question.
             is_silent = beat == run.beat and asked_s - since_s >= run.lease_s
             if not (is_silent and self._is_buried(lock, run)):
                 alive.append(run)
@@ -267,11 +267,11 @@ class DynamodbTurnStore:
             raise Corrupt(f"the note of the last turn is damaged: {error}", table=self._place.table) from error
 
     def _is_buried(self, lock: str, run: _Run) -> bool:
-        """Takes the item of a silent run away, if it is silent still; whether the run is dead now, for everybody."""
+        """Deletes the item of a silent run, if it is still silent; returns True if the run is now dead for everybody."""
         try:
             outcome = self._table.delete(_sessions(lock), run.job, run.as_seen)
         except (NoAnswer, StoreUnavailable, InvalidRequest):
-            return False  # not now, or not by somebody who may only look
+            return False  # not now, or not with read-only permission
         return outcome.is_done or outcome.item is None or outcome.item.get("session") != run.session
 
     # ----------------------------------------------------------------------------------------------------- the record
@@ -307,7 +307,7 @@ class DynamodbTurnStore:
             return "done"
         if not outcome.is_repeated or found.get("version") == version + 1:
             return "stale"
-        return "unknown"  # an earlier attempt may have made the next version, and others those after it
+        return "unknown"  # an earlier attempt may have written the next version, and others the versions after it
 
     def wait_for_change(self, lock: str, version: int, timeout_s: float, ticket_of: JobName | None = None) -> None:
         deadline_s, pause_s = time.monotonic() + timeout_s, POLL_S
@@ -317,12 +317,12 @@ class DynamodbTurnStore:
             try:
                 stored = self.read(lock)
             except StoreUnavailable:
-                continue  # the next reading finds out, within its own time
+                continue  # the next read finds out, within its own timeout
             if stored.version != version and not self._leaves_waiting(lock, stored.record, ticket_of):
                 return
 
     def _leaves_waiting(self, lock: str, record: LockRecord | None, job: JobName | None) -> bool:
-        """Whether the record is seen to let another in; who is not sure looks for himself."""
+        """Returns True if the record is known to let another job in; in doubt the caller reads for itself."""
         if record is None or job is None:
             return False
         if record.holder is not None:

@@ -1,4 +1,4 @@
-"""What DynamoDB's errors mean for the store of turns: done, not done, unknown, or something that a person must mend."""
+"""The meaning of DynamoDB's errors for the turn store: done, not done, unknown, or an error that a person must fix."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class NoAnswer(Exception):
 
 
 class NotDone(Exception):
-    """It was refused for now: not carried out, and may be asked again."""
+    """The request was refused for now: not executed, and may be repeated."""
 
 
 class Refused(Exception):
-    """The item was not as expected; `item`: as it is, None if there is none."""
+    """The item was not as expected; `item`: the current item, None if there is none."""
 
     def __init__(self, item: Item | None) -> None:
         super().__init__()
@@ -44,11 +44,11 @@ class Refused(Exception):
 
 
 class TableExists(Exception):
-    """The table to be made is there, or on its way."""
+    """The table to be created exists, or is being created."""
 
 
 class NoTable(InvalidRequest):
-    """there is no such table in this region, or not in this account; nothing was done"""
+    """the table does not exist in this region, or not in this account; nothing was done"""
 
     default_advice = (
         "Check table, region and account; with create=true in the coordinator's URL the table is made if it is missing"
@@ -56,7 +56,7 @@ class NoTable(InvalidRequest):
 
 
 def meaning(error: Exception, *, table: str, region: str) -> Exception:
-    """What is to be raised for an error of the client.
+    """Returns the exception to raise for an error of the client.
 
     Args:
         error: A `ClientError`, which the service answered, or a `BotoCoreError`, where nothing was answered or sent.
@@ -92,7 +92,7 @@ def _answered(error: aws.ClientError, table: str, region: str) -> Exception:
 
 
 def _to_mend(code: str, text: str) -> tuple[str, str]:
-    """Message and advice for what is refused whenever it is asked."""
+    """Returns message and advice for a request that is refused permanently."""
     if code == "AccessDeniedException":
         action = re.search(r"dynamodb:\w+", text)
         return (
@@ -114,7 +114,7 @@ def _to_mend(code: str, text: str) -> tuple[str, str]:
 
 
 def plain(item: Mapping[str, Mapping[str, Any]]) -> Item:
-    """Texts and whole numbers; attributes of other kinds are nobody's here."""
+    """Returns texts and whole numbers; attributes of other types do not belong to Lakegate."""
     found: Item = {}
     for name, value in item.items():
         if "S" in value:

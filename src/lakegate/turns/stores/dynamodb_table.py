@@ -1,7 +1,7 @@
-"""One DynamoDB table as the store of turns needs it: one deadline for each call, and no guess about a call without an answer.
+"""A DynamoDB table for the turn store: one deadline for each call, and no guess about an unanswered call.
 
-botocore does the talking, but repeats nothing: it would send a change whose answer was lost once more, and be told that
-its own change is another's.
+botocore sends the requests, with its retries off: it would send a change again whose answer was lost, and then report
+its own change as somebody else's.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ __all__ = ["ABSENT", "Item", "NoAnswer", "NoTable", "Outcome", "Table"]
 
 KEY: Final = ("part", "name")
 ABSENT: Final[Mapping[str, str | int]] = {}
-"""What is expected of an item that must not exist."""
+"""The expectation that an item does not exist."""
 
 ATTEMPT, ATTEMPT_MAX_S = 0.2, 1.0
-"""How long one attempt may wait for the connection, and again for the answer: this part of a call's time, and no longer."""
+"""The limit of one attempt for the connection, and again for the answer, as a part of a call's time."""
 PAUSE_S, PAUSE_MAX_S = 0.02, 1.0
-"""Before an attempt is repeated; doubled each time, and drawn."""
+"""Pause before an attempt is repeated; doubled each time, with a random part."""
 CREATE_S: Final = 120.0
-"""How long a table that is being made is waited for; it takes some ten seconds."""
+"""How long to wait for a table that is being created; creation takes some ten seconds."""
 
 _LOADER: Final = Loader()
-"""Of the service's description, which is large and the same for all clients."""
+"""A lock for loading the service's description, which is large and the same for all clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a change."""
+    """The outcome of a change."""
 
     is_done: bool
     item: Item | None = None
-    """Of a change that was refused: what is there instead; None: nothing."""
+    """After a refused change: the item that is there instead; None: no item."""
     is_repeated: bool = False
-    """An earlier attempt had no answer: what is there may be its work."""
+    """An earlier attempt had no answer: the current item may be its work."""
 
 
 class Table:
     """A client of the table. Safe to use from several threads.
 
     Args:
-        place: Where, and how.
+        place: The address and settings.
         call_s: The deadline of each call.
     """
 
@@ -97,22 +97,22 @@ class Table:
         self._client.meta.events.register("before-parse.dynamodb", _check_whole)
 
     def get(self, part: str, name: str) -> Item | None:
-        """An item as it was last written; None if there is none.
+        """Returns an item as it was last written; None if there is none.
 
         Raises:
             StoreUnavailable: no answer until the deadline.
-            InvalidRequest: it is not allowed, or there is no such table.
+            InvalidRequest: not allowed, or the table does not exist.
         """
         asked = {"Key": _typed({"part": part, "name": name}), "ConsistentRead": True}
         found = self._insist("get_item", asked, self.deadline()).get("Item")
         return None if found is None else plain(found)
 
     def items(self, part: str) -> Iterator[Item]:
-        """All items of one part, by name.
+        """Yields all items of one part, by name.
 
         Raises:
             StoreUnavailable: no answer until the deadline.
-            InvalidRequest: it is not allowed, or there is no such table.
+            InvalidRequest: not allowed, or the table does not exist.
         """
         deadline_s = self.deadline()
         asked: dict[str, Any] = {
@@ -129,17 +129,17 @@ class Table:
             asked["ExclusiveStartKey"] = page["LastEvaluatedKey"]
 
     def put(self, item: Item, expected: Mapping[str, str | int]) -> Outcome:
-        """Writes the whole item, if what is there has these values, or is `ABSENT`.
+        """Writes the whole item, if the current item has the expected values, or does not exist if `ABSENT` is expected.
 
         Raises:
-            NoAnswer: the outcome is not known.
-            StoreUnavailable: it was not done, and not answered in time.
-            InvalidRequest: it is not allowed, or there is no such table.
+            NoAnswer: the outcome is unknown.
+            StoreUnavailable: the change was not made, and not answered in time.
+            InvalidRequest: not allowed, or the table does not exist.
         """
         return self._change("put_item", {"Item": _typed(item)}, _condition(expected))
 
     def count_up(self, part: str, name: str, attribute: str, expected: Mapping[str, str | int]) -> Outcome:
-        """Adds one, or more than one where an answer was lost. Raises what `put` does."""
+        """Adds one, or more than one if an answer was lost. Raises the errors of `put`."""
         asked = {"Key": _typed({"part": part, "name": name}), "UpdateExpression": "ADD #n :one"}
         condition = _condition(expected)
         condition["ExpressionAttributeNames"]["#n"] = attribute
@@ -149,16 +149,16 @@ class Table:
     def delete(
         self, part: str, name: str, expected: Mapping[str, str | int], *, within_s: float | None = None
     ) -> Outcome:
-        """Takes the item away, with a deadline of its own if one is given. Raises what `put` does."""
+        """Deletes the item, with a separate deadline if one is given. Raises the errors of `put`."""
         asked = {"Key": _typed({"part": part, "name": name})}
         return self._change("delete_item", asked, _condition(expected), within_s)
 
     def make(self) -> None:
-        """Makes the table, paid by request, unless it is there or somebody else is making it; returns when it can be used.
+        """Creates the table, billed per request, unless it exists or is being created; returns when the table can be used.
 
         Raises:
-            StoreUnavailable: it cannot be used yet.
-            InvalidRequest: it is not allowed.
+            StoreUnavailable: the table cannot be used yet.
+            InvalidRequest: not allowed.
         """
         asked = {
             "KeySchema": [{"AttributeName": KEY[0], "KeyType": "HASH"}, {"AttributeName": KEY[1], "KeyType": "RANGE"}],
@@ -166,7 +166,7 @@ class Table:
             "BillingMode": "PAY_PER_REQUEST",
         }
         deadline_s = time.monotonic() + CREATE_S
-        with contextlib.suppress(TableExists):  # or is on its way
+        with contextlib.suppress(TableExists):  # or is being created
             self._insist("create_table", asked, deadline_s)
         while True:
             try:
@@ -179,11 +179,11 @@ class Table:
             time.sleep(0.5)
 
     def close(self) -> None:
-        """Gives up the connections."""
+        """Closes the connections."""
         self._client.close()
 
     def unavailable(self) -> StoreUnavailable:
-        """The error for a table that did not answer in time."""
+        """Returns the error for a table that did not answer in time."""
         reason = f" ({self._failure})" if self._failure else ""
         return StoreUnavailable(
             f"DynamoDB did not answer in time{reason}",
@@ -193,13 +193,13 @@ class Table:
         )
 
     def deadline(self) -> float:
-        """Of a call that begins now, on `time.monotonic`."""
+        """Returns the deadline of a call that begins now, on `time.monotonic`."""
         return time.monotonic() + self._call_s
 
     # ------------------------------------------------------------------------------------------------------- attempts
 
     def _insist(self, operation: str, asked: dict[str, Any], deadline_s: float) -> Any:
-        """The answer to a request that changes nothing, or nothing when repeated: sent again until it is answered."""
+        """Returns the answer to a read-only or idempotent request, which is repeated until it is answered."""
         for _ in self._attempts(deadline_s):
             try:
                 return self._send(operation, asked)
@@ -227,7 +227,7 @@ class Table:
         raise self.unavailable()
 
     def _attempts(self, deadline_s: float) -> Iterator[None]:
-        """Once, and again for as long as an attempt can end before the deadline."""
+        """Yields once, and again while another attempt can end before the deadline."""
         pause_s = PAUSE_S
         while True:
             yield
@@ -238,14 +238,14 @@ class Table:
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     def _send(self, operation: str, asked: dict[str, Any]) -> Any:
-        """One request, sent once.
+        """Sends a request once.
 
         Raises:
             Refused: the item is not as expected.
-            NotDone: not now.
-            NoAnswer: perhaps done.
-            TableExists: of `create_table` only.
-            InvalidRequest: it is not allowed, or there is no such table.
+            NotDone: refused for now.
+            NoAnswer: perhaps executed.
+            TableExists: by `create_table` only.
+            InvalidRequest: not allowed, or the table does not exist.
         """
         try:
             return getattr(self._client, operation)(TableName=self._place.table, **asked)
@@ -260,7 +260,7 @@ class Table:
 
 
 def _check_whole(response_dict: Mapping[str, Any], **others: object) -> None:
-    """botocore takes an answer that was cut for one without content: nobody would be alive, and no record be there."""
+    """Rejects a truncated answer, which botocore reads as empty: no run would be alive, and no record exist."""
     try:
         json.loads(response_dict["body"])
     except ValueError as error:
@@ -268,7 +268,7 @@ def _check_whole(response_dict: Mapping[str, Any], **others: object) -> None:
 
 
 def _condition(expected: Mapping[str, str | int]) -> dict[str, Any]:
-    """Every attribute has the value that is expected; without any, the item does not exist."""
+    """Returns the condition that every attribute has the expected value; without attributes, that the item does not exist."""
     if not expected:
         return {
             "ConditionExpression": "attribute_not_exists(#k)",

@@ -1,4 +1,4 @@
-"""Turns within one process: the quick start, the test bed, and the one store whose lease can be made to end on demand."""
+"""Turns within one process: for the quick start and tests, and the one store whose lease can be ended on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakegate.turns.protocol.transitions import Sessions, first_to_go
 
 @dataclass(eq=False)
 class _Session:
-    """One run of a job. `renewed_s` is on the store's clock."""
+    """A run of a job. `renewed_s` is on the store's clock."""
 
     store: MemoryTurnStore
     lock: str
@@ -27,13 +27,13 @@ class _Session:
     is_closed: bool = False
 
     def describe_jvm(self, pid: int, start: int) -> None:
-        """Nothing to remember: this process and its JVM end together."""
+        """Does nothing: this process and its JVM end together."""
 
     def heartbeat(self) -> bool:
         return self.store._renew(self)
 
     def watch(self, listener: Callable[[SessionState], None]) -> None:
-        """Nothing to tell: there is no connection."""
+        """Does nothing: there is no connection."""
 
     def close(self) -> None:
         self.store._end(self)
@@ -43,8 +43,8 @@ class _Session:
 class MemoryTurnStore:
     """A `TurnStore` in a dictionary.
 
-    With `lease_s` a session that is not renewed for that long on `monotonic_s` is dead, as with a server that hands out
-    leases: what the runtime does about it is tested with this.
+    With `lease_s` a session that is not renewed for that long on `monotonic_s` is dead, as with a server that grants leases.
+    This tests how the runtime handles the end of a lease.
     """
 
     lease_s: float | None = None
@@ -56,7 +56,7 @@ class MemoryTurnStore:
     _mutex: threading.RLock = field(default_factory=threading.RLock)
     _changed: threading.Condition = field(init=False)
     _let_in: dict[tuple[str, JobName], threading.Condition] = field(default_factory=dict)
-    """For each ticket that waits: told when a change of the record lets it in, so that the others sleep on."""
+    """A condition for each waiting ticket: notified when a change of the record lets it in, so that the others keep sleeping."""
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition(self._mutex)

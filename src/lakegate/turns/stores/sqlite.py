@@ -1,9 +1,9 @@
-"""Turns on one machine: the record is a row in SQLite, and who is alive is told by the kernel, through `flock`.
+"""Turns on one machine: the record is a row in SQLite, and the kernel reports through `flock` which runs are alive.
 
 A session holds an exclusive `flock` on a file of its job. The kernel frees it when the process dies, however it dies, and
-keeps it while the process is stopped: there is no lease that could end under a live holder, and no clock. What the kernel
-does not know is the JVM that commits for a Python process; its pid and start time stand in the session's file and in the
-record, and the session counts as alive until that process is gone, too.
+keeps it while the process is stopped: there is no lease that could end under a live holder, and no clock. The kernel does
+not know the JVM that commits for a Python process. Its pid and start time are in the session's file and in the record, and
+the session counts as alive until that process is gone, too.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ BUSY_S = 10.0
 """How long a statement waits for another process's write, which takes microseconds, before the store counts as down."""
 
 _TEXT_BYTES = 1024
-"""Of what a session's file, and the mark's, hold: less than a page, so that one call writes or reads all of it."""
+"""The size limit of a session's file and of the mark's: less than a page, so that one call writes or reads it whole."""
 _MARK = "last turn"
-"""The file of `note_turn` beside those of the sessions: no quoted name of a job has a space."""
+"""The file of `note_turn` next to those of the sessions: no quoted name of a job has a space."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -54,18 +54,18 @@ CREATE TABLE IF NOT EXISTS locks (name TEXT PRIMARY KEY, record TEXT NOT NULL, v
 
 
 _ADVICE = {
-    sqlite3.SQLITE_FULL: "Make room on its disk; what waits goes on by itself, what has ended can be started again",
+    sqlite3.SQLITE_FULL: "Free space on its disk; waiting jobs continue by themselves, jobs that ended can be started again",
     sqlite3.SQLITE_READONLY: "Make the file and its folder writable, and start again",
     sqlite3.SQLITE_CANTOPEN: "Look whether its folder can be written, and how many files the process may open (ulimit -n)",
 }
 
 
 class _OutcomeUnknown(StoreUnavailable):
-    """the disk failed while a change was being committed; whether it was made, the next reading tells"""
+    """the disk failed during a commit; the next read shows whether the change was made"""
 
 
 class SqliteSession:
-    """One run of a job: an open file with an `flock`."""
+    """A run of a job: an open file with an `flock`."""
 
     def __init__(self, path: Path, fd: int, session_id: SessionId) -> None:
         self._path, self._fd, self._id = path, fd, session_id
@@ -89,14 +89,14 @@ class SqliteSession:
             self._write()
 
     def heartbeat(self) -> bool:
-        # Alive by being: the kernel holds the lock for as long as this process exists. Gone only if the file was taken away.
+        # Alive while it exists: the kernel holds the lock as long as this process exists. Gone only if the file was deleted.
         try:
             return self._fd >= 0 and os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
         except FileNotFoundError:
             return False
 
     def watch(self, listener: Callable[[SessionState], None]) -> None:
-        """Nothing to tell: there is no connection."""
+        """Does nothing: there is no connection."""
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -155,7 +155,8 @@ class SqliteTurnStore:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # A reader that asks who is alive holds a shared lock for some microseconds; only a lock that stays is a run.
+                # A process that checks for live runs holds a shared lock for microseconds; only a lock that stays belongs to a
+                # run.
                 if time.monotonic() > deadline_s:
                     facts = _facts(path)
                     os.close(fd)
@@ -177,7 +178,7 @@ class SqliteTurnStore:
         return session
 
     def _wait_for_jvm(self, path: Path, job: JobName, fd: int) -> None:
-        """The previous run of the job died; its JVM may still be committing. It ends by itself within seconds."""
+        """Waits for the JVM of the previous run, which died; the JVM may still be committing. It ends by itself within seconds."""
         deadline_s = time.monotonic() + 60.0
         while _has_jvm(_facts(path)):
             if time.monotonic() > deadline_s:
@@ -237,7 +238,7 @@ class SqliteTurnStore:
         path = self._sessions_dir / quote(lock, safe="") / _MARK
         with _usable(path):
             make_folder(path.parent)
-            # Not forced to the disk: after a power cut nobody is left who could share an epoch.
+            # Not forced to the disk: after a power cut no process is left that could share an epoch.
             fd = open_file(path, os.O_RDWR)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)  # held for microseconds
@@ -278,11 +279,11 @@ class SqliteTurnStore:
 
     @contextlib.contextmanager
     def _transaction(self, mode: str = "DEFERRED") -> Iterator[sqlite3.Connection]:
-        """One transaction on this thread's connection, committed at the end, rolled back on an exception.
+        """Runs a transaction on this thread's connection; commits at the end, rolls back on an exception.
 
         Raises:
             StoreUnavailable: The file cannot be used, and nothing was changed.
-            _OutcomeUnknown: The commit was asked for, and failed in a way that does not tell.
+            _OutcomeUnknown: The commit was requested, and failed with an unknown outcome.
         """
         is_committing = False
         try:
@@ -297,7 +298,7 @@ class SqliteTurnStore:
             is_committing = True
             db.execute("COMMIT")
         except (sqlite3.Error, OSError) as error:
-            self._forget_connection()  # what it has begun is rolled back
+            self._forget_connection()  # its open transaction is rolled back
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
             kind = _OutcomeUnknown if is_committing and code == sqlite3.SQLITE_IOERR else StoreUnavailable
             raise kind(
@@ -314,7 +315,7 @@ class SqliteTurnStore:
                 db.close()
 
     def _connection(self) -> sqlite3.Connection:
-        """This thread's connection to the file that the path names *now*: one that was deleted must not live on unseen."""
+        """Returns this thread's connection to the file that the path names *now*: a deleted file must not stay in use unnoticed."""
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -322,7 +323,7 @@ class SqliteTurnStore:
                     return db
             db.close()
             self._local.db = None
-        make_file(self._path)  # SQLite would make it readable for everybody
+        make_file(self._path)  # SQLite would create it readable for everybody
         db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(db)
@@ -334,19 +335,19 @@ class SqliteTurnStore:
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         _write_ahead(db)
-        db.execute("PRAGMA synchronous = FULL")  # an epoch that was handed out must survive a power cut
+        db.execute("PRAGMA synchronous = FULL")  # an epoch that was granted must survive a power cut
         db.executescript(_SCHEMA)
         db.execute("INSERT OR IGNORE INTO meta VALUES ('coordinator_id', ?)", (str(uuid.uuid4()),))
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Has the file be one with a write-ahead log, as it stays once it is."""
+    """Switches the file to a write-ahead log, which is permanent."""
     deadline_s = time.monotonic() + BUSY_S
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            # While another job makes the file, SQLite refuses this at once, however long a connection would wait.
+            # While another job creates the file, SQLite refuses this at once, whatever the connection's timeout.
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline_s:
                 raise
             time.sleep(POLL_S)
@@ -356,11 +357,11 @@ def _write_ahead(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def _usable(path: Path) -> Iterator[None]:
-    """Tells of a file that cannot be used, as on a full disk: that a session cannot be read says not that it has ended.
+    """Raises an error for a file that cannot be used, as on a full disk: an unreadable session has not necessarily ended.
 
     Raises:
-        StoreUnavailable: It cannot.
-        FileNotFoundError, BlockingIOError: As they are.
+        StoreUnavailable: The file cannot be used.
+        FileNotFoundError, BlockingIOError: Passed on unchanged.
     """
     try:
         yield
@@ -373,7 +374,7 @@ def _usable(path: Path) -> Iterator[None]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder; none where there is no folder."""
+    """Returns the files of a folder; none where there is no folder."""
     try:
         with _usable(folder):
             return [folder / name for name in os.listdir(folder)]
@@ -382,7 +383,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """What the file holds; nothing where there is none."""
+    """Returns the content of a file; empty if there is no file."""
     try:
         with _usable(path):
             return path.read_bytes().decode(errors="replace")
@@ -391,7 +392,7 @@ def _text(path: Path) -> str:
 
 
 def _facts(path: Path) -> dict[str, object]:
-    """What the session's file says; empty where there is none, or nothing yet."""
+    """Returns the content of a session's file; empty if there is no file, or no content yet."""
     try:
         with _usable(path):
             return parsed(path.read_bytes().strip() or b"{}")
@@ -400,7 +401,7 @@ def _facts(path: Path) -> dict[str, object]:
 
 
 def _has_jvm(facts: dict[str, object]) -> bool:
-    """Whether the JVM that commits for the session still runs: same boot, same pid, same start time."""
+    """Returns True if the JVM that commits for the session still runs: same boot, same pid, same start time."""
     pid, start = facts.get("jvm_pid"), facts.get("jvm_start")
     return (
         isinstance(pid, int) and isinstance(start, int) and facts.get("boot_id") == boot_id() and is_running(pid, start)
@@ -408,7 +409,7 @@ def _has_jvm(facts: dict[str, object]) -> bool:
 
 
 def _is_locked(path: Path) -> bool:
-    """Whether somebody holds the exclusive lock. Asks with a shared one, so that askers do not see each other."""
+    """Returns True if a process holds the exclusive lock. Asks with a shared lock, so that askers do not see each other."""
     try:
         with _usable(path):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -425,7 +426,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _network_file_system(folder: Path) -> str | None:
-    """The kind of network file system that the folder is on, None for a local one or where that cannot be told."""
+    """Returns the kind of network file system that the folder is on; None for a local or unknown one."""
     try:
         mounts = Path("/proc/mounts").read_text().splitlines()
     except OSError:

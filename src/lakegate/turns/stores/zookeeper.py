@@ -1,13 +1,13 @@
 """Turns on several machines: the record is a node changed by its version, and each run has a ZooKeeper session of its own.
 
-A run's node is ephemeral and carries the job's name, so a second run of the job cannot make it. As the session is the run's
-alone, whatever is interrupted (a create without an answer, a wait, the process) leaves nothing behind but a session that
-nobody pings any more: it ends by itself, and everything of the run with it. kazoo's lock is not used: see
+A run's node is ephemeral and carries the job's name, so a second run of the job cannot create it. The session belongs to the
+run alone. So whatever is interrupted (a create without an answer, a wait, the process) leaves behind only a session that
+nobody pings: it ends by itself, and everything of the run with it. kazoo's lock is not used: see
 docs/decisions/0008-turns-in-zookeeper.md.
 
-    <root>/coordinator_id             a UUID, made with the root
+    <root>/coordinator_id             a UUID, created with the root
     <root>/locks/<lock>               the record as JSON; its version is the node's, plus one
-    <root>/sessions/<lock>            the turn that began last, as JSON, so that an older record that is put back is known
+    <root>/sessions/<lock>            the turn that began last, as JSON, so that a restored older record is detected
     <root>/sessions/<lock>/<job>      ephemeral: which run, which process
     <root>/signals/<lock>/<job>       empty; changed together with a record that lets the job's ticket in
 """
@@ -46,17 +46,17 @@ from lakegate.turns.protocol.transitions import Sessions, first_to_go
 from lakegate.turns.stores.zookeeper_client import Connection, NoAnswer, Secrets, zk
 
 RECORD_BYTES_MAX: Final = 900_000
-"""A server takes a megabyte (`jute.maxbuffer`), and drops the connection of who sends more: the record would never be put."""
+"""A server accepts a megabyte (`jute.maxbuffer`), and drops the connection on more: the record would never be written."""
 PATIENCE: Final = 1.5
-"""How many leases a run waits for the end of an earlier one that may be dead; servers end sessions at their next tick."""
+"""Number of leases for which a run waits for the end of an earlier run that may be dead; servers end sessions at a tick."""
 POLL_S: Final = 0.05
 
 _OPEN_HERE: Final[set[SessionId]] = set()
-"""The runs of this process: one that was ended while no server answered still has its node, and is not alive."""
+"""The runs of this process: a run that was ended while no server answered still has its node, but is not alive."""
 
 
 class ZookeeperSession:
-    """One run of one job: a ZooKeeper session with one ephemeral node."""
+    """A run of a job: a ZooKeeper session with one ephemeral node."""
 
     def __init__(self, place: ZookeeperPlace, secrets: Secrets, session_id: SessionId, path: str) -> None:
         self._id, self._path = session_id, path
@@ -65,7 +65,7 @@ class ZookeeperSession:
         self._is_closed = False
         self.connection = Connection(place, secrets, on_state=self._told)
         _OPEN_HERE.add(session_id)
-        # An answer that takes longer is worth as little as none, and the next heartbeat should not wait for it.
+        # A later answer is as useless as none, and the next heartbeat should not wait for it.
         self._answer_s = (self.connection.lease_s or 0.0) / 5
 
     @property
@@ -73,7 +73,7 @@ class ZookeeperSession:
         return self._id
 
     def describe_jvm(self, pid: int, start: int) -> None:
-        """Nothing to do: the session outlives a killed process by its lease, and so its JVM; the record names the JVM."""
+        """Does nothing: the session outlives a killed process by its lease, and so its JVM; the record names the JVM."""
 
     def watch(self, listener: Callable[[SessionState], None]) -> None:
         self._listener = listener
@@ -85,8 +85,8 @@ class ZookeeperSession:
         if self._is_closed:
             return False
         try:
-            # Two questions on one connection, answered in order. The first is a write to the server, so a majority has to
-            # agree to it: a server that is cut off from the others would still answer the second.
+            # Two requests on one connection, answered in order. The first is a write, so a majority of the servers has to agree:
+            # a server that is cut off from the others would still answer the second.
             stat = self.connection.ask(self._ask_both, deadline_s)
         except NoAnswer as error:
             if self.connection.is_lost:
@@ -106,17 +106,17 @@ class ZookeeperSession:
         self.connection.close()
 
     def _told(self, state: SessionState) -> None:
-        # kazoo would go on with another session; this run's is over for good.
+        # kazoo would continue with another session; this run's session is over for good.
         self._state = "lost" if self._state == "lost" else state
         if self._state == "lost":
             _OPEN_HERE.discard(self._id)
-        if self._listener is not None and not self._is_closed:  # what we end ourselves is not lost
+        if self._listener is not None and not self._is_closed:  # a session that we close ourselves is not lost
             self._listener(self._state)
 
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """Two requests sent one after the other; what the second says, once the first is answered."""
+    """Two requests sent in sequence; returns the answer to the second once the first is answered."""
 
     first: Any
     second: Any
@@ -129,7 +129,7 @@ class _Both:
 
 @dataclass(frozen=True, slots=True)
 class _AllOrNone:
-    """The answer to a transaction; the error of the operation that made it fail is raised."""
+    """The answer to a transaction; raises the error of the operation that made it fail."""
 
     inner: Any
 
@@ -140,7 +140,7 @@ class _AllOrNone:
 
 
 class _WakeUp:
-    """Counts the changes of a node that were told. One for each node, so that a watch set twice is one watch."""
+    """Counts the reported changes of a node. One object for each node, so that a watch set twice is one watch."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -151,7 +151,7 @@ class _WakeUp:
             return self._count
 
     def told(self, event: object) -> None:
-        """The node changed, or the connection that would tell it was lost."""
+        """Counts a change of the node, or the loss of the connection that would report it."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
@@ -166,7 +166,7 @@ class ZookeeperTurnStore:
 
     Raises:
         Unavailable: no server answers.
-        InvalidRequest: it refuses the user.
+        InvalidRequest: the server refuses the user.
     """
 
     def __init__(self, place: ZookeeperPlace, secrets: Secrets | None = None) -> None:
@@ -199,16 +199,16 @@ class ZookeeperTurnStore:
         try:
             self._claim(session, lock, job)
         except BaseException:
-            session.close()  # also what was made without our knowing ends with it
+            session.close()  # also ends a node whose creation was not confirmed
             raise
         for lost in [each for each in self._open_sessions if each.connection.is_lost]:
             self._open_sessions.remove(lost)
-            lost.close()  # else kazoo goes on for ever with a session that is nobody's
+            lost.close()  # otherwise kazoo keeps a session without an owner for ever
         self._open_sessions.append(session)
         return session
 
     def _claim(self, session: ZookeeperSession, lock: str, job: JobName) -> None:
-        """Makes the session's node, unless another run has it."""
+        """Creates the session's node, unless another run has it."""
         path, connection = f"{self._sessions_path(lock)}/{_quote(job)}", session.connection
         facts = {
             "session": session.id,
@@ -229,7 +229,7 @@ class ZookeeperTurnStore:
                 )
                 return
             except NoAnswer as error:
-                # Made or not: the next attempt finds it there, under our own session, or makes it.
+                # Created or not: the next attempt finds it under our own session, or creates it.
                 if time.monotonic() >= deadline_s:
                     raise connection.unavailable() from error
             except zk.NoNodeError:
@@ -246,12 +246,12 @@ class ZookeeperTurnStore:
                         pid=found[0].get("pid"),
                         lock=lock,
                     ) from None
-                # It may have been killed, and its session not be over yet.
+                # The run may have been killed, and its session not have ended yet.
                 time.sleep(POLL_S)
                 deadline_s = self._deadline()
 
     def _found(self, connection: Connection, path: str) -> tuple[dict[str, object], int] | None:
-        """What the node says, and the ZooKeeper session that it belongs to; None if it is gone."""
+        """Returns the node's content, and the ZooKeeper session that owns the node; None if the node is gone."""
         try:
             data, stat = connection.insist(_get(path), self._deadline())
         except zk.NoNodeError:
@@ -295,7 +295,7 @@ class ZookeeperTurnStore:
             return "unknown"
 
     def _put(self, lock: str, record: LockRecord, data: bytes, version: int, deadline_s: float) -> None:
-        """Changes the record, and in one step with it the signal of the one whom it lets in: whoever waits sleeps on."""
+        """Changes the record, and in the same transaction the signal of the ticket that it lets in: other waiters keep sleeping."""
         path, first = self._lock_path(lock), self._first_to_go(lock, record)
         signal = None if first is None else self._signal_path(lock, first.job)
         if signal is not None and first is not None and first.session not in {each.id for each in self._open_sessions}:
@@ -310,7 +310,7 @@ class ZookeeperTurnStore:
                 self._connection.ask(send, deadline_s)
                 return
             except zk.NoNodeError:
-                pass  # no signal yet: its job is not waiting for it, and looks at the record before it does
+                pass  # no signal yet: its job does not wait for it, and reads the record before it waits
         self._connection.ask(lambda client: client.set_async(path, data, version=version - 1), deadline_s)
         if signal in self._wake_ups:
             self._wake_ups[signal].told(None)
@@ -319,7 +319,7 @@ class ZookeeperTurnStore:
         if record.holder is not None or not record.tickets:
             return None
         known = self._alive.get(lock)
-        # A run that has ended since is still taken for alive; then nobody is told, and the waiters find it out by themselves.
+        # A run that has ended since still counts as alive here; then no waiter is woken, and the waiters find out by themselves.
         if known is None or any(ticket.session not in known[1].ids for ticket in record.tickets):
             return first_to_go(record, self.live_sessions(lock), _now_ms())
         return first_to_go(record, known[1], _now_ms())
@@ -336,9 +336,9 @@ class ZookeeperTurnStore:
             except zk.NoNodeError:
                 self._make(path, b"", deadline_s)
             except zk.BadVersionError:
-                continue  # another turn was noted meanwhile
+                continue  # another mark was stored in the meantime
             except NoAnswer as error:
-                # Noted or not: it is read again.
+                # Stored or not: it is read again.
                 if time.monotonic() >= deadline_s:
                     raise self._connection.unavailable() from error
                 time.sleep(0.01)
@@ -350,7 +350,7 @@ class ZookeeperTurnStore:
         except zk.NoNodeError:
             return Sessions(ids=frozenset(), jobs=frozenset())
         mark = _mark(text, path)
-        # Waiters ask at every change of the record, and runs come and go seldom: the parent says whether any did.
+        # Waiters ask at every change of the record, but runs change seldom: the parent's version shows whether any did.
         known = self._alive.get(lock)
         if known is not None and known[0] == stat.pzxid:
             return replace(known[1], mark=mark)
@@ -366,7 +366,7 @@ class ZookeeperTurnStore:
             ids.append(SessionId(str(_facts(data).get("session"))))
             jobs.append(JobName(unquote(name)))
         alive = Sessions(ids=frozenset(ids), jobs=frozenset(jobs), mark=mark)
-        # A run that came since the names were read changed the parent again, and is found by the next call.
+        # A run that began after the names were read changed the parent again, and is found by the next call.
         self._alive[lock] = stat.pzxid, alive
         return alive
 
@@ -379,7 +379,7 @@ class ZookeeperTurnStore:
                 if ticket_of is not None:
                     self._make(watched, b"", deadline_s)
                 wake_up = self._wake_ups.setdefault(watched, _WakeUp())
-            count = wake_up.count()  # before the watch is set: what it tells from here on is not missed
+            count = wake_up.count()  # before the watch is set, so that no later event is missed
 
             def send(client: Any) -> Any:
                 # In this order: a change after the version was read finds the watch set.
@@ -387,7 +387,7 @@ class ZookeeperTurnStore:
 
             stat = self._connection.insist(send, deadline_s)
         except Unavailable:
-            return  # its time is over; whether the store is down, the next reading finds out within its own time
+            return  # timeout; the next read finds out whether the store is down
         if (0 if stat is None else stat.version + 1) == version:
             wake_up.wait(count, deadline_s)
 
@@ -405,18 +405,18 @@ class ZookeeperTurnStore:
         self._connection.close()
 
     def _fresh(self, path: str, send: Callable[[Any], Any], deadline_s: float) -> Any:
-        """A reading of at least what was acknowledged to anybody before the call: a server may lag behind the others."""
+        """Reads at least everything that was acknowledged before the call: a server may lag behind the others."""
         return self._connection.insist(lambda client: _Both(client.sync_async(path), send(client)), deadline_s)
 
     def _make(self, path: str, data: bytes, deadline_s: float) -> None:
-        """Makes a lasting node and those above it, where they are missing."""
+        """Creates a persistent node and its missing parents."""
         names = path.split("/")[1:]
         for depth in range(1, len(names) + 1):
             each, content = "/" + "/".join(names[:depth]), data if depth == len(names) else b""
             try:
                 self._connection.insist(self._create(each, content), deadline_s)
             except (zk.NodeExistsError, zk.NoNodeError):
-                continue  # there, or taken away meanwhile: who needs it finds out and comes again
+                continue  # there, or removed in the meantime: the caller finds out and retries
 
     def _create(self, path: str, data: bytes) -> Callable[[Any], Any]:
         return lambda client: client.create_async(path, data, acl=self._connection.acl)
@@ -435,7 +435,7 @@ class ZookeeperTurnStore:
 
 
 def _quote(name: str) -> str:
-    """A name as that of one node: `.` and `..` are none."""
+    """Returns a name as the name of a node: `.` and `..` are not allowed."""
     return quote(name, safe="").replace(".", "%2E")
 
 
@@ -466,7 +466,7 @@ def _facts(data: bytes) -> dict[str, object]:
 
 
 def _runs_here(facts: dict[str, object]) -> bool:
-    """Whether the run is seen to be alive on this machine, by its process; that it is not seen proves nothing."""
+    """Returns True if the run is seen alive on this machine, by its process; False proves nothing."""
     pid, start = facts.get("pid"), facts.get("pid_start")
     is_here = (facts.get("host"), facts.get("boot_id")) == (socket.gethostname(), boot_id())
     if not (is_here and isinstance(pid, int) and isinstance(start, int) and is_running(pid, start)):

@@ -1,7 +1,7 @@
-"""One ZooKeeper session of this process: one deadline for each call, and no guess about a call without an answer.
+"""A ZooKeeper session of this process: one deadline for each call, and no guess about an unanswered call.
 
-kazoo's client does the talking. What is added here: the lease that the server really gave, states that are told at once, a
-request that is sent at most once, and an end that cannot leave a session behind: nobody pings for a client that was closed.
+kazoo's client handles the connection. This module adds: the lease that the server really gave, states that are reported at
+once, a request that is sent at most once, and a close that leaves no session behind: a closed client is not pinged.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ except ImportError as error:
 __all__ = ["Connection", "NoAnswer", "Secrets", "zk"]
 
 CLOSE_S: Final = 2.0
-"""How long an end is waited for. One that is not confirmed by then is finished in a thread; the session ends by its lease."""
+"""How long `close` waits. An end that is not confirmed by then is finished in a thread; the session ends by its lease."""
 
 ROUNDING_S: Final = 0.01
-"""kazoo tells two thirds of what the server gave, in whole milliseconds."""
+"""kazoo reports two thirds of the timeout that the server gave, in whole milliseconds."""
 
 _STATES: Final[dict[Any, SessionState]] = {
     KazooState.CONNECTED: "connected",
@@ -46,28 +46,28 @@ _STATES: Final[dict[Any, SessionState]] = {
 _LOG = logging.getLogger("lakegate.zookeeper")
 _LOG.addHandler(
     logging.NullHandler()
-)  # each state is told by an error or an event; kazoo's own lines are for those who ask
+)  # each state is reported by an error or an event; kazoo's own log lines are opt-in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """What must not stand in a URL."""
+    """Passwords, which must not appear in a URL."""
 
     password: str | None = None
     key_password: str | None = None
 
 
 class NoAnswer(Exception):
-    """A request whose answer did not come: it may have been carried out, or may not."""
+    """A request without an answer: it may have been executed, or not."""
 
 
 class Connection:
     """A client with a session of its own. Safe to use from several threads.
 
     Args:
-        place: Where, and how.
+        place: The servers and settings.
         secrets: Passwords.
-        on_state: Told of each state, from kazoo's thread; must not block.
+        on_state: Called with each state, from kazoo's thread; must not block.
 
     Raises:
         Unavailable: no server answered within the call's time.
@@ -83,7 +83,7 @@ class Connection:
         self._ending: threading.Thread | None = None
         self._lock = threading.Lock()
         self.is_lost = False
-        """The session that this was opened with has ended. Set before anything is sent under another one."""
+        """The original session has ended. Set before anything is sent under another session."""
         self._client = _Client(place, secrets)
         self._client.add_listener(self._told)
         self._start()
@@ -124,20 +124,20 @@ class Connection:
 
     @property
     def lease_s(self) -> float | None:
-        """The session timeout that the server gave, which may be another than was asked for."""
+        """The session timeout that the server gave, which may differ from the requested one."""
         return self._client.negotiated_s
 
     def ask(self, send: Callable[[Any], Any], deadline_s: float) -> Any:
-        """The answer to one request, which is sent at most once.
+        """Returns the answer to one request, which is sent at most once.
 
         Args:
-            send: Sends it by the client that it is given; the result of an `…_async` method.
+            send: Sends the request by the client that is passed; returns the result of an `…_async` method.
             deadline_s: On `time.monotonic`; for the wait for a connection and the answer together.
 
         Raises:
-            NoAnswer: it may have been carried out, or may not.
+            NoAnswer: it may have been executed, or not.
             NoNodeError, NodeExistsError, BadVersionError: what the server answered.
-            InvalidRequest: it is not allowed.
+            InvalidRequest: not allowed.
         """
         if not self._connected.wait(max(0.0, deadline_s - time.monotonic())):
             raise NoAnswer("no connection")
@@ -152,11 +152,11 @@ class Connection:
                 user=self._place.user,
             ) from error
         except (zk.KazooException, KazooTimeoutError) as error:
-            # Lost, ended, moved, too late, or something that the server could not do: in none of them is the outcome known.
+            # Lost, ended, moved, too late, or a failure of the server: in none of these cases is the outcome known.
             raise NoAnswer(type(error).__name__) from error
 
     def insist(self, send: Callable[[Any], Any], deadline_s: float) -> Any:
-        """The same for a request that changes nothing: sent again until it is answered.
+        """Returns the answer to a request that changes nothing, which is repeated until it is answered.
 
         Raises:
             Unavailable: no answer until the deadline.
@@ -170,7 +170,7 @@ class Connection:
                 time.sleep(0.01)  # an answer that fails at once must not be asked for without a pause
 
     def unavailable(self) -> StoreUnavailable:
-        """The error for a store that did not answer in time."""
+        """Returns the error for a store that did not answer in time."""
         return StoreUnavailable(
             "ZooKeeper did not answer in time", hosts=",".join(self._place.hosts), retry_after_s=1.0
         )
@@ -179,7 +179,7 @@ class Connection:
         """Ends the session; idempotent. Blocks for `CLOSE_S` at most."""
         with self._lock:
             if self._ending is None:
-                # kazoo waits for its own thread, which may wait for a server that is silent.
+                # kazoo waits for its own thread, which may wait for a silent server.
                 self._ending = threading.Thread(target=self._client.end, name="lakegate-zookeeper-end", daemon=True)
                 self._ending.start()
         self._ending.join(CLOSE_S)
@@ -195,7 +195,7 @@ class Connection:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with a bound on how long a server that is silent can hold up the way to the next one."""
+    """kazoo's threads, with a limit on how long a silent server can delay the attempt with the next server."""
 
     def __init__(self, connect_s: float) -> None:
         super().__init__()
@@ -207,14 +207,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 
 class _Client(KazooClient):  # type: ignore[misc]
-    """kazoo's client, which also tells the session timeout that the server gave."""
+    """kazoo's client, which also reports the session timeout that the server gave."""
 
     def __init__(self, place: ZookeeperPlace, secrets: Secrets) -> None:
         self.negotiated_s: float | None = None
         self.failure: Exception | None = None
         """Why the last attempt to connect failed."""
         self.is_refused = False
-        """The server said that it does not know this user."""
+        """The server reported that it does not know this user."""
         self.is_tried = threading.Event()
         """Connected, or refused for good."""
         if place.auth == "sasl" and find_spec("puresasl") is None:
@@ -247,8 +247,8 @@ class _Client(KazooClient):  # type: ignore[misc]
         self._connection._connect = self._connect_and_tell
 
     def _connect_and_tell(self, *args: Any) -> Any:
-        # kazoo keeps what the server gave to itself; what it returns here is two thirds of it, in milliseconds. A lease that
-        # is taken for longer than it is would let two hold a turn, so without this no session is used at all.
+        # kazoo keeps the server's timeout to itself; it returns two thirds of it here, in milliseconds. If a lease were assumed
+        # longer than it is, two processes could hold a turn, so no session is used without this value.
         try:
             read_timeout_ms, connect_timeout_ms = self._connect_as_kazoo(*args)
         except zk.AuthFailedError:
