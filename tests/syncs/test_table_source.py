@@ -191,7 +191,7 @@ def test_resync_makes_the_target_equal_and_goes_on(lake: Lake) -> None:
     shutil.rmtree(lake.path)
     lake.sql(f"CREATE TABLE @ (id INT, email STRING) USING delta {FEED}")
     lake.sql("INSERT INTO @ VALUES (7, 'c')")
-    with pytest.raises(CheckpointMismatch, match=r"it was made anew.*lakegate sync resync"):
+    with pytest.raises(CheckpointMismatch, match=r"it was recreated.*lakegate sync resync"):
         lake.carry()
     with lake.keeper() as keeper:
         keeper.resync()

@@ -151,7 +151,7 @@ def with_queues(assignment: Assignment, queues: Sequence[tuple[int, ...]], *, ro
 def conflict_queue(
     changes: Iterable[Change], net: Net, tables: Mapping[str, TableSchema]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns the groups of the published model: all rows of a table that share a value of any unique key with another row.
+    """Returns the published model's groups, one per table: all rows that share a value of any unique key with another row.
 
     Args:
         changes: The changes of the batch; every image counts, before and after.

@@ -333,9 +333,7 @@ def _canonical(value: object) -> object:
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, float):
-        return (
-            Decimal(repr(value)) if math.isfinite(value) else ("float", repr(value))
-        )  # the float 1.1 equals the decimal 1.10
+        return Decimal(repr(value)) if math.isfinite(value) else ("float", repr(value))  # 1.1 equals 1.10 exactly
     if isinstance(value, Decimal) and not value.is_finite():
         return ("float", str(float(value)))
     if isinstance(value, dict | list):
