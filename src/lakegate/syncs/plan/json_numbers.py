@@ -52,9 +52,7 @@ def _parts(value: object) -> Iterator[str]:
         case dict():
             yield from _joined("{}", ([WRITE(str(name)), ": ", *_parts(one)] for name, one in value.items()))
         case list() | tuple():
-            if value and all(
-                isinstance(one, tuple) and len(one) == 2 for one in value
-            ):  # a map, as Parquet represents it
+            if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):  # a map, as in Parquet
                 yield from _parts(dict(value))
             else:
                 yield from _joined("[]", (_parts(one) for one in value))

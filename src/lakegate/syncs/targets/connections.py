@@ -166,7 +166,7 @@ def _unavailable(error: BaseException, told: Told, what: str, tries: int | None 
     """Returns the error of a temporary fault."""
     usual = "the target database does not answer"
     if told.fault is Fault.AGAIN:
-        usual = "others were in the way" if tries is None else "the target did not let the batch in"
+        usual = "a conflict with another transaction" if tries is None else "each attempt ended in a conflict"
     return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
 
 

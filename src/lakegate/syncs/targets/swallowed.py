@@ -80,7 +80,7 @@ def _refuse(table: StagedTable, count: int, what: str) -> None:
         raise ViolatedError(
             Violated(
                 reason=f"the target did not {what} {rows} of {table.schema.name} and reported no error: "
-                "a trigger, a rule or a conflict clause of the table passed it over",
+                "a trigger, a rule or a conflict clause of the table skipped it",
                 table=table.schema.name,
             )
         )
