@@ -154,7 +154,7 @@ def dialect_of(dsn: str) -> Dialect:
             return SqliteDialect(dsn)
         case scheme:
             raise InvalidRequest(
-                "this kind of target database is not in this version; nothing was done",
+                "this version does not support this kind of target database; nothing was done",
                 advice="Use postgresql://, mysql:// or sqlite:PATH",
                 scheme=scheme,  # never the DSN: it may hold a password
             )
@@ -723,7 +723,7 @@ class Keeper:
         table = self._spec.table or source.table
         if table in self._target.tables([table]) and self._target.has_rows(table):
             raise InvalidRequest(
-                "the target table has rows, and the table was never carried over; nothing was written",
+                "the target table has rows, and this sync never loaded it; nothing was written",
                 advice=f"To make it equal to the source, deleting what the source does not have: lakegate sync resync {self.name}",
                 table=table,
             )

@@ -78,7 +78,7 @@ def explain(
         return NextBatch(
             batch=progress.last_batch + 1, changes=1, through=batch.through, is_begun=progress.pending is not None,
             rows={}, edges=0, components=0, largest=0, in_components=0, transactions=1,
-            serial=("a statement that changes a definition is alone",), troubles=troubles, statement=batch.ddl.sql,
+            serial=("a statement that changes a definition is a batch by itself",), troubles=troubles, statement=batch.ddl.sql,
         )  # fmt: skip
     try:
         return _explained(batch, target, progress, stream, how)

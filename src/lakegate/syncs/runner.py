@@ -395,7 +395,7 @@ def _net_of_many(batch: Batch, target: TargetDatabase | TargetView, tables: Mapp
     assert many is not None
     if name not in tables or not tables[name].identity:
         raise InvalidRequest(
-            f"a transaction of {batch.size:,} rows is for a table with a key, which the target does not have; nothing was written",
+            f"a transaction of {batch.size:,} rows needs a target table with a key; the target has none; nothing was written",
             table=name,
             position=seq,
         )
@@ -459,8 +459,8 @@ def violated(stopped: Stopped) -> ConstraintViolated:
         rows.append(f"and {len(stopped.rows) - NAMED_MAX} more")
     clash = next(iter(stopped.clashes), None)
     stays = (
-        "the position stays at the last complete batch; the other parts of this one are in, and the whole of it is applied "
-        "from there again"
+        "the position stays at the last complete batch; other parts of this batch were applied; the next run applies the whole "
+        "batch again"
         if stopped.is_begun
         else "the target stays at the last complete batch"
     )

@@ -358,7 +358,9 @@ def _of_table(
         return ComparedTable(table=name, at_source=0, in_target=0, not_compared=why)
     notes = []
     if records.left_out.get(name):
-        notes.append(f"not compared, as the type is not known here: {', '.join(sorted(records.left_out[name]))}")
+        notes.append(
+            f"not compared, because the type is not supported here: {', '.join(sorted(records.left_out[name]))}"
+        )
     if len(records.tables[name]) > 1:
         notes.append(f"source tables that go to this table: {', '.join(records.tables[name])}")
     return of_table(tables[name], replay, comparison, listed_max, notes, found, replay_row(replay, name))

@@ -155,7 +155,7 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
         if letter.is_record:
             raise InvalidRequest(
                 "a record that cannot be read cannot be sent again; nothing was sent",
-                advice="Correct it at the source, so that it comes again behind the others, or bring its row in with "
+                advice="Correct it at the source, so that it is sent again, or write its row with "
                 "`lakegate sync repair`; then drop it",
                 id=letter.id, record=letter.key[0],
             )  # fmt: skip

@@ -247,11 +247,11 @@ def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, boo
         return is_met or not again.is_over, is_met
     if not is_met:
         if seen.begins_log:
-            raise WentBack("behind a new snapshot its positions are lower")
+            raise WentBack("positions after a new snapshot are lower")
         if at.ts_ms > seen.ts_ms:
             raise WentBack("it is younger than changes with higher positions")
         if at.server is not None and seen.servers and len(seen.servers) < SERVERS_MAX and at.server not in seen.servers:
-            raise WentBack(f"it is of a server that was not there before ({at.server})")
+            raise WentBack(f"it comes from a server that was not seen before ({at.server})")
     return True, is_met or not seen.digests
 
 

@@ -36,8 +36,8 @@ class Routes:
         if first != collection and not (self._is_said(collection) and self._is_said(first)):
             raise InvalidRequest(
                 "two tables of the source go to one table of the target; nothing of the second was written",
-                advice=f"Name both with their schemas under `tables`, each with its table, or say `*.{table}: {to}` if "
-                "all of that name belong into one",
+                advice=f"Name both with their schemas under `tables`, each with its table, or write `*.{table}: {to}` if "
+                "all tables of that name go to one",
                 table=to, first=first, second=collection,
             )  # fmt: skip
         return to

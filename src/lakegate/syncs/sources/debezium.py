@@ -285,7 +285,7 @@ class _Log:
             self.pass_.look_up(again.digests)
         if again.digests:
             offset = min(again.digests.values())
-            raise self.pass_.went_back(self, row, offset, "no change that was delivered came with them")
+            raise self.pass_.went_back(self, row, offset, "none of the delivered changes was sent with them")
 
     def note(self) -> str:
         """Returns this log's part of a position."""
@@ -349,7 +349,7 @@ class _Pass:
         except ValueError as error:  # includes NotAnEnvelope
             where = self.logs.where(log.name, message.offset)
             reason = f"not a Debezium envelope: {error}; nothing of it was written"
-            if not self.sets_apart or self.logs.is_transactions(log.name):  # an end is indispensable
+            if not self.sets_apart or self.logs.is_transactions(log.name):  # without its end nothing completes
                 raise Corrupt(reason, **where) from error
             return debezium_envelope.damaged(value, unread(message.value, reason, where))
 
@@ -516,7 +516,7 @@ class DebeziumChanges:
                     else:
                         where = ", ".join(f"{k}={v}" for k, v in self.logs.where(log.name, again.offset).items())
                         pass_.waits_for = pass_.waits_for or (
-                            f"the last change that was applied to come again: what follows {where} looks as if it was sent again"
+                            f"the last applied change to be sent again: changes after {where} appear to be sent again"
                         )
 
 

@@ -79,7 +79,7 @@ class TableFeed:
         elif after < 0:
             if begun is not None and "loading" not in facts:
                 raise CheckpointMismatch(
-                    "a first load was begun by an earlier version of Lakegate, which did not note of what version; "
+                    "an earlier version of Lakegate began the initial load and did not record the table's version; "
                     "nothing was written",
                     advice=RESYNC,
                     table=self.location,
@@ -103,7 +103,7 @@ class TableFeed:
         """Yields all rows of a version. See `lakegate.syncs.verify.KnowsItsRows`."""
         if position < 0:
             raise InvalidRequest(
-                "the first load of the table is not complete; nothing was compared",
+                "the initial load of the table is not complete; nothing was compared",
                 advice="First run: lakegate sync run",
                 table=self.location,
             )
@@ -192,14 +192,14 @@ class TableFeed:
     def _error(self, said: str, first: int, last: int) -> LakegateError:
         if "MISSING_CHANGE_DATA" in said or "change data was not recorded" in said:
             return InvalidRequest(
-                "the table does not record its changes for all versions that are wanted; nothing more was written",
+                "the table does not record its changes for all required versions; nothing more was written",
                 advice=f"Turn it on: ALTER TABLE delta.`{self.location}` SET TBLPROPERTIES "
                 f"('delta.enableChangeDataFeed' = 'true'). {RESYNC}",
                 table=self.location, first=first, last=last,
             )  # fmt: skip
         if any(word in said for word in GONE):
             return CheckpointMismatch(
-                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, older than the "
+                "required versions of the table can no longer be read (vacuumed, cleaned up, older than the "
                 "table keeps removed files, or of another definition); nothing more was written",
                 advice=RESYNC,
                 table=self.location, first=first, last=last,

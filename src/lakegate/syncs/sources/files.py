@@ -98,11 +98,7 @@ class _Joined:
                 and self.at
                 and not any(self.changes[k].tx == change.tx is not None for k in alike)
             ):
-                what = (
-                    "two changes that differ have one position"
-                    if alike
-                    else "transactions of the source lie within each other"
-                )
+                what = "two different changes have the same position" if alike else "transactions of the source overlap"
                 raise Corrupt(
                     f"{what}; nothing more was written",
                     advice="Let the source number its changes in the order of their transactions' ends; changes of two sources "

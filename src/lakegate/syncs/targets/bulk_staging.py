@@ -55,4 +55,4 @@ class Part:
             else:
                 yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
         if n + 1 != end:
-            raise RuntimeError(f"a part of {end - first} rows was read again as {n + 1 - first}")
+            raise RuntimeError(f"a part of {end - first} rows changed its size when it was read again: {n + 1 - first}")

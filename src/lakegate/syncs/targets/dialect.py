@@ -27,7 +27,7 @@ def places_of(name: str) -> tuple[tuple[str | None, str], ...]:
 def ambiguous(name: str) -> InvalidRequest:
     """Returns the error for a name that matches two tables."""
     return InvalidRequest(
-        "a name with a dot is that of two tables, one of them in the schema in front of the dot; nothing was written",
+        "a name with a dot matches two tables, one of them in the schema before the dot; nothing was written",
         advice="Rename one of them, or name another target under `tables`",
         table=name,
     )

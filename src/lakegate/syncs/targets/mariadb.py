@@ -94,7 +94,7 @@ def arguments(dsn: str) -> dict[str, Any]:
     except ValueError:
         raise InvalidRequest(
             "the address of the target cannot be read; nothing was done",
-            advice="mysql://user:password@host:3306/database, what is special in it percent-encoded",
+            advice="mysql://user:password@host:3306/database, with special characters percent-encoded",
         ) from None
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",

@@ -89,7 +89,7 @@ class PostgresDialect:
             # The driver's error quotes the address with its password.
             raise InvalidRequest(
                 "the address of the target cannot be read; nothing was done",
-                advice="postgresql://user:password@host:5432/database, what is special in it percent-encoded",
+                advice="postgresql://user:password@host:5432/database, with special characters percent-encoded",
             ) from None
         silence = {name: value for name, value in SILENCE.items() if name not in said}
         address = psycopg.conninfo.make_conninfo(self._dsn, **silence)

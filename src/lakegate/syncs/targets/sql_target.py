@@ -550,7 +550,7 @@ class SqlTarget:
         if refused:
             self._empty(table.stage)
             raise ConstraintViolated(
-                f"a row of a transaction of {table.count:,} fits no column: {refused[0]}; "
+                f"a row of a transaction of {table.count:,} does not fit its columns: {refused[0]}; "
                 "the target stays at the last complete batch",
                 table=name,
             )
