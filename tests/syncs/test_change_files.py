@@ -78,7 +78,7 @@ def test_two_sources_in_one_folder_are_refused(tmp_path: Path) -> None:
     """Each counts from 0: the changes of one would be old by the numbers of the other."""
     put(tmp_path / "a.jsonl", *[line(n, n + 1, tx=f"a{n // 2}") for n in range(6)])
     put(tmp_path / "b.jsonl", *[line(n, n + 101, tx=f"b{n // 3}") for n in range(6)])
-    with pytest.raises(Corrupt, match=r"two changes that differ have one position.*file=.*\.jsonl"):
+    with pytest.raises(Corrupt, match=r"two different changes have the same position.*file=.*\.jsonl"):
         read(tmp_path)
     put(tmp_path / "b.jsonl", line(3, 3, table="u"), line(9, table="t"))
     put(tmp_path / "a.jsonl", line(1, table="t"))

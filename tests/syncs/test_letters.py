@@ -128,9 +128,9 @@ def test_a_row_is_corrected_sent_again_and_dropped(tmp_path: Path) -> None:
     with keeper(tmp_path) as one:
         (letter,) = one.kept_rows()
         assert (letter.key, letter.image) == ((4,), {"id": 4, "email": "c"})
-        with pytest.raises(InvalidRequest, match="set no such row apart"):
+        with pytest.raises(InvalidRequest, match="no such quarantined row"):
             one.drop_letters(["7.7"])
-        with pytest.raises(InvalidRequest, match="cannot be corrected so"):
+        with pytest.raises(InvalidRequest, match="cannot be corrected this way"):
             one.retry_letters([letter.id], {"nonsense": 1})
         assert one.retry_letters([letter.id], {}) == (0, 1)
         (letter,) = one.kept_rows()

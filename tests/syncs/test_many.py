@@ -158,7 +158,7 @@ def test_what_fits_no_column_is_refused(kind: str, request: pytest.FixtureReques
     database.execute(T)
     for spread in (1, 10**9):
         monkeypatch.setattr(sql_target, "SPREAD_ROWS", spread)
-        with pytest.raises(ConstraintViolated, match=r"a row of a transaction of 2 fits no column: .*table=t"):
+        with pytest.raises(ConstraintViolated, match=r"transaction of 2 does not fit its columns: .*table=t"):
             apply(database, Rows([put(5, "free"), put(6, "x" * 60)]))
     assert found(database) == []
 

@@ -185,17 +185,17 @@ def test_a_log_that_was_begun_again_is_refused_and_never_taken_for_repetitions(t
     """Without GTIDs: by a server that was not there, by a new snapshot, by the clock, or as nothing known comes with it."""
     last = mysql(120, 900)
     wrong = {
-        "of a server that was not there before": [mysql(7, 300, server_id=9)],
-        "behind a new snapshot": [mysql(1, 1, op="r", id=5, snapshot="first"), mysql(7, 300)],
+        "from a server that was not seen before": [mysql(7, 300, server_id=9)],
+        "after a new snapshot": [mysql(1, 1, op="r", id=5, snapshot="first"), mysql(7, 300)],
         "younger": [mysql(7, 300, ts_ms=1_700_000_001_000)],
-        "no change that was delivered": [mysql(7, 300), mysql(7, 400), mysql(120, 901)],
+        "none of the delivered changes": [mysql(7, 300), mysql(7, 400), mysql(120, 901)],
     }
     for says, rows in wrong.items():
         with pytest.raises(Corrupt, match=f"positions went back.*{says}.*offset="):
             read(Topics(t=[last, *rows]))
         with pytest.raises(Corrupt, match="positions went back"):
             read(files(tmp_path, c=[last, *rows]))
-    with pytest.raises(Corrupt, match="no change that was delivered"):  # files are complete: it is known at once
+    with pytest.raises(Corrupt, match="none of the delivered changes"):  # files are complete: it is known at once
         read(files(tmp_path, c=[last, mysql(7, 300)]))
     (group,) = read(Topics(t=[last, mysql(7, 300)]), now_s=3.0)
     waits = waiting(group[-1].place)

@@ -1,4 +1,4 @@
-"""Databases that are kept in step: the composition root of `lakegate sync`. Spark only where a table is the source."""
+"""Keeps databases in step: the composition root of `lakegate sync`. Uses Spark only where a table is the source."""
 
 from __future__ import annotations
 
@@ -60,35 +60,35 @@ if TYPE_CHECKING:
 
 
 SECOND_LOOK_MAX = 10_000
-"""So many differences of a table are looked at twice, or repaired at once."""
+"""The maximum number of differences of a table that are checked twice, or repaired together."""
 SECOND_LOOK_S = 2.0
 ROUNDS_MAX = 100
 WAIT_S = 0.2
-"""Between looks whether the next try is due."""
+"""The pause between checks whether the next attempt is due."""
 
 
 class Source(ChangeSource, Protocol):
-    """A source that can be asked again and again."""
+    """A source that can be read repeatedly."""
 
     def fingerprint(self) -> object:
-        """Changes when there is something new: cheap to ask for."""
+        """Returns a value that changes when there is something new; cheap to compute."""
         ...
 
     def close(self) -> None:
-        """Gives up connections."""
+        """Closes connections."""
         ...
 
 
 def open_source(pipeline: Pipeline, spec: SyncSpec, spark: SparkSession | None = None) -> Source:
-    """The source of a sync.
+    """Opens the source of a sync.
 
     Args:
-        pipeline: Of the file.
+        pipeline: The pipeline of the sync's file.
         spec: The sync.
-        spark: For a source that is a table; None: one is made as `lakegate run` would.
+        spark: For a source that is a table. None: a session is created as for `lakegate run`.
 
     Raises:
-        MissingExtra: Its client is not installed.
+        MissingExtra: The source's client is not installed.
         InvalidRequest: The catalog has no such table.
     """
     match spec.source:
@@ -121,11 +121,11 @@ def _reading(source: EnvelopeFilesSource | EnvelopeTopicsSource) -> Reading:
 
 
 def open_source_rows(dsn: str, to: str) -> SourceRows:
-    """The source's own database, for a comparison with a target at `to`.
+    """Returns the source's own database, for a comparison with a target at `to`.
 
     Raises:
-        InvalidRequest: It has no such address.
-        MissingExtra: Its driver is not installed.
+        InvalidRequest: `dsn` is not the address of a supported database.
+        MissingExtra: The driver is not installed.
     """
     from lakegate.syncs.targets.source_rows import SourceRows
 
@@ -133,11 +133,11 @@ def open_source_rows(dsn: str, to: str) -> SourceRows:
 
 
 def dialect_of(dsn: str) -> Dialect:
-    """What speaks to the database of this address; nothing is connected yet.
+    """Returns the dialect for the database of this address. Opens no connection yet.
 
     Raises:
-        InvalidRequest: No database of this version has such an address.
-        MissingExtra: Its driver is not installed.
+        InvalidRequest: This version supports no database with such an address.
+        MissingExtra: The driver is not installed.
     """
     match dsn.partition(":")[0]:
         case "postgresql" | "postgres":
@@ -154,20 +154,20 @@ def dialect_of(dsn: str) -> Dialect:
             return SqliteDialect(dsn)
         case scheme:
             raise InvalidRequest(
-                "this kind of target database is not in this version; nothing was done",
+                "this version does not support this kind of target database; nothing was done",
                 advice="Use postgresql://, mysql:// or sqlite:PATH",
                 scheme=scheme,  # never the DSN: it may hold a password
             )
 
 
 def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
-    """The target database that a DSN names: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
+    """Returns the target database of a DSN: `postgresql://…`, `mysql://…`, `sqlite:PATH` or `sqlite:///PATH`.
 
-    Nothing is connected yet. `key`: the columns that tell rows apart, in place of each table's own.
+    Opens no connection yet. `key`: the columns that identify rows, instead of each table's own key.
 
     Raises:
-        InvalidRequest: No target of this version has such a DSN.
-        MissingExtra: Its driver is not installed.
+        InvalidRequest: This version supports no target with such a DSN.
+        MissingExtra: The driver is not installed.
     """
     from lakegate.syncs.targets.sql_target import SqlTarget
 
@@ -176,28 +176,28 @@ def open_target(dsn: str, *, key: Sequence[str] = ()) -> SqlTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How far a database is."""
+    """The progress of a database."""
 
     sync: str
     stream: str
-    """Its name in the control tables."""
+    """The stream's name in the control tables."""
     position: int | None
-    """The place in the source up to which the target has everything; None: nothing yet, or a first load is not complete."""
+    """The source position up to which the target has all changes; None before the first batch and during the initial load."""
     last_batch: int
     epoch: int
-    """Of the last writer; 0: none yet."""
+    """The epoch of the last writer; 0 if there was none."""
     pending: int | None
-    """The place where a batch ends that was begun and is not complete."""
+    """The end position of a batch that was begun and is not complete."""
     dead_rows: int
     waits_for: str | None = None
-    """What the source has to send before anything more is applied."""
+    """What the source must send before more can be applied."""
     waits_since_ms: int | None = None
-    """Wall clock."""
+    """Wall clock, in milliseconds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class SyncReport:
-    """What a run did."""
+    """The result of a run."""
 
     sync: str
     batches: int = 0
@@ -205,12 +205,12 @@ class SyncReport:
     rows: int = 0
     set_apart: int = 0
     position: int | None = None
-    """None: nothing was applied."""
+    """None if nothing was applied."""
     waits_for: str | None = None
-    """What the source has to send before anything more is applied, as of the last batch."""
+    """What the source must send before more can be applied, as of the last batch."""
 
     def add(self, applied: AppliedBatch) -> None:
-        """One more batch is in."""
+        """Adds an applied batch."""
         complete = applied.complete
         rows, dead = (0, 0) if complete is None else (complete.rows, len(complete.dead))
         self.batches, self.changes = self.batches + 1, self.changes + applied.changes
@@ -219,7 +219,7 @@ class SyncReport:
 
 
 class SyncKeys(TypedDict, total=False):
-    """Keys of a sync, as in the file."""
+    """Keys of a sync, as in the configuration file."""
 
     start: str | Mapping[str, int]
     table: str
@@ -245,21 +245,21 @@ def sync(
     spark: SparkSession | None = None,
     **keys: Unpack[SyncKeys],
 ) -> SyncReport:
-    """Keeps a database in step: applies what the source has, again until nothing is left to do.
+    """Keeps a database in step: applies the source's changes until nothing is left to apply.
 
-    How far it came is a row of the target under `PIPELINE/NAME`: called again, it goes on from there.
+    The position is stored in a row of the target under `PIPELINE/NAME`: another call continues there.
 
     Args:
         source: A Delta table, by its path or its name in the catalog; or the keys of `from:`, as `{"files": "changes/*.jsonl"}`.
         to: The target database: `postgresql://…`, `mysql://…` or `sqlite:PATH`.
         name: The sync's name.
         pipeline: The pipeline's name.
-        once: Only what the source has now.
-        spark: For a source that is a table; the active session, or a new one, by default.
-        **keys: As in the file.
+        once: Apply only the changes that the source has now.
+        spark: For a source that is a table; by default the active session, or a new one.
+        **keys: As in the configuration file.
 
     Raises:
-        InvalidRequest: Every fault of what was given.
+        InvalidRequest: The arguments are invalid; lists every fault.
         ConstraintViolated: A row breaks a constraint of the target; its position stays at the last complete batch.
         Fenced: A later writer has begun.
         Unavailable: The source or the target does not answer.
@@ -288,10 +288,10 @@ def sync(
 
 
 def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...]:
-    """The syncs of the file, or the one of that name.
+    """Returns the syncs of the file, or the one with this name.
 
     Raises:
-        InvalidRequest: There is none.
+        InvalidRequest: There is no such sync.
     """
     if not pipeline.syncs:
         raise InvalidRequest(
@@ -307,7 +307,7 @@ def syncs_of(pipeline: Pipeline, name: str | None = None) -> tuple[SyncSpec, ...
 
 
 class Carrier:
-    """Applies what a sync's source has, pass by pass, and waits for a source or a target that is away."""
+    """Applies a sync's changes in passes, and waits while a source or a target is unavailable."""
 
     def __init__(
         self,
@@ -316,11 +316,11 @@ class Carrier:
         is_patient_from_the_start: bool,
         waits: Callable[[Unavailable], None] = lambda error: None,
     ) -> None:
-        """Nothing is opened yet.
+        """Opens nothing yet.
 
         Args:
             keeper: Kept open by the caller.
-            is_patient_from_the_start: Also what was never there is waited for.
+            is_patient_from_the_start: Also wait for a source or a target that was never reached.
             waits: Called when a wait begins.
         """
         self._keeper, self._waits = keeper, waits
@@ -330,14 +330,14 @@ class Carrier:
 
     @property
     def is_waiting(self) -> bool:
-        """The last try failed: there may be more to do than the last pass did."""
+        """Returns whether the last attempt failed. Then more changes may be left than the last pass applied."""
         return self._patience.tries > 0
 
     def carry(self) -> Generator[AppliedBatch, None, None]:
-        """One pass. It ends early if source or target is away; called before the next try is due, it does nothing.
+        """Runs one pass. Ends early if source or target is unavailable. Does nothing before the next attempt is due.
 
         Raises:
-            Unavailable: They were away for too long, or never there.
+            Unavailable: Source or target was unavailable for too long, or was never reached.
             LakegateError: See `Keeper.passes`.
         """
         if self._patience.is_waiting:
@@ -363,12 +363,12 @@ class Carrier:
 
 
 class Keeper:
-    """One sync of a pipeline: its source, its target, and how changes get from one to the other."""
+    """A sync of a pipeline: its source, its target, and the settings with which changes are applied."""
 
     def __init__(self, pipeline: Pipeline, spec: SyncSpec, *, spark: SparkSession | None = None) -> None:
-        """Nothing is opened yet."""
+        """Opens nothing yet."""
         self.name = spec.name
-        # With the pipeline's name: two files may have a sync of one name, and one database.
+        # Contains the pipeline's name: two files may have a sync of the same name on the same database.
         self.stream = f"{pipeline.name}/{spec.name}"
         self._pipeline, self._spec, self._spark = pipeline, spec, spark
         self._opened: Source | None = None
@@ -387,13 +387,13 @@ class Keeper:
 
     @property
     def _source(self) -> Source:
-        if self._opened is None:  # what only asks the target needs no source, and no Spark
+        if self._opened is None:  # a query of the target alone needs no source, and no Spark
             self._opened = open_source(self._pipeline, self._spec, self._spark)
         return self._opened
 
     @property
     def patience_s(self) -> float:
-        """How long it waits for what is away."""
+        """The time to wait for an unavailable source or target."""
         return self._spec.patience_ms / 1000
 
     def __enter__(self) -> Self:
@@ -403,7 +403,7 @@ class Keeper:
         self.close()
 
     def close(self) -> None:
-        """Gives up the connections."""
+        """Closes the connections."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -411,7 +411,7 @@ class Keeper:
 
     @property
     def caveat(self) -> str | None:
-        """What the source cannot promise; None: its transactions come whole."""
+        """The limits of the source's guarantees; None if its transactions are delivered whole."""
         source = self._spec.source
         if isinstance(source, EnvelopeFilesSource | EnvelopeTopicsSource) and source.transactions is None:
             return (
@@ -421,7 +421,7 @@ class Keeper:
         return None
 
     def plan(self) -> NextBatch | None:
-        """The batch that would be applied now. Nothing is written.
+        """Returns the batch that would be applied now. Writes nothing.
 
         Raises:
             LakegateError: See `explain`.
@@ -429,23 +429,23 @@ class Keeper:
         return explain(self._source, self._target, stream=self.stream, settings=self._settings)
 
     def newest(self) -> object:
-        """Changes when the source has something new.
+        """Returns a value that changes when the source has something new.
 
         Raises:
-            Unavailable: It does not answer, or is not there.
+            Unavailable: The source does not answer or does not exist.
         """
         return self._source.fingerprint()
 
     def verify(self, listed_max: int, *, source_dsn: str | None = None, found: Found | None = None) -> Verified:
-        """The target, compared with the source. Nothing is written but temporary tables.
+        """Compares the target with the source. Writes only temporary tables.
 
-        The source is read in another way than changes are applied: its own database, if its address is given here or in the file;
-        a table at the target's version; else the records of its files or topics, one by one, as they stand there.
+        The source is read independently of the sync's reader: from its own database, if its address is given here or in the
+        file; from a table at the target's version; or else record by record from its files or topics.
 
         Args:
-            listed_max: So many differences of a table are listed.
+            listed_max: The maximum number of differences listed per table.
             source_dsn: The source's database.
-            found: Told of each table's differences.
+            found: Called with each table's differences.
 
         Raises:
             LakegateError: See `lakegate.syncs.verify`.
@@ -468,15 +468,15 @@ class Keeper:
         first = look(max(listed_max, SECOND_LOOK_MAX))
         if not first.differences:
             return first
-        time.sleep(SECOND_LOOK_S)  # what was on its way between the two is there by then
+        time.sleep(SECOND_LOOK_S)  # by then, changes in transit have arrived
         both = in_both(first, look(max(listed_max, SECOND_LOOK_MAX)))
         return replace(both, tables=tuple(replace(one, listed=one.listed[:listed_max]) for one in both.tables))
 
     def cutover(self) -> tuple[MovedSequence, ...]:
-        """Moves the sequences of the target past the rows that the sync has written, so that others can insert.
+        """Moves the sequences of the target past the rows that the sync has written, so that other clients can insert rows.
 
         Raises:
-            InvalidRequest: The source has more that the target does not have, or nothing was applied yet.
+            InvalidRequest: The source has changes that the target lacks, or nothing was applied yet.
             Unavailable: The target does not answer.
         """
         progress = self._target.progress(self.stream)
@@ -491,10 +491,10 @@ class Keeper:
         return self._target.move_sequences(tables)
 
     def repair(self, *, source_dsn: str | None = None) -> tuple[int, Verified]:
-        """Writes what `verify` finds, as batches of this sync at its position: how many rows, and what differs after that.
+        """Repairs the differences that `verify` finds, in batches at the target's position.
 
-        Rows that the source does not have are deleted, the others written as they are there. Takes the stream over: a run that
-        is on ends with status 5.
+        Returns the number of rows, and the remaining differences. Rows that the source does not have are deleted; the others are
+        written as at the source. Takes the stream over: a concurrent run ends with status 5.
 
         Raises:
             ConstraintViolated: The target refuses a row; its position stays.
@@ -523,7 +523,7 @@ class Keeper:
         return repaired, self.verify(LISTED_MAX, source_dsn=source_dsn)
 
     def _reader(self) -> Callable[[Progress], contextlib.AbstractContextManager[ReadRecords]] | None:
-        """What reads the source's records without the sync's reader; None: a table tells its rows."""
+        """Returns a reader of the source's records independent of the sync's; None for a table, which knows its rows."""
         spec = self._spec
         if isinstance(spec.source, TableSource):
             return None
@@ -569,11 +569,11 @@ class Keeper:
         return of(is_metadata=False), None if logs.transactions is None else of(is_metadata=True)
 
     def _has_more(self, progress: Progress) -> bool:
-        """Whether a run would apply more changes now."""
+        """Returns whether a run would apply more changes now."""
         return any(batch.size for batch in pending_batches(self._source, progress, self._settings))
 
     def _source_tables(self) -> dict[str, str]:
-        """Target table → the source's: those that the sync names, and those of its records; empty where several meet in one."""
+        """Returns target table → source table, of the sync's settings and records; empty text for several source tables."""
         sources: dict[str, dict[str, None]] = {}
         progress = self._target.progress(self.stream)
         reader = self._reader()
@@ -588,7 +588,7 @@ class Keeper:
         return {target: next(iter(met)) if len(met) == 1 else "" for target, met in sources.items()}
 
     def standing(self) -> Standing:
-        """How far the target is. Nothing is written.
+        """Returns the progress of the target. Writes nothing.
 
         Raises:
             Unavailable: The target does not answer.
@@ -609,7 +609,7 @@ class Keeper:
         )
 
     def kept_rows(self) -> tuple[KeptRow, ...]:
-        """Rows that are set apart, the oldest first, with their values.
+        """Returns quarantined rows, oldest first, with their values.
 
         Raises:
             Unavailable: The target does not answer.
@@ -617,21 +617,21 @@ class Keeper:
         return self._target.kept_rows(self.stream)
 
     def drop_letters(self, ids: Sequence[str]) -> int:
-        """Deletes rows that are set apart, without writing them; how many.
+        """Deletes quarantined rows without applying them; returns how many were deleted.
 
         Raises:
-            InvalidRequest: One of the ids is none; nothing was changed.
+            InvalidRequest: An id does not exist; nothing was changed.
         """
         return self._target.drop_letters(self.stream, [(one.batch, one.n) for one in self._named(ids)])
 
     def retry_letters(self, ids: Sequence[str], corrections: Mapping[str, object]) -> tuple[int, int]:
-        """Writes rows that are set apart, in one batch: how many are in, and how many were set apart again.
+        """Applies quarantined rows in one batch; returns how many were applied, and how many were quarantined again.
 
-        Takes the stream over: a run that is on ends with status 5, and goes on when it is started again.
+        Takes the stream over: a concurrent run ends with status 5, and continues when it is started again.
 
         Raises:
-            InvalidRequest: One of the ids is none, or cannot be corrected so; nothing was changed.
-            Unavailable: A batch was begun and is not complete, or the target does not answer.
+            InvalidRequest: An id does not exist, or a row cannot be corrected this way; nothing was changed.
+            Unavailable: A batch is unfinished, or the target does not answer.
         """
         letters = self._named(ids)
         progress = self._target.open_stream(self.stream)
@@ -651,21 +651,21 @@ class Keeper:
         unknown = [one for one in ids if one not in known]
         if unknown or not ids:
             raise InvalidRequest(
-                f"{self.name} has set no such row apart; nothing was changed",
+                f"{self.name} has no such quarantined row; nothing was changed",
                 advice=f"See them with: lakegate dead-letters list {self.name}",
                 id=", ".join(unknown) or None,
             )
         return [known[one] for one in dict.fromkeys(ids)]
 
     def passes(self) -> Iterator[Iterator[AppliedBatch]]:
-        """Takes the stream over; each pass then applies what the source has by that time. There is always a next pass.
+        """Takes the stream over; each pass applies the changes that the source has at that time. There is always a next pass.
 
-        Called again after an error, it goes on as the same writer: a later one is not taken over from.
+        After an error, a new call continues with the same epoch, so it does not take the stream over from a later writer.
 
         Raises:
-            LakegateError: See `run`; within a pass, too.
+            LakegateError: See `run`; also raised within a pass.
         """
-        self.newest()  # without a source nobody is taken over from
+        self.newest()  # without a source, no other writer is fenced
         progress = self._target.open_stream(self.stream, epoch=self._epoch)
         self._epoch = progress.epoch
         self._refuse_rows(progress)
@@ -690,9 +690,9 @@ class Keeper:
             seen = now
 
     def resync(self) -> AppliedBatch:
-        """Makes the target equal to the source as it is now, in one transaction; changes then go on behind that.
+        """Makes the target equal to the source's current state in one transaction; later changes continue from there.
 
-        Rows that the source does not have are deleted, the others written. In place, so that readers see one step.
+        Rows that the source does not have are deleted, the others are written. In place, so that readers see one step.
 
         Raises:
             InvalidRequest: The source cannot show all its rows.
@@ -714,16 +714,16 @@ class Keeper:
         return apply_one(whole, self._target, progress.last_batch + 1, settings)
 
     def _refuse_rows(self, progress: Progress) -> None:
-        """A first load is for an empty table: what a snapshot lacks is not deleted by it."""
+        """Refuses an initial load into a table with rows, because the load deletes no rows that its snapshot lacks."""
         source = self._spec.source
         if not isinstance(source, TableSource) or source.start != "snapshot":
             return
-        if progress.last_batch or progress.pending is not None:  # the rows may be those of a batch that was begun
+        if progress.last_batch or progress.pending is not None:  # the rows may belong to an unfinished batch
             return
         table = self._spec.table or source.table
         if table in self._target.tables([table]) and self._target.has_rows(table):
             raise InvalidRequest(
-                "the target table has rows, and the table was never carried over; nothing was written",
+                "the target table has rows, and this sync never loaded it; nothing was written",
                 advice=f"To make it equal to the source, deleting what the source does not have: lakegate sync resync {self.name}",
                 table=table,
             )

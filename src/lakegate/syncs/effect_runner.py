@@ -1,4 +1,4 @@
-"""Answers the effects of the protocol that applies a batch with a real target; slots run side by side."""
+"""Answers the effects of the apply protocol with a real target; slots run concurrently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakegate.syncs.ports import TargetDatabase
 R = TypeVar("R")
 AnyEffect = Stage | Look | Assign | Begin | Apply | Finish
 Seen = Callable[[AnyEffect], None]
-"""Told before each effect."""
+"""Called before each effect."""
 
 
 def run_protocol(
@@ -22,10 +22,10 @@ def run_protocol(
     """Runs the protocol to its end.
 
     Args:
-        protocol: Of one batch.
-        target: With its stream open.
-        parallelism: How many slots are applied side by side.
-        seen: Told before each effect.
+        protocol: The protocol of one batch.
+        target: The target with its stream open.
+        parallelism: The number of slots that are applied concurrently.
+        seen: Called before each effect.
     """
 
     def answer(effect: AnyEffect) -> object:
@@ -36,7 +36,7 @@ def run_protocol(
 
 
 def answered(effect: AnyEffect, target: TargetDatabase, parallelism: int) -> object:
-    """The target's answer to one effect."""
+    """Returns the target's answer to one effect."""
     match effect:
         case Stage():
             return target.stage(effect.net, effect.slots)
@@ -61,6 +61,6 @@ def _apply(effect: Apply, target: TargetDatabase, parallelism: int) -> tuple[Out
 
     if len(effect.slots) == 1:
         return (one(effect.slots[0]),)
-    # The first error ends the batch, but only after all that has begun has come to its end.
+    # The first error ends the batch, but only after all running slots have ended.
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="lakegate-slot") as pool:
         return tuple(pool.map(one, effect.slots))

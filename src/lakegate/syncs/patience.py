@@ -1,4 +1,4 @@
-"""How long a sync waits for a source or a target that is away: again and again, until a stated time is over."""
+"""Limits how long a sync waits for an unavailable source or target: retries until a configured time is over."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from dataclasses import dataclass
 from lakegate.errors import NoFiles, Unavailable
 
 PAUSE_S, PAUSE_MAX_S = 0.5, 15.0
-"""Before the second try, and at most; each is twice the one before it, drawn between half and the whole."""
+"""The pause before the second attempt, and the maximum. Each pause is twice the last one, times a random factor from 0.5 to 1."""
 
 
 @dataclass(slots=True)
 class Patience:
-    """The waits of one sync. A try that succeeds begins them again."""
+    """The waits of one sync. A successful attempt resets them."""
 
     patience_s: float
-    """So long after the first failure in a row nothing is tried again."""
+    """No attempt is made later than this time after the first of several consecutive failures."""
     clock: Callable[[], float] = time.monotonic
     tries: int = 0
-    """In a row that have failed."""
+    """The number of consecutive failed attempts."""
     since: float = 0.0
-    """When the first of them failed."""
+    """The time of the first of them."""
     retry_at: float = 0.0
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the next try is later than now."""
+        """Returns whether the next attempt is not due yet."""
         return self.tries > 0 and self.clock() < self.retry_at
 
     def fail(self, error: Unavailable) -> None:
-        """Notes a try that failed: the next one may be made from `retry_at` on.
+        """Records a failed attempt: the next one is due at `retry_at`.
 
         Raises:
             Unavailable: `error`, if the time is over.
         """
         if isinstance(error, NoFiles):
-            raise error  # a mistake in the settings more often than a moment
+            raise error  # more often a mistake in the settings than a temporary fault
         now = self.clock()
         if not self.tries:
             self.since = now
@@ -50,6 +50,6 @@ class Patience:
         self.tries, self.retry_at = self.tries + 1, now + min(pause, left)
 
     def succeed(self) -> bool:
-        """Notes a try that succeeded; whether there had been failures."""
+        """Records a successful attempt; returns whether there were failures before."""
         had, self.tries = self.tries > 0, 0
         return had

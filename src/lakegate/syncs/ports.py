@@ -14,22 +14,22 @@ from lakegate.syncs.plan.table_schema import TableSchema
 
 
 class ChangeSource(Protocol):
-    """Changes in source order, each once, in whole source transactions."""
+    """Delivers changes in source order, each once, in whole source transactions."""
 
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        """Transactions whose changes all lie after the place `after` (-1: from the beginning); those known now.
+        """Yields the currently known transactions after position `after` (-1: from the beginning).
 
         Args:
             after: `seq` of the last change that is in the target.
-            place: What the source wrote on that change.
-            until: What the source wrote on another: just the transactions up to there, the same at each call. None of
-                them, where the ends of transactions are known by `seq` alone.
+            place: The `place` that the source wrote on that change.
+            until: A later `place` of the source: yields exactly the transactions up to there, the same at each call. Yields
+                none if `seq` alone identifies the ends of transactions.
 
         Raises:
-            CheckpointMismatch: The place is one of another source, or nothing can be read from there any more.
-            Corrupt: What was read is no change, or the order of the source is broken; with file and line.
+            CheckpointMismatch: The position belongs to another source, or the source can no longer be read from there.
+            Corrupt: A record is not a change, or the order of the source is broken; with file and line.
             Unavailable: The source does not answer.
         """
         ...
@@ -40,25 +40,25 @@ class SetsApart(Protocol):
     """A source of records that may be damaged."""
 
     def setting_apart(self) -> ChangeSource:
-        """The same; a record that cannot be read is a change of the kind `unread`, in place of an error."""
+        """Returns the source in a mode that delivers an unreadable record as a change of op `unread` instead of an error."""
         ...
 
 
 class TargetView(Protocol):
-    """A target database as one looks at it who writes nothing: no stream is taken over, no writer is held up for long."""
+    """A read-only view of a target database: does not take a stream over, and blocks no writer for long."""
 
     @property
     def writers_max(self) -> int | None:
-        """How many transactions can write side by side; None: no limit of its own."""
+        """The maximum number of concurrent write transactions; None for no limit."""
         ...
 
     @property
     def slot_rows_max(self) -> int | None:
-        """How many rows a slot should have at most; None: no limit."""
+        """The recommended maximum number of rows in a slot; None for no limit."""
         ...
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        """Definitions by name; tables that do not exist are left out."""
+        """Returns definitions by name. Tables that do not exist are left out."""
         ...
 
     def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
@@ -76,20 +76,20 @@ class TargetView(Protocol):
         ...
 
     def progress(self, stream: str) -> Progress | None:
-        """What the target knows about a stream; None if it knows none of that name."""
+        """Returns the target's record of a stream; None if there is no stream of that name."""
         ...
 
     def dead_count(self, stream: str) -> int:
-        """How many rows of the stream are set apart."""
+        """Returns the number of quarantined rows of the stream."""
         ...
 
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
-        """What `stage` and `look`, with duplicates, would say of a batch; staged in temporary tables of this session."""
+        """Returns the results of `stage` and `look`, with duplicates, for a batch. Stages in temporary tables of the session."""
         ...
 
 
 class DefinitionChanged(Exception):
-    """A target table is not what it was when the batch was folded; the batch may be folded and staged again."""
+    """A target table has changed since the batch was folded. The batch may be folded and staged again."""
 
 
 class TargetDatabase(Protocol):
@@ -97,27 +97,27 @@ class TargetDatabase(Protocol):
 
     `stage`, `look`, `assign`, `begin`, `apply` and `finish` belong to one batch and are called in this order; `apply` may be
     called from several threads, for different slots. Each of them is one transaction behind the fence: it raises `Fenced`,
-    and changes nothing, once a later epoch has opened the stream or the batch is in. Deadlocks, serialization failures and
-    lost connections are tried again, a bounded number of times, then `Unavailable` is raised; whether a commit whose answer
-    was lost was made is read from the target, never guessed.
+    and changes nothing, if a later epoch has opened the stream or the batch was applied. Deadlocks, serialization failures and
+    lost connections are retried a bounded number of times, then `Unavailable` is raised. If the answer to a commit is lost, the
+    outcome is read from the target, never guessed.
     """
 
     @property
     def writers_max(self) -> int | None:
-        """How many calls of `apply` can write side by side; None: no limit of its own."""
+        """The maximum number of concurrent calls of `apply`; None for no limit."""
         ...
 
     @property
     def slot_rows_max(self) -> int | None:
-        """How many rows a slot should have at most; None: no limit."""
+        """The recommended maximum number of rows in a slot; None for no limit."""
         ...
 
     def open_stream(self, stream: str, *, epoch: int | None = None) -> Progress:
-        """Takes the stream over: from here on writers of lower epochs are refused.
+        """Takes the stream over: from now on, writers of lower epochs are refused.
 
         Args:
-            stream: Its name.
-            epoch: Of the caller's turn; None: one more than the last.
+            stream: The name of the stream.
+            epoch: The epoch of the caller's turn; None for one more than the last.
 
         Raises:
             Fenced: A later epoch has the stream.
@@ -125,99 +125,101 @@ class TargetDatabase(Protocol):
         ...
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        """Definitions by name, kept until `forget_tables`; tables that do not exist are left out."""
+        """Returns definitions by name, cached until `forget_tables`. Tables that do not exist are left out."""
         ...
 
     def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        """These tables, and all that actions of foreign keys lead to from them; tables that cannot be read are left out."""
+        """Returns these tables and all tables that foreign key actions reach from them. Unreadable tables are left out."""
         ...
 
     def find(
         self, table: TableSchema, columns: Sequence[str], values: Sequence[Key], wanted: Sequence[str]
     ) -> Sequence[tuple[int, Image]]:
-        """Rows that have one of the values in these columns, by the target's equality.
+        """Finds the rows that have one of the values in these columns, by the target's equality.
 
         Returns:
-            Number of the value, and the wanted columns.
+            Index of the value, and the wanted columns.
         """
         ...
 
     def forget_tables(self) -> None:
-        """Definitions are read again when they are asked for next."""
+        """Clears the cached definitions."""
         ...
 
     def stage(self, net: Net, slots: int) -> tuple[Refusal, ...]:
-        """Puts the net rows beside their tables, in place of what was staged before; row n in slot `n % slots`.
+        """Stages the net rows in staging tables, replacing earlier staged rows; row n in slot `n % slots`.
 
         Returns:
-            Rows that no column takes, and parts of rows that the target does not have, with the reason; these are not
-            staged.
+            Rows that do not fit their columns, and partial rows that the target does not have, with the reason. These rows are
+            not staged.
         """
         ...
 
     def look(self, net: Net, *, duplicates: bool) -> Found:
-        """Completes staged images from the target and finds who holds what another row ends with, by the target's equality.
+        """Completes staged images from the target, and finds the holders of values that other rows end with.
+
+        Uses the target's equality.
 
         Args:
-            net: The batch that is staged.
-            duplicates: Staged rows are compared with each other, too. Without it, pairs that the batch itself brings are
-                not found here but by `apply`. Definitions are read again.
+            net: The staged batch.
+            duplicates: Also compare staged rows with each other. Otherwise conflicts within the batch are found only by
+                `apply`. Reads definitions again.
 
         Raises:
-            DefinitionChanged: With `duplicates`: one of them has changed.
+            DefinitionChanged: With `duplicates`: a definition has changed.
         """
         ...
 
     def assign(self, assignment: Assignment) -> None:
-        """Moves the rows that are named to their slots, and notes the keys that they let go of first."""
+        """Moves the named rows to their slots, and records the keys that they release first."""
         ...
 
     def begin(self, net: Net) -> None:
-        """Notes durably that this batch has been begun: `Progress.pending` until it is finished.
+        """Records durably that this batch was begun: sets `Progress.pending` until the batch is finished.
 
         Raises:
-            StagedRowsLost: The target lost what was staged.
+            StagedRowsLost: The target lost the staged rows.
         """
         ...
 
     def apply(
         self, net: Net, slot: int, *, finish: bool = False, dead: Sequence[DeadRow] = (), is_trial: bool = False
     ) -> Outcome:
-        """Applies the rows of one slot, or of `ALL`, in one transaction; applied again it changes nothing.
+        """Applies the rows of one slot, or of `ALL`, in one transaction. Idempotent.
 
         Args:
-            net: The batch that is staged.
-            slot: Its number, or `ALL`.
-            finish: Also what `finish` does, in the same transaction.
-            dead: Rows set apart, written with `finish`.
-            is_trial: Rolled back in any case.
+            net: The staged batch.
+            slot: The number of the slot, or `ALL`.
+            finish: Also do the work of `finish`, in the same transaction.
+            dead: Quarantined rows, written with `finish`.
+            is_trial: Roll back in any case.
 
         Raises:
-            StagedRowsLost: The target lost what was staged; nothing of the slot is in, and the batch may be staged again.
-            DefinitionChanged: A foreign key leads to a table since it was staged; the same.
+            StagedRowsLost: The target lost the staged rows; nothing of the slot was applied, and the batch may be staged again.
+            DefinitionChanged: A foreign key has been added that refers to a staged table; the same.
         """
         ...
 
     def finish(self, net: Net, slots: int, dead: Sequence[DeadRow]) -> None:
-        """Writes the position, and the rows that are set apart; all `slots` slots have been applied."""
+        """Writes the position and the quarantined rows, after all `slots` slots have been applied."""
         ...
 
     def letters(self) -> Sequence[KeptRow]:
-        """Rows of the stream that are set apart, the oldest first: at most `LETTERS_MAX`."""
+        """Returns quarantined rows of the stream, oldest first: at most `LETTERS_MAX`."""
         ...
 
     def add_columns(self, table: str, values: Mapping[str, object]) -> None:
-        """Adds columns, each of a type that takes a value like this one; one that is there by now is left as it is."""
+        """Adds columns with types that accept these values. A column that already exists is left unchanged."""
         ...
 
     def staged_key(self, table: str, n: int) -> Key:
-        """The key of a row that is staged."""
+        """Returns the key of a staged row."""
         ...
 
     def define(self, change: Change) -> None:
-        """Executes a statement that changes a definition, and writes its position; definitions are read again after it."""
+        """Executes a DDL statement and writes its position. Clears the cached definitions."""
         ...
 
     def close(self) -> None:
-        """Gives up the connections."""
+        """Closes the connections."""
         ...

@@ -1,4 +1,4 @@
-"""What the next batch will be, without applying it: its rows, who has to let go before whom, and what is not spread."""
+"""Explains the next batch without applying it: its rows, the order of key releases, and the parts that must stay together."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lakegate.syncs.plan.conflict_graph import assign, with_queues
 from lakegate.syncs.ports import ChangeSource, DefinitionChanged, TargetView
 from lakegate.syncs.runner import SyncSettings, allow_definition, pending_batches, prepared
 
-TOGETHER = "one takes a value that another lets go of, or a foreign key leads from one to the other"
+TOGETHER = "one takes a value that another one releases, or a foreign key connects them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A row that will not go in as it is."""
+    """A row that cannot be applied as it is."""
 
     table: str
     key: str
-    """As JSON."""
+    """The key as JSON."""
     position: int
     reason: str
 
@@ -35,34 +35,34 @@ class NextBatch:
     batch: int
     changes: int
     through: int
-    """The place of its last change."""
+    """The position of the batch's last change."""
     is_begun: bool
-    """A run before had begun to apply it; it is applied again."""
+    """Whether an earlier run began to apply the batch. Then it is applied again."""
     rows: Mapping[str, int]
-    """Table → how many rows change in the end."""
+    """Table → number of rows that change."""
     edges: int
-    """Rows that let go of a value that another row takes; a pair each."""
+    """The number of pairs of rows in which one releases a value that the other takes."""
     components: int
-    """Groups of rows that share a transaction."""
+    """The number of groups of rows that share a transaction."""
     largest: int
     in_components: int
-    """Rows in those groups; the others are spread freely."""
+    """The number of rows in those groups. The other rows are distributed freely."""
     transactions: int
     serial: tuple[str, ...]
-    """What is not spread, and why."""
+    """The parts of the batch that are not distributed, and why."""
     troubles: tuple[Trouble, ...]
     statement: str | None
-    """A statement that changes a definition: it is the whole batch."""
+    """The DDL statement, if the batch is one."""
 
 
 def explain(
     source: ChangeSource, target: TargetView, *, stream: str, settings: SyncSettings | None = None
 ) -> NextBatch | None:
-    """The next batch; None if the target has everything that the source has now. Nothing is written.
+    """Returns the next batch; None if the target has all current changes of the source. Writes nothing.
 
     Raises:
         InvalidRequest: A change has no key, no table or a column that the target lacks.
-        CheckpointMismatch: A batch was begun that cannot be read again as it was.
+        CheckpointMismatch: An unfinished batch cannot be read again as it was.
     """
     how = settings or SyncSettings()
     progress = target.progress(stream) or Progress(epoch=0, last_batch=0, position=-1)
@@ -78,7 +78,7 @@ def explain(
         return NextBatch(
             batch=progress.last_batch + 1, changes=1, through=batch.through, is_begun=progress.pending is not None,
             rows={}, edges=0, components=0, largest=0, in_components=0, transactions=1,
-            serial=("a statement that changes a definition is alone",), troubles=troubles, statement=batch.ddl.sql,
+            serial=("a statement that changes a definition is a batch by itself",), troubles=troubles, statement=batch.ddl.sql,
         )  # fmt: skip
     try:
         return _explained(batch, target, progress, stream, how)
@@ -97,7 +97,7 @@ def _explained(batch: Batch, target: TargetView, progress: Progress, stream: str
         return NextBatch(
             batch=progress.last_batch + 1, changes=batch.size, through=batch.through, is_begun=progress.pending is not None,
             rows={net.many[0]: batch.size}, edges=0, components=0, largest=0, in_components=0, transactions=slots,
-            serial=("one transaction of so many rows is not tried out: who has to let go is found when it is applied",),
+            serial=("a transaction with so many rows is not previewed: key conflicts are found when it is applied",),
             troubles=(), statement=None,
         )  # fmt: skip
     refused, found = target.preview(stream, net, slots)

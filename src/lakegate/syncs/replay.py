@@ -1,8 +1,8 @@
-"""The rows that a source's changes end with, found in a second way: its records, one by one, as plain SQL on a scratch database.
+"""Computes the source's final rows independently: replays its records one by one as plain SQL on a scratch database.
 
-Rules for editors: nothing here is shared with what applies changes: not the reader, not the decoder, not the fold, not the
-plan. What both do wrong alike would be no difference. Actions of foreign keys are those of SQLite itself. Rows are in a file, so
-memory stays small; the file ends with the comparison.
+Rules for editors: this module shares no reader, decoder, fold or plan with the code that applies changes: an error in shared code
+would show no difference. SQLite itself runs the foreign key actions. Rows are stored in a file to save memory; the file is
+deleted after the comparison.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from lakegate.syncs.plan.record import Record, Row
 from lakegate.syncs.plan.table_schema import ForeignKey, TableSchema
 
 GROUP_MAX = 100_000
-"""Of a larger transaction it is not looked ahead whether a row leaves a key later than another takes it."""
+"""In a larger transaction, it is not checked whether a row leaves a key after another row takes the key."""
 
 
 class Replay:
     """Rows by table and key. Use as a context manager."""
 
     def __init__(self, tables: Mapping[str, TableSchema], *, has_actions: bool = True) -> None:
-        """Takes records of these target tables, which have a key.
+        """Prepares for records of these target tables, which must have a key.
 
         Args:
-            tables: By name.
-            has_actions: Actions of foreign keys change rows, as they did at a source that does not log what they do.
+            tables: The tables by name.
+            has_actions: Run foreign key actions, as for a source that does not log their effects.
         """
         self._tables = {name: one if has_actions else replace(one, foreign_keys=()) for name, one in tables.items()}
         self.troubles: dict[str, str] = {}
-        """Table → why its rows could not be found."""
+        """Table → why its rows could not be computed."""
         self.left_out: dict[str, set[str]] = {}
         """Table → columns whose values could not be read."""
         self._folder = tempfile.TemporaryDirectory(prefix="lakegate-verify-")
@@ -51,7 +51,7 @@ class Replay:
             self._make(name)
         self._file.execute("CREATE TABLE ever (t INT, k TEXT, image BLOB, PRIMARY KEY (t, k)) WITHOUT ROWID")
         self._file.execute("CREATE TABLE begun (t INT PRIMARY KEY)")
-        # Never committed: foreign keys are there for their actions, and a parent may lie before the first record.
+        # Never committed: foreign keys exist only for their actions, and a parent may be older than the first record.
         self._file.execute("BEGIN")
 
     def __enter__(self) -> Self:
@@ -72,11 +72,11 @@ class Replay:
         self._take(group)
 
     def is_whole(self, name: str) -> bool:
-        """Whether every row of the table came with a record; not if a row was changed that no record had made."""
+        """Returns whether all rows of the table came from records. False if a change was for a row that no record inserted."""
         return self._file.execute("SELECT 1 FROM begun WHERE t = ?", (self._number[name],)).fetchone() is None
 
     def chunks(self, name: str, rows_max: int) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-        """The rows of a table in parts: key and image."""
+        """Yields the rows of a table in chunks: key and image."""
         linked, last = self._linked[name], -1
         fields = ", ".join(_column(linked, one) for one in linked)
         while True:
@@ -91,11 +91,11 @@ class Replay:
             yield [(tuple(row.get(one) for one in self._tables[name].identity), row) for row in rows]
 
     def row(self, name: str, key: Sequence[object]) -> dict[str, Any] | None:
-        """One row by its key; None if there is none."""
+        """Returns one row by its key; None if it does not exist."""
         found = self._found(name, tuple(map(_text, key)))
         return None if found is None else self._row(name, found[1], found[2:])
 
-    # What follows is this module's own.
+    # The methods below are private to this module.
 
     def _make(self, name: str) -> None:
         linked, number, schema = self._linked[name], self._number[name], self._tables[name]
@@ -145,7 +145,7 @@ class Replay:
             return
         old, new = self._keys(record)
         if old is None or (record.op != "d" and new is None):
-            self.troubles.setdefault(name, "a record does not say which row it is of")
+            self.troubles.setdefault(name, "a record does not identify its row")
             return
         here = self._parked.pop((name, old), old) if record.op != "c" else old
         if record.op == "d":
@@ -182,7 +182,7 @@ class Replay:
         self._file.execute("INSERT OR REPLACE INTO ever VALUES (?, ?, ?)", (number, json.dumps(new), blob))
 
     def _keys(self, record: Record) -> tuple[tuple[str | None, ...] | None, tuple[str | None, ...] | None]:
-        """The key before and after, as texts; where one is not shown, it is as the other."""
+        """Returns the keys before and after, as texts; a key that is not shown equals the other one."""
         if record.table not in self._tables:
             return None, None
         identity = self._tables[record.table].identity
@@ -216,7 +216,7 @@ class Replay:
         self._file.execute(f"UPDATE d{self._number[name]} SET {sets} WHERE {self._where(name)}", (*new, *old))
 
     def _row(self, name: str, image: bytes, values: Sequence[str | None]) -> dict[str, Any]:
-        """An image, with the values that an action of a foreign key has left."""
+        """Returns an image, with the values that a foreign key action has written."""
         row: dict[str, Any] = pickle.loads(image)
         for column, text in zip(self._linked[name], values, strict=True):
             if _text(row.get(column)) != text:
@@ -235,7 +235,7 @@ class Replay:
 
 
 def _linked(name: str, tables: Mapping[str, TableSchema]) -> tuple[str, ...]:
-    """Columns of a table that are columns of the scratch table, too: of its key, and of foreign keys with actions."""
+    """Returns the columns that the scratch table has: those of the key, and of foreign keys with actions."""
     own = [column for key in _acting(tables[name], tables) for column in key.columns]
     theirs = [
         column
@@ -248,7 +248,7 @@ def _linked(name: str, tables: Mapping[str, TableSchema]) -> tuple[str, ...]:
 
 
 def _acting(schema: TableSchema, tables: Mapping[str, TableSchema]) -> list[ForeignKey]:
-    """Foreign keys whose action changes rows, between tables that are replayed."""
+    """Returns the foreign keys with an action, between replayed tables."""
     return [key for key in schema.foreign_keys if key.parent in tables and (key.on_delete or key.on_update)]
 
 
@@ -261,7 +261,7 @@ def _literal(text: str | None) -> str:
 
 
 def _text(value: object) -> str | None:
-    """One text for values that are one key: numbers by their value."""
+    """Returns one text for equal key values: numbers by their value."""
     if value is None:
         return None
     if isinstance(value, bool):

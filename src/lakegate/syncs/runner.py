@@ -1,4 +1,4 @@
-"""Carries a source's changes over to a target, batch by batch, from the position that the target itself has."""
+"""Applies a source's changes to a target, batch by batch, from the position that the target stores."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from lakegate.syncs.schema_evolution import fitted
 T = TypeVar("T")
 Plan = Literal["staged", "conflict_queue"]
 SNAPSHOT_MAX = 2_000_000
-"""So many rows of a snapshot are applied in one batch, if they come before the rows that they refer to."""
+"""The maximum number of snapshot rows in one batch, if rows come before the rows that they refer to."""
 JOINED_MAX = 200_000
-"""So many other changes are, if the target refuses the first of them."""
+"""The maximum number of other changes in one batch, if the target refuses the first of them."""
 NAMED_MAX = 5
-"""So many rows are named in a message; the rest are counted."""
+"""The maximum number of rows named in a message; further rows are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncSettings:
-    """How changes are applied."""
+    """The settings for applying changes."""
 
     mode: Mode = "atomic"
     plan: Plan = "staged"
@@ -52,27 +52,27 @@ class SyncSettings:
     on_schema_change: OnSchemaChange = "stop"
     ddl: OnDdl = "stop"
     tables: frozenset[str] = frozenset()
-    """The target tables that the sync names, for `ddl: apply`; empty: it names none."""
+    """The target tables that the sync names, for `ddl: apply`; empty if it names none."""
     foreign_key_actions: ForeignKeyActions = "auto"
-    """Whether each source says for itself if its changes show what actions of foreign keys did, or they are known to."""
+    """`auto`: each source reports whether its changes contain the effects of foreign key actions. `in_log`: they do."""
     changes_max: int = 100_000
-    """Per batch; a larger source transaction is a batch of its own."""
+    """Maximum per batch; a larger source transaction is a batch by itself."""
     epoch: int | None = None
-    """Of the caller's turn; None: one more than the last writer's."""
+    """The epoch of the caller's turn; None for one more than the last writer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedBatch:
-    """One batch that is in the target."""
+    """A batch that was applied to the target."""
 
     batch: int
     changes: int
     through: int
-    """Its position: the place of its last change."""
+    """The position of the batch's last change."""
     place: str | None
-    """What the source needs to go on behind it."""
+    """The source's state for resuming after the batch."""
     complete: Complete | None
-    """None for a statement that changes a definition."""
+    """None for a DDL statement."""
 
 
 def run(
@@ -83,14 +83,14 @@ def run(
     settings: SyncSettings | None = None,
     seen: Seen = lambda effect: None,
 ) -> Iterator[AppliedBatch]:
-    """Applies what the source has now, and yields each batch once it is in.
+    """Applies the changes that the source has now, and yields each batch after it was applied.
 
     Args:
-        source: In source order.
+        source: Delivers changes in source order.
         target: Kept open.
-        stream: Under this name the target knows the position.
-        settings: How.
-        seen: Told before each step.
+        stream: The name under which the target stores the position.
+        settings: The settings for applying changes.
+        seen: Called before each step.
 
     Raises:
         ConstraintViolated: With `on_violation: stop`.
@@ -108,20 +108,20 @@ def carry(
     how: SyncSettings,
     seen: Seen = lambda effect: None,
 ) -> Iterator[AppliedBatch]:
-    """What `run` does on a stream that is open, from `progress` on."""
+    """Does the work of `run` on an open stream, from `progress` on."""
     number = progress.last_batch
     known = set(source_position.tables(progress.place))
 
     def tried(batch: Batch) -> Prepared | None:
         if target.writers_max == 1:
-            return None  # its staging tables are seen by one connection: a second one, beside it, would be in the way
-        if batch.ddl is not None or how.on_schema_change == "add_columns":  # which is done when its turn comes
+            return None  # its staging tables belong to one connection; a second, concurrent connection would block it
+        if batch.ddl is not None or how.on_schema_change == "add_columns":  # done when the batch is applied
             return None
         try:
             if how.foreign_key_actions == "auto" and may_act(batch.changes, target.tables(_tables_of(batch))):
-                return None  # what actions do is asked of the target, which is to have the batch before
+                return None  # actions are read from the target, after the batch before is applied
             return prepared(batch, target, how)
-        except InvalidRequest:  # a definition that is still to change may be why: it is refused when its turn comes
+        except InvalidRequest:  # a pending DDL statement may resolve it; otherwise refused later
             return None
 
     batches_ahead = ((batch, tried(batch)) for batch in pending_batches(source, progress, how))
@@ -139,19 +139,19 @@ def carry(
 
 
 class _Following:
-    """Batches in order, of which the next can be taken into the one before it."""
+    """Batches in order, of which the next one can be joined to the one before it."""
 
     def __init__(self, batches: Iterator[tuple[Batch, Prepared | None]]) -> None:
         self._batches = batches
         self._next: tuple[Batch, Prepared | None] | None = None
 
     def next(self) -> tuple[Batch, Prepared | None] | None:
-        """The next one; None: there is none now."""
+        """Returns the next batch; None if there is none now."""
         found, self._next = self._next, None
         return found or next(self._batches, None)
 
     def joined(self, batch: Batch, count: int, *, changes_max: int, snapshot_only: bool) -> Batch | None:
-        """The batch with up to `count` more, as far as they can be applied with it; None: none follows."""
+        """Returns the batch joined with up to `count` joinable successors; None if there is none."""
         changes = list(batch.changes)
         while count and len(changes) < changes_max and (found := self.next()) is not None:
             if not _is_joinable(found[0]) or (snapshot_only and not found[0].changes[0].is_snapshot):
@@ -163,7 +163,7 @@ class _Following:
 
 
 def _is_joinable(batch: Batch) -> bool:
-    """Whether it can be one batch with its neighbours."""
+    """Returns whether a batch can be joined with adjacent batches."""
     return not batch.is_load and all(change.op not in ("t", "many", "ddl") for change in batch.changes)
 
 
@@ -176,11 +176,11 @@ def _apply_with_more(
     seen: Seen,
     ready: Prepared | None,
 ) -> AppliedBatch:
-    """Applies a batch; if the target refuses it, with more of what follows, in one batch.
+    """Applies a batch; if the target refuses it, applies it together with following batches as one batch.
 
-    So it does not depend on where batches end whether a state is refused that the source has left by then. Rows of a snapshot
-    may come before the rows that they refer to. A target that was loaded from a later copy of the source has what is in the way of
-    early changes until the later ones are read.
+    So an intermediate state that the source has left since is never refused because of where a batch ends. Rows of a snapshot may
+    come before the rows that they refer to. A target that was loaded from a later copy of the source holds values that conflict
+    with early changes, until the later changes are applied.
     """
     first: ConstraintViolated | None = None
     strict, is_snapshot = replace(how, on_violation="stop"), batch.is_snapshot
@@ -196,7 +196,7 @@ def _apply_with_more(
                     changes_max=SNAPSHOT_MAX if is_snapshot else JOINED_MAX, snapshot_only=how.on_violation != "stop",
                 )  # fmt: skip
         if larger is not None and how.mode == "parallel" and not is_snapshot:
-            # Parts of the first may be in: what actions do cannot be asked of the target then.
+            # Parts of the first batch may be applied. Then the target cannot be queried for the effects of actions.
             strict = replace(strict, mode="atomic")
             if may_act(larger.changes, target.tables(_tables_of(larger))):
                 larger = None
@@ -216,16 +216,16 @@ def apply_one(
     ready: Prepared | None = None,
     known: Collection[str] = (),
 ) -> AppliedBatch:
-    """Applies one batch, whose number is one more than the last.
+    """Applies one batch.
 
     Args:
-        batch: What to apply.
-        target: With its stream open.
-        number: Of the batch.
+        batch: The batch to apply.
+        target: The target with its stream open.
+        number: The number of the batch, one more than the last.
         how: The settings.
-        seen: Told before each step.
-        ready: What it was prepared to before, if it was.
-        known: Target tables that changes of the stream were for: see `allow_definition`.
+        seen: Called before each step.
+        ready: The batch as it was prepared ahead, if it was.
+        known: Target tables of the stream's earlier changes: see `allow_definition`.
     """
     if batch.ddl is not None:
         allow_definition(batch.ddl, target, how, known)
@@ -246,13 +246,13 @@ def apply_one(
 def allow_definition(
     change: Change, target: TargetDatabase | TargetView, how: SyncSettings, known: Collection[str]
 ) -> None:
-    """Returns if a statement of the source may be executed in the target.
+    """Checks that a statement of the source may be executed in the target.
 
     Args:
         change: The statement.
-        target: Where it is to be executed.
+        target: The target of the statement.
         how: The settings.
-        known: Target tables that changes of the stream were for. Where the sync names no tables, these are its own, and new ones.
+        known: Target tables of the stream's earlier changes. If the sync names no tables, these and new tables are allowed.
 
     Raises:
         InvalidRequest: The sync does not allow statements, or not this one.
@@ -279,7 +279,7 @@ def allow_definition(
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The same, each made in a thread of its own while the one before it is worked on; that thread ends with the iterator."""
+    """Yields the items; a thread makes the next item while the current one is processed. The thread ends with the iterator."""
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="lakegate-ahead") as thread:
         following = thread.submit(next, items, None)
         while (item := following.result()) is not None:
@@ -288,10 +288,10 @@ def ahead(items: Iterator[T]) -> Generator[T, None, None]:
 
 
 def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[Batch]:
-    """What the source has behind `progress` now, in batches.
+    """Yields the source's current changes after `progress`, in batches.
 
     Raises:
-        CheckpointMismatch: A batch was begun that cannot be read again as it was.
+        CheckpointMismatch: An unfinished batch cannot be read again as it was.
     """
     pending = progress.pending
     for batch in batches(_groups(source, progress, how), changes_max=how.changes_max, through=pending):
@@ -306,7 +306,7 @@ def pending_batches(source: ChangeSource, progress: Progress, how: SyncSettings)
 
 
 def _groups(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iterator[tuple[Change, ...]]:
-    """The transactions behind `progress`; first, where a place says so, just those of the batch that was begun."""
+    """Yields the transactions after `progress`; first, if `pending_place` is set, exactly those of the unfinished batch."""
     if how.on_violation == "quarantine" and isinstance(source, SetsApart):
         source = source.setting_apart()
     after, place = progress.position, progress.place
@@ -320,28 +320,28 @@ def _groups(source: ChangeSource, progress: Progress, how: SyncSettings) -> Iter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A batch, as it meets the target's tables."""
+    """A batch prepared for the target's tables."""
 
     net: Net
     tables: Mapping[str, TableSchema]
-    """As they were when it was prepared."""
+    """The tables as of the preparation."""
     slots: int
-    """How many transactions it may be spread over."""
+    """The maximum number of transactions for the batch."""
     queues: tuple[tuple[int, ...], ...] | None
     is_cut: bool
-    """Values were left out of columns that the tables lack."""
+    """Whether values were left out because the tables lack their columns."""
 
 
 def prepared(
     batch: Batch, target: TargetDatabase | TargetView, how: SyncSettings, extended: TargetDatabase | None = None
 ) -> Prepared:
-    """The net effect of a batch.
+    """Returns a batch prepared for the target: its net effect, tables and slots.
 
     Args:
-        batch: Of changes of rows.
-        target: Whose tables it meets.
+        batch: A batch of row changes.
+        target: The target whose tables are used.
         how: The settings.
-        extended: The same, if columns may be added to its tables.
+        extended: The same target, if columns may be added to its tables.
 
     Raises:
         InvalidRequest: A change has no key, no table or a column that the target lacks.
@@ -383,7 +383,7 @@ def _tables_of(batch: Batch) -> list[str]:
 
 
 def _shown(batch: Batch) -> Sequence[Change]:
-    """The changes; of many rows one, which has the columns of all."""
+    """Returns the changes; for many rows, one sample change with all columns."""
     if batch.many is None:
         return batch.changes
     sample = batch.many.sample()
@@ -395,7 +395,7 @@ def _net_of_many(batch: Batch, target: TargetDatabase | TargetView, tables: Mapp
     assert many is not None
     if name not in tables or not tables[name].identity:
         raise InvalidRequest(
-            f"a transaction of {batch.size:,} rows is for a table with a key, which the target does not have; nothing was written",
+            f"a transaction of {batch.size:,} rows needs a target table with a key; the target has none; nothing was written",
             table=name,
             position=seq,
         )
@@ -408,7 +408,7 @@ def _net_of_many(batch: Batch, target: TargetDatabase | TargetView, tables: Mapp
 
 def _apply(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen, ready: Prepared | None) -> Complete:
     if (ready is None and how.on_schema_change != "add_columns") or (ready is not None and ready.is_cut):
-        target.forget_tables()  # what they lacked they may have by now
+        target.forget_tables()  # missing columns may have been added
     if ready is None or target.tables(list(ready.tables)) != ready.tables:
         ready = prepared(batch, target, how, extended=target)
     net = ready.net
@@ -443,24 +443,24 @@ def apply_net(
 
 
 def _again(batch: Batch, target: TargetDatabase, how: SyncSettings, seen: Seen) -> Complete:
-    """Applies a batch to tables that are not what they were when it was prepared."""
+    """Applies a batch again to tables that changed since it was prepared."""
     try:
         return _apply(batch, target, how, seen, None)
     except DefinitionChanged as error:
         raise Unavailable(
-            "the target's tables were changed again while a batch was applied to them; it is applied from its beginning again"
+            "the target's tables were changed again while a batch was applied to them; the whole batch is applied again"
         ) from error
 
 
 def violated(stopped: Stopped) -> ConstraintViolated:
-    """The error of a batch that was stopped: the constraint, and both rows where they are known."""
+    """Returns the error for a stopped batch: the constraint, and both rows where they are known."""
     rows = [f"{row.table} {', '.join(map(str, row.key))} (position {row.seq})" for row in stopped.rows[:NAMED_MAX]]
     if len(stopped.rows) > NAMED_MAX:
         rows.append(f"and {len(stopped.rows) - NAMED_MAX} more")
     clash = next(iter(stopped.clashes), None)
     stays = (
-        "the position stays at the last complete batch; the other parts of this one are in, and the whole of it is applied "
-        "from there again"
+        "the position stays at the last complete batch; other parts of this batch were applied; the next run applies the whole "
+        "batch again"
         if stopped.is_begun
         else "the target stays at the last complete batch"
     )

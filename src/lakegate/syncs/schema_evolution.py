@@ -1,4 +1,4 @@
-"""Columns that changes have and the target table lacks: refused, left out, or added."""
+"""Handles columns that changes have and the target table lacks: refuses, drops or adds them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def fitted(
     how: OnSchemaChange,
     target: TargetDatabase | None,
 ) -> tuple[Sequence[Change], Mapping[str, TableSchema]]:
-    """The changes without columns that the target lacks, and the tables, which may have got some.
+    """Returns the changes without columns that the target lacks, and the tables, possibly with added columns.
 
     Args:
-        changes: Of a batch.
-        tables: Those of the target, by name.
-        how: With `stop` all is as it was: what does not fit is refused with its position where the batch is folded.
-        target: That columns may be added to; None: nothing is to be written.
+        changes: The changes of a batch.
+        tables: The target's tables, by name.
+        how: With `stop`, everything is returned unchanged; an unknown column is refused when the batch is folded.
+        target: The target to which columns may be added; None if nothing must be written.
     """
     if how == "stop":
         return changes, tables
@@ -41,7 +41,7 @@ def fitted(
         return changes, tables
     if how == "add_columns" and target is not None:
         for table, columns_ in unknown.items():
-            # One that was NULL in every row so far has no type yet; left out, it is NULL all the same.
+            # A column that is NULL in all rows so far has no known type. Left out, it has the same value: NULL.
             wanted = {name: value for name, value in sorted(columns_.items()) if value is not None}
             if wanted:
                 target.add_columns(table, wanted)

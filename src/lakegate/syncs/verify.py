@@ -1,7 +1,7 @@
-"""Compares a target with its source as of the position that the target has, and lists what differs. Nothing is changed.
+"""Compares a target with its source at the target's position, and lists the differences. Changes nothing.
 
-Rules for editors: whether two values are the same is asked in the target, after the cast to the column's type. A checksum over
-texts would call 1.0 and 1.00, or one moment in two time zones, a difference.
+Rules for editors: the target compares values, after the cast to the column's type. A checksum over texts would report 1.0 and
+1.00, or one moment in two time zones, as a difference.
 """
 
 from __future__ import annotations
@@ -24,91 +24,91 @@ from lakegate.syncs.replay import Replay
 
 R = TypeVar("R")
 RANGE_ROWS = 20_000
-"""So many rows are compared at once."""
+"""The number of rows that are compared together."""
 LISTED_MAX = 100
-"""So many differences of a table are listed; all are counted."""
+"""The maximum number of differences listed per table; all are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTable:
-    """What was found of one table."""
+    """The result for one table."""
 
     table: str
     at_source: int
     in_target: int
     missing: int = 0
     extra: int | None = 0
-    """None: not asked, because the changes begin in the middle of the table's history."""
+    """None if not checked, because the changes begin in the middle of the table's history."""
     different: int = 0
     listed: tuple[Difference, ...] = ()
     not_compared: str | None = None
-    """Why not."""
+    """The reason if the table was not compared."""
     set_apart: int = 0
-    """How many of the differences are of rows that are set apart."""
+    """The number of differences in quarantined rows."""
     notes: tuple[str, ...] = ()
-    """What of the table was not compared, or is doubtful."""
+    """Parts of the table that were not compared, or are doubtful."""
 
     @property
     def differences(self) -> int:
-        """How many rows are not as at the source."""
+        """The number of rows that differ from the source."""
         return self.missing + self.different + (self.extra or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """A target and its source, both as of one position."""
+    """The result of comparing a target with its source, both at one position."""
 
     stream: str
     position: int
     last_batch: int
     set_apart: int
-    """Rows that wait in `lakegate_dead`: they differ because the target refused them."""
+    """The number of rows in `lakegate_dead`: they differ because the target refused them."""
     tables: tuple[ComparedTable, ...]
     behind: int = 0
-    """How many records the source has behind the target's position, which a run will bring."""
+    """The number of source records after the target's position, which a run will apply."""
     unfinished: int = 0
-    """How many records belong to transactions whose end has not come."""
+    """The number of records of transactions that have not ended."""
     passed_over: int = 0
-    """How many records the sync does not see though they are there: they are compared, too."""
+    """The number of records that the sync skips although they exist: they are compared, too."""
     unread: int = 0
-    """How many records cannot be read: what they say was not compared."""
+    """The number of unreadable records, whose content was not compared."""
 
     @property
     def differences(self) -> int:
-        """How many rows are not as at the source."""
+        """The number of rows that differ from the source."""
         return sum(table.differences for table in self.tables)
 
 
 @runtime_checkable
 class KnowsItsRows(Protocol):
-    """A source that can say all rows as of a position, in place of all changes since the beginning."""
+    """A source that can return all rows at a position, instead of all changes since the beginning."""
 
     @property
     def target_tables(self) -> Sequence[str]:
-        """What its rows are for: compared, too, where it has none."""
+        """The target tables of the source's rows; compared even if the source has no rows."""
         ...
 
     def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
-        """Target table and whole row, in any order."""
+        """Yields target table and whole row, in any order."""
         ...
 
 
 class Comparison(Protocol):
-    """A target as it is at one moment, however long one looks."""
+    """A snapshot of a target, for any length of time."""
 
     progress: Progress | None
     set_apart: int
 
     def rows(self, table: TableSchema) -> int:
-        """How many a table has."""
+        """Returns the number of rows of a table."""
         ...
 
     def range(self, table: TableSchema, rows: Sequence[tuple[Key, Image]]) -> Sequence[Difference]:
-        """What differs of these rows, in the columns that their images say."""
+        """Returns the differences of these rows, in the columns of their images."""
         ...
 
     def extras(self, table: TableSchema, listed_max: int) -> tuple[int, Sequence[Difference]]:
-        """Rows that no range of this table had: how many, and some."""
+        """Returns how many rows of the table were in no range, and some of them."""
         ...
 
 
@@ -120,37 +120,37 @@ class ComparedTarget(Protocol):
         ...
 
     def compare(self, stream: str, work: Callable[[Comparison], R]) -> R:
-        """Does `work` on the target as it is now; what is written to for it ends with it."""
+        """Does `work` on a snapshot of the target. Tables that it writes are temporary and end with it."""
         ...
 
     def kept_rows(self, stream: str) -> Sequence[KeptRow]:
-        """Rows that are set apart."""
+        """Returns quarantined rows."""
         ...
 
 
 class Expectation(Protocol):
-    """The rows of the source, as found in another way than by the sync."""
+    """The rows of the source, computed independently of the sync."""
 
     @property
     def troubles(self) -> Mapping[str, str]:
-        """Table → why its rows are not known."""
+        """Table → why its rows are unknown."""
         ...
 
     def is_whole(self, name: str) -> bool:
-        """Whether all rows of the table are known."""
+        """Returns whether all rows of the table are known."""
         ...
 
     def chunks(self, name: str, rows_max: int) -> Iterator[list[tuple[Key, dict[str, object]]]]:
-        """The rows of a table in parts: key and image."""
+        """Yields the rows of a table in chunks: key and image."""
         ...
 
 
 class ReadRecords(Protocol):
-    """A source's records as they were read without the sync's reader."""
+    """The source's records, read without the sync's reader."""
 
     @property
     def shows_actions(self) -> bool:
-        """Whether the source says what actions of foreign keys did."""
+        """Returns whether the source reports the effects of foreign key actions."""
         ...
 
     @property
@@ -160,31 +160,31 @@ class ReadRecords(Protocol):
 
     @property
     def tables(self) -> Mapping[str, Mapping[str, None]]:
-        """Target table → the source's tables whose records are for it."""
+        """Target table → the source tables of its records."""
         ...
 
     @property
     def beyond(self) -> int:
-        """How many records lie behind the target's position."""
+        """The number of records after the target's position."""
         ...
 
     @property
     def unfinished(self) -> int:
-        """How many belong to transactions whose end has not come."""
+        """The number of records of transactions that have not ended."""
         ...
 
     @property
     def unread(self) -> int:
-        """How many cannot be read."""
+        """The number of unreadable records."""
         ...
 
     def in_order(self, *, with_beyond: bool) -> Iterator[Record]:
-        """Up to the target's position, or all."""
+        """Yields the records up to the target's position, or all."""
         ...
 
 
 Found = Callable[[ComparedTable, Sequence[Difference], Callable[[Key], Image | None]], None]
-"""Told of each table: its differences, and what finds the source's row of a key."""
+"""Called for each table with its differences, and a function that returns the source's row of a key."""
 
 
 def verify(
@@ -197,20 +197,20 @@ def verify(
     has_more: Callable[[Progress], bool] = lambda progress: True,
     found: Found = lambda table, differences, row: None,
 ) -> Verified:
-    """The target, compared with the source at the target's own position.
+    """Compares the target with the source at the target's own position.
 
     Args:
-        source: Asked for its rows, if it knows them, and for its changes where `read` is not given.
-        target: Its stream is not taken over: a writer may go on meanwhile.
-        stream: Under this name the target knows the position.
-        listed_max: So many differences of a table are listed.
-        read: Reads the source's records in another way than the sync does.
-        has_more: Whether the sync would apply more; if not, records behind the position were passed over, and are compared.
-        found: Told of each table's differences.
+        source: Read for its rows, if it knows them, and for its changes if `read` is not given.
+        target: Its stream is not taken over: a writer may continue meanwhile.
+        stream: The name under which the target stores the position.
+        listed_max: The maximum number of differences listed per table.
+        read: Reads the source's records independently of the sync.
+        has_more: Whether the sync would apply more. If not, records after the position were skipped, and are compared.
+        found: Called with each table's differences.
 
     Raises:
         InvalidRequest: The target has nothing of this stream yet.
-        Unavailable: A batch was begun and is not complete, so that the target is at no position of the source.
+        Unavailable: A batch is unfinished, so the target is at no position of the source.
     """
 
     def work(comparison: Comparison) -> Verified:
@@ -218,7 +218,7 @@ def verify(
         reading = (read or (lambda progress: contextlib.nullcontext(_Plain(source, progress))))(progress)
         with reading as records:
             is_all = bool(records.beyond) and not has_more(progress)
-            # Tables that only the actions of foreign keys touch are named, too.
+            # `names` also contains tables that only foreign key actions change.
             tables, names = _met(target, [*records.tables])
             with Replay(tables, has_actions=not records.shows_actions) as replay:
                 replay.take(records.in_order(with_beyond=is_all))
@@ -235,11 +235,11 @@ def verify(
 
 
 def begun(comparison: Comparison, stream: str) -> Progress:
-    """Where the target is.
+    """Returns the progress of the target.
 
     Raises:
         InvalidRequest: The target has nothing of this stream yet.
-        Unavailable: A batch was begun and is not complete.
+        Unavailable: A batch is unfinished.
     """
     progress = comparison.progress
     if progress is None or progress.last_batch == 0:
@@ -258,7 +258,7 @@ def begun(comparison: Comparison, stream: str) -> Progress:
 
 
 def marked(verified: Verified, letters: Sequence[KeptRow]) -> Verified:
-    """With the differences of rows that are set apart marked as such."""
+    """Marks the differences of quarantined rows."""
     known = {(one.table, canonical(one.key)) for one in letters}
 
     def of(table: ComparedTable) -> ComparedTable:
@@ -273,7 +273,7 @@ def marked(verified: Verified, letters: Sequence[KeptRow]) -> Verified:
 def as_net(
     differences: Sequence[Difference], row: Callable[[Key], Image | None], seq: int, first: int
 ) -> tuple[NetRow, ...]:
-    """What makes rows of the target as they are at the source: rows of one batch, numbered from `first`."""
+    """Returns the rows that make the target equal to the source: rows of one batch, numbered from `first`."""
     rows: list[NetRow] = []
     for one in differences:
         image = None if one.kind == "extra" else row(one.key)
@@ -283,13 +283,13 @@ def as_net(
 
 
 def repair_net(rows: Sequence[NetRow], progress: Progress) -> Net:
-    """A batch of rows that were found to differ, at the target's position."""
+    """Returns a batch of rows that differ, at the target's position."""
     return Net(rows=tuple(rows), changes=len(rows), through=progress.position, place=progress.place)
 
 
 @dataclass(slots=True)
 class _Plain:
-    """The changes that a source says, or its rows, as records."""
+    """The changes or rows of a source, as records."""
 
     source: ChangeSource
     progress: Progress
@@ -299,7 +299,7 @@ class _Plain:
 
     @property
     def shows_actions(self) -> bool:
-        """Whether the source says what actions of foreign keys did, or its rows themselves."""
+        """Returns whether the source delivers its rows, which include the effects of foreign key actions."""
         return isinstance(self.source, KnowsItsRows)
 
     @property
@@ -325,7 +325,7 @@ class _Plain:
 
 
 def _met(target: ComparedTarget, names: Sequence[str]) -> tuple[dict[str, TableSchema], list[str]]:
-    """These tables and those that actions of foreign keys change with them; and all names, in order."""
+    """Returns these tables with all tables that foreign key actions change; and all names, in order."""
     known: dict[str, TableSchema] = {}
     waiting, met = list(names), list(names)
     while waiting:
@@ -354,29 +354,31 @@ def _of_table(
         why = "it has no key" if name in target.tables([name]) else "the target has no such table"
         return ComparedTable(table=name, at_source=0, in_target=0, not_compared=why)
     if name not in records.tables:
-        why = "no record is of it: only the actions of foreign keys change it here; compare it with --source"
+        why = "it has no records: only foreign key actions change it; compare it with --source"
         return ComparedTable(table=name, at_source=0, in_target=0, not_compared=why)
     notes = []
     if records.left_out.get(name):
-        notes.append(f"not compared, as the type is not known here: {', '.join(sorted(records.left_out[name]))}")
+        notes.append(
+            f"not compared, because the type is not supported here: {', '.join(sorted(records.left_out[name]))}"
+        )
     if len(records.tables[name]) > 1:
-        notes.append(f"tables of the source that meet in it: {', '.join(records.tables[name])}")
+        notes.append(f"source tables that go to this table: {', '.join(records.tables[name])}")
     return of_table(tables[name], replay, comparison, listed_max, notes, found, replay_row(replay, name))
 
 
 class SourceDatabase(Expectation, Protocol):
-    """The source's own database, at one moment."""
+    """A snapshot of the source's own database."""
 
     def meet(self, source_name: str, target: TableSchema) -> str | None:
-        """Finds a table; why it cannot be compared, or None."""
+        """Finds a table; returns why it cannot be compared, or None."""
         ...
 
     def notes(self, name: str) -> list[str]:
-        """What of a table is not compared."""
+        """Returns the parts of a table that are not compared."""
         ...
 
     def row(self, name: str, key: Key) -> Image | None:
-        """One row by its key; None if there is none."""
+        """Returns one row by its key; None if it does not exist."""
         ...
 
 
@@ -390,20 +392,20 @@ def verify_database(
     has_more: Callable[[Progress], bool] = lambda progress: False,
     found: Found = lambda table, differences, row: None,
 ) -> Verified:
-    """The target, compared with the source's database: both as they are now.
+    """Compares the target with the source's database, both in their current state.
 
     Args:
         database: Opened.
         target: Its stream is not taken over.
-        stream: Under this name the target knows the position.
-        tables: Target table → the source's.
-        listed_max: So many differences of a table are listed.
-        has_more: Whether the sync would apply more: then the source may be ahead, and that is said.
-        found: Told of each table's differences.
+        stream: The name under which the target stores the position.
+        tables: Target table → source table.
+        listed_max: The maximum number of differences listed per table.
+        has_more: Whether the sync would apply more. Then the source may be ahead, and the result reports this.
+        found: Called with each table's differences.
 
     Raises:
         InvalidRequest: The target has nothing of this stream yet.
-        Unavailable: A batch was begun and is not complete.
+        Unavailable: A batch is unfinished.
     """
 
     def work(comparison: Comparison) -> Verified:
@@ -413,7 +415,7 @@ def verify_database(
         for name in names:
             why = "it has no key" if name in target.tables([name]) else "the target has no such table"
             if name in known and tables.get(name) == "":
-                why = "several tables of the source meet in it"
+                why = "several source tables go to it"
             elif name in known:
                 why = database.meet(tables.get(name, name), known[name]) or ""
             if why:
@@ -430,12 +432,12 @@ def verify_database(
 
 
 def database_row(database: SourceDatabase, name: str) -> Callable[[Key], Image | None]:
-    """What finds the source's row of a key."""
+    """Returns a function that finds the source's row of a key."""
     return lambda key: database.row(name, key)
 
 
 def in_both(first: Verified, second: Verified) -> Verified:
-    """Of two looks, the second with those differences alone that the first had, too: what moved in between is none."""
+    """Returns the second result with only those differences that the first one had, too: others were changes in transit."""
     before = {(one.table, canonical(one.key), one.kind) for table in first.tables for one in table.listed}
 
     def of(table: ComparedTable) -> ComparedTable:
@@ -453,7 +455,7 @@ def in_both(first: Verified, second: Verified) -> Verified:
 
 
 def replay_row(replay: Replay, name: str) -> Callable[[Key], Image | None]:
-    """What finds the source's row of a key."""
+    """Returns a function that finds the source's row of a key."""
     return lambda key: replay.row(name, key)
 
 
@@ -466,7 +468,7 @@ def of_table(
     found: Found,
     row: Callable[[Key], Image | None],
 ) -> ComparedTable:
-    """One table, compared in ranges of rows."""
+    """Compares one table in ranges of rows."""
     listed: list[Difference] = []
     at_source = missing = different = 0
     if table.name in expected.troubles:

@@ -1,10 +1,10 @@
-"""How a batch gets into the target, as a generator: stage, look, assign, apply, and what to do with what does not fit.
+"""Applies a batch to the target, as a generator: stage, look, assign, apply, and handle rows that do not fit.
 
-Mode `atomic`: one transaction for the batch and its position. Mode `parallel`: one transaction for each slot, and one more
-that writes the position when all are in; the batch is noted as begun before the first.
+Mode `atomic`: one transaction for the batch and its position. Mode `parallel`: one transaction for each slot, and a last one
+that writes the position after all slots. The batch is recorded as begun before the first slot.
 
-Rules for editors: a batch that was begun is finished as it was, up to the same position, by whoever comes next: its rows are
-images of the end, so all of them may be applied again. Nothing is retried without a bound.
+Rules for editors: a batch that was begun is finished with the same end position, by the writer that comes next. Its rows are
+images of the end of the batch, so all of them may be applied again. Every retry has a bound.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from lakegate.syncs.plan.net_changes import Net, NetRow
 Mode = Literal["atomic", "parallel"]
 OnViolation = Literal["stop", "quarantine"]
 DEAD = -1
-"""The slot of rows that are set apart."""
+"""The slot of quarantined rows."""
 ALL = -2
-"""Stands for every slot of rows that are not set apart."""
+"""All slots of rows that are not quarantined."""
 REST = 1 << 20
-"""While the guilty are searched for: the slot of rows that are not tried now."""
+"""During the search for faulty rows: the slot of rows that are not in the current trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What the target knows about a stream."""
+    """The target's record of a stream."""
 
     epoch: int
-    """Of the writer that may write now."""
+    """Epoch of the writer that may write now."""
     last_batch: int
-    """0: none yet."""
+    """Number of the last complete batch; 0 if there is none."""
     position: int
-    """The place in the source up to which the target has everything; -1 at the beginning."""
+    """The source position up to which the target has all changes; -1 at the beginning."""
     pending: int | None = None
-    """The place where a batch ends that was begun and is not complete."""
+    """The end position of a batch that was begun and is not complete."""
     place: str | None = None
-    """What the source left there to find `position` again; None: the number is enough."""
+    """The source's state for resuming at `position`; None if the number is enough."""
     pending_place: str | None = None
     """The same for `pending`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A row that the target does not take, whatever else it is together with."""
+    """A row that the target refuses regardless of the other rows."""
 
     row: int
     reason: str
@@ -56,18 +56,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The transaction of a slot is in."""
+    """The transaction of a slot was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violated:
-    """The target refused a statement of the slot; nothing of it is in."""
+    """The target refused a statement of the slot; the slot's transaction was rolled back."""
 
     reason: str
     constraint: str | None = None
     table: str | None = None
     is_foreign_key: bool = False
-    """A row refers to a row that is not there: it may fit with what follows."""
+    """Whether a row refers to a missing row. Later changes may add the missing row."""
 
 
 Outcome = Applied | Violated
@@ -75,8 +75,8 @@ Outcome = Applied | Violated
 
 @dataclass(frozen=True, slots=True)
 class Stage(Effect[tuple[Refusal, ...]]):
-    """Put the net rows beside their tables. Row n goes to slot `n % slots`. Answers with rows that fit no column, or that
-    are not whole and not there."""
+    """Stages the net rows in staging tables. Row n goes to slot `n % slots`. Returns rows that do not fit their columns, and
+    partial rows that are missing in the target."""
 
     net: Net
     slots: int
@@ -84,10 +84,10 @@ class Stage(Effect[tuple[Refusal, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Look(Effect[Found]):
-    """Complete the staged images from the target, then find who holds what another row ends with.
+    """Completes the staged images from the target, then finds the holders of key values that other rows need.
 
     Args:
-        duplicates: Also compare the staged rows with each other; only for an explanation.
+        duplicates: Also compares the staged rows with each other; only to explain a violation.
     """
 
     net: Net
@@ -96,25 +96,25 @@ class Look(Effect[Found]):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Effect[None]):
-    """Move rows to slots, and note what they let go of first."""
+    """Moves rows to slots, and records the keys that they release first."""
 
     assignment: Assignment
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Effect[None]):
-    """Note that the batch has been begun, before any part of it is seen."""
+    """Records the batch as begun, before any part of it becomes visible."""
 
     net: Net
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Effect[tuple[Outcome, ...]]):
-    """One transaction for each slot, side by side: fence, let go, update, insert, delete.
+    """Runs one transaction for each slot, concurrently: fence, release, update, insert, delete.
 
     Args:
-        finish: The slot is the batch: its position, and the rows set apart, are written in the same transaction.
-        is_trial: Rolled back in any case.
+        finish: The slot is the whole batch: position and quarantined rows are written in the same transaction.
+        is_trial: The transaction is rolled back in any case.
     """
 
     net: Net
@@ -126,7 +126,7 @@ class Apply(Effect[tuple[Outcome, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class Finish(Effect[None]):
-    """Write the position, and the rows set apart; all slots are in."""
+    """Writes the position and the quarantined rows, after all slots."""
 
     net: Net
     slots: int
@@ -135,7 +135,7 @@ class Finish(Effect[None]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRow:
-    """A row that is set apart, with the reason."""
+    """A quarantined row, with the reason."""
 
     row: NetRow
     reason: str
@@ -147,15 +147,16 @@ class Stopped:
 
     violation: Violated
     rows: tuple[NetRow, ...]
-    """Rows that cannot be applied, as far as it was found out."""
+    """Rows that cannot be applied, as far as they were found."""
     clashes: tuple[Clash, ...] = ()
     is_begun: bool = False
-    """Other parts of the batch are in: the position is that of the last complete batch, and it is finished from there."""
+    """Whether other slots of the batch were committed. The position is that of the last complete batch; the next run finishes
+    the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """The batch is in, and its position with it."""
+    """The batch and its position were committed."""
 
     rows: int
     edges: int
@@ -168,7 +169,7 @@ class Complete:
 
 @dataclass(slots=True)
 class _State:
-    """A batch on its way."""
+    """The state of a batch in progress."""
 
     net: Net
     slots: int
@@ -178,7 +179,7 @@ class _State:
     _components: dict[int, tuple[int, ...]] | None = None
 
     def component_of(self, row: int) -> tuple[int, ...]:
-        """All rows that share a transaction with this one, itself included."""
+        """Returns all rows that share a transaction with this one, including itself."""
         if self._components is None:
             self._components = self.assignment.component_by_row()
         return self._components.get(row, (row,))
@@ -191,9 +192,9 @@ class _State:
 
 
 def whole_because(net: Net, mode: Mode) -> tuple[str, ...]:
-    """Why the batch is one transaction; empty if it need not be."""
+    """Returns the reasons why the batch must be one transaction; empty if it need not be."""
     reasons = ["mode is atomic"] if mode == "atomic" else []
-    # Emptied tables and rows without a key have no slots, and what cannot be repeated has no parts.
+    # Emptied tables and rows without a key have no slots, and a batch that is not repeatable cannot be split.
     if net.truncated:
         reasons.append(f"it empties {', '.join(net.truncated)}")
     if net.copies:
@@ -216,11 +217,11 @@ def apply_batch(
     """Applies one batch.
 
     Args:
-        net: Its net effect.
+        net: The net effect of the batch.
         mode: One transaction, or one for each slot.
-        slots: How many transactions, in mode `parallel`.
-        on_violation: What becomes of rows that break a constraint by themselves.
-        queues: Of the plan `conflict_queue`: groups that share a transaction whether they have to or not.
+        slots: The number of transactions in mode `parallel`.
+        on_violation: What to do with rows that break a constraint by themselves.
+        queues: Groups of the plan `conflict_queue`. They share a transaction even if they need not.
     """
     slots = 1 if whole_because(net, mode) else max(1, min(slots, len(net.rows)))
     refused = yield from perform(Stage(net, slots))
@@ -259,7 +260,7 @@ def apply_batch(
 
 
 def _atomically(state: _State, on_violation: OnViolation) -> Protocol[Stopped | None]:
-    """The whole batch in one transaction; after a violation once more without the guilty."""
+    """Applies the whole batch in one transaction; after a violation once more without the faulty rows."""
     (outcome,) = yield from perform(Apply(state.net, (ALL,), True, state.dead_rows()))
     if isinstance(outcome, Applied):
         return None
@@ -271,7 +272,7 @@ def _atomically(state: _State, on_violation: OnViolation) -> Protocol[Stopped | 
 
 
 def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stopped | None]:
-    """A slot that was refused beside others, after all others are in."""
+    """Applies a refused slot alone, after all other slots."""
     (outcome,) = yield from perform(Apply(state.net, (slot,)))
     if isinstance(outcome, Applied):
         return None
@@ -287,12 +288,12 @@ def _alone(state: _State, slot: int, on_violation: OnViolation) -> Protocol[Stop
 def _find_guilty(
     state: _State, violation: Violated, rows: Collection[int], on_violation: OnViolation
 ) -> Protocol[Stopped | None]:
-    """Sets the components apart that cannot be applied; or says which those are, and stops."""
+    """Quarantines the components that cannot be applied; or, with policy `stop`, returns them."""
     found = yield from perform(Look(state.net, True))
     clashes = tuple(clash for clash in found.clashes if clash.row in rows and clash.row not in state.dead)
     if on_violation == "stop":
         named = tuple(dict.fromkeys(clash.row for clash in clashes))
-        if not named and state.net.many is None:  # halving would take these rows one by one
+        if not named and state.net.many is None:  # halving would look up rows of `many` one by one
             named = tuple((yield from _bisect(state, _alive(state, rows), first_only=True)))
             yield from _put_back(state)
         return Stopped(violation=violation, rows=tuple(state.net.rows[n] for n in named), clashes=clashes)
@@ -313,7 +314,7 @@ def _alive(state: _State, rows: Collection[int]) -> tuple[int, ...]:
 
 
 def _bisect(state: _State, rows: tuple[int, ...], *, first_only: bool = False) -> Protocol[dict[int, str]]:
-    """Row → reason of components that cannot be applied even without the others, by halving. `log2(rows)` trials for each."""
+    """Returns row → reason for components that cannot be applied even alone. Finds each by halving in `log2(rows)` trials."""
     groups = list(dict.fromkeys(state.component_of(n) for n in rows))
     return (yield from _halve(state, groups, first_only))
 
@@ -337,7 +338,7 @@ def _halve(state: _State, groups: list[tuple[int, ...]], first_only: bool) -> Pr
 
 
 def _set_apart(state: _State, guilty: dict[int, str]) -> Protocol[None]:
-    """These rows, and all that depend on them, are not applied."""
+    """Quarantines these rows, and all rows that depend on them."""
     more = {member: reason for row, reason in guilty.items() for member in state.component_of(row)}
     fresh = {row: reason for row, reason in {**more, **guilty}.items() if row not in state.dead}
     if fresh:
@@ -346,6 +347,6 @@ def _set_apart(state: _State, guilty: dict[int, str]) -> Protocol[None]:
 
 
 def _put_back(state: _State) -> Protocol[None]:
-    """Every row into the slot that it was assigned to, after a search."""
+    """Moves every row back to its assigned slot after a search."""
     usual = {n: state.assignment.slot_of.get(n, n % state.slots) for n in range(len(state.net.rows))}
     yield from perform(Assign(Assignment(slots=state.slots, slot_of={**usual, **dict.fromkeys(state.dead, DEAD)})))

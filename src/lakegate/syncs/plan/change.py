@@ -1,7 +1,7 @@
-"""A change of one row at the source, and batches of changes that end where the source's transactions end.
+"""Changes of single rows at the source, and batches of changes that end at the source's transaction boundaries.
 
-Rules for editors: a batch is never cut inside a source transaction, however large that is. Between its statements the
-source may have been in a state that its keys forbid (deferred constraints); at its ends it never was.
+Rules for editors: a batch never ends inside a source transaction, however large the transaction is. Inside a transaction, the
+source may violate its keys for a while (deferred constraints); at the boundaries it does not.
 """
 
 from __future__ import annotations
@@ -11,52 +11,52 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 Op = Literal["c", "u", "d", "t", "many", "ddl", "mark", "unread"]
-"""Created, updated, deleted, truncated; rows that are too many to be changes; a statement that changes the definition of a
-table; nothing but a place, so far has the source come; and a record that cannot be read."""
+"""Create, update, delete, truncate; `many`: too many rows for single changes; `ddl`: a statement that changes a definition;
+`mark`: only a position that the source has reached; `unread`: an unreadable record."""
 NO_ROWS: Final[frozenset[Op]] = frozenset({"mark", "unread"})
-"""Changes that are of no table."""
+"""Changes that belong to no table."""
 UNREAD_BYTES_MAX: Final = 16 * 1024
-"""So much of a record that cannot be read is kept."""
+"""The maximum number of bytes kept of an unreadable record."""
 Image = Mapping[str, Any]
-"""Column → value: a row, or as much of it as the source says."""
+"""Column → value: a row, or the part of it that the source provides."""
 
 
 class ManyRows(Protocol):
-    """What one transaction took out of a table and put into it, as whole rows that nobody holds in memory."""
+    """The rows that one transaction deleted from and wrote to a table, as whole rows that are not held in memory."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """Of each row."""
+        """The columns of each row."""
         ...
 
     @property
     def gone(self) -> int:
-        """How many rows were taken out; one under the key of a row that was put in is the same row, changed."""
+        """The number of deleted rows. A deleted row with the key of a written row is the same row, changed."""
         ...
 
     @property
     def put(self) -> int:
-        """How many were put in."""
+        """The number of written rows."""
         ...
 
     @property
     def is_whole(self) -> bool:
-        """The table has the rows that were put in, and no others."""
+        """Returns whether the table consists of exactly the written rows."""
         ...
 
     def sample(self) -> Image | None:
-        """One of the rows; None if there is none."""
+        """Returns one of the rows; None if there is none."""
         ...
 
     def rows(self) -> Iterator[Sequence[object]]:
-        """One after another: whether it was put in, then its values."""
+        """Yields the rows: whether the row was written, then its values."""
         ...
 
     def spread(self, write: Callable[[int, int, Iterator[Sequence[object]]], str | None]) -> Sequence[str]:
-        """Has parts of the rows written side by side, in other processes; what any of them was refused for.
+        """Writes parts of the rows concurrently in other processes; returns the reasons of refused parts.
 
         Args:
-            write: Takes the number of its first row, of the first row behind it, and those as `rows` has them.
+            write: Takes the number of the part's first row, the number after its last row, and its rows as `rows` yields them.
         """
         ...
 
@@ -69,86 +69,86 @@ class Unread:
     where: Mapping[str, Any]
     """File and line, or topic, partition and offset."""
     data: bytes
-    """Its beginning."""
+    """The beginning of the record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One change, as its source tells it."""
+    """A change as its source reports it."""
 
     seq: int
-    """Its place in the source: rising; only changes of one transaction may share it."""
+    """The position in the source. Positions increase; only changes of one transaction may share one."""
     tx: str | None
-    """Its transaction at the source; None where it stands alone."""
+    """The source transaction; None for a change that is a transaction by itself."""
     table: str
     """Name of the target table."""
     op: Op
     before: Image | None = None
-    """The row before; or its key only; or None where the source does not say."""
+    """The row before; or only its key; or None if the source does not provide it."""
     after: Image | None = None
-    """The row after. Columns that are missing kept their value."""
+    """The row after. Missing columns kept their value."""
     is_partial: bool = False
-    """The source has columns that `after` leaves out: what they are, only a row that is there already can tell."""
+    """Whether `after` lacks columns of the source's row. Only an existing target row can provide their values."""
     sql: str | None = None
     """The statement of a `ddl`."""
     many: ManyRows | None = None
-    """The rows of a `many`, which is a transaction of its own."""
+    """The rows of a `many`, which is a transaction by itself."""
     is_snapshot: bool = False
-    """A snapshot of the source read the row. Its rows are of one state, whatever order they come in."""
+    """Whether a snapshot of the source read the row. All its rows belong to one state, in any order."""
     shows_actions: bool = False
-    """Its source says what actions of foreign keys did, or has none: nothing is to be added to it."""
+    """Whether the source reports the effects of foreign key actions, or has no such actions: then none are added."""
     unread: Unread | None = None
     """The record of an `unread`."""
     place: str | None = None
-    """On the last change of a transaction: what the source needs to go on behind it, where `seq` is not enough."""
+    """On the last change of a transaction: the source's state for resuming after it, if `seq` is not enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Whole source transactions in order."""
+    """A sequence of whole source transactions."""
 
     changes: tuple[Change, ...]
 
     @property
     def through(self) -> int:
-        """The place of its last change."""
+        """The position of the last change."""
         return self.changes[-1].seq
 
     @property
     def place(self) -> str | None:
-        """What the source needs to go on behind it; None: `through` is enough."""
+        """The source's state for resuming after the batch; None if `through` is enough."""
         return self.changes[-1].place
 
     @property
     def ddl(self) -> Change | None:
-        """The statement, if this batch is nothing but one."""
+        """The DDL statement, if the batch is one."""
         return self.changes[0] if self.changes[0].op == "ddl" else None
 
     @property
     def many(self) -> ManyRows | None:
-        """The rows, if it is one transaction of too many."""
+        """The rows, if the batch is one transaction with too many rows for single changes."""
         return self.changes[0].many
 
     @property
     def is_load(self) -> bool:
-        """Whether it is of the rows that a first load begins with."""
+        """Returns whether the batch has rows of the initial load."""
         return _is_load(self.changes)
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether all of it was read by a snapshot: rows may come before those that they refer to."""
+        """Returns whether a snapshot read all rows. Then a row may come before the rows that it refers to."""
         return all(change.is_snapshot for change in self.changes)
 
     @property
     def size(self) -> int:
-        """How many changes of rows it has."""
+        """The number of row changes."""
         if self.many is not None:
             return self.many.gone + self.many.put
         return sum(change.op != "mark" for change in self.changes)
 
 
 def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
-    """Changes in groups that the source committed together: a transaction ends where `tx` changes."""
+    """Groups changes that the source committed together: a transaction ends where `tx` changes."""
     group: list[Change] = []
     for change in changes:
         if group and (change.tx is None or change.tx != group[-1].tx):
@@ -160,22 +160,22 @@ def transactions(changes: Iterable[Change]) -> Iterator[tuple[Change, ...]]:
 
 
 def _is_load(changes: Sequence[Change]) -> bool:
-    """Whether its rows are below place 0; a mark there says only that place 0 is the next."""
+    """Returns whether the rows are below position 0. A mark below 0 only states that position 0 is next."""
     return changes[0].seq < 0 and changes[0].op not in NO_ROWS
 
 
 def batches(groups: Iterable[tuple[Change, ...]], *, changes_max: int, through: int | None = None) -> Iterator[Batch]:
-    """Batches of at most `changes_max` changes, or of one transaction that is larger.
+    """Yields batches of at most `changes_max` changes, or of one larger transaction.
 
-    A transaction that truncates a table, one of too many rows, and a statement that changes a definition are batches of their
-    own. So are the rows of a first load, which come in groups that begin below place 0, the last of which ends at the load's.
-    However they are cut, they may be written again: they are all of one state.
+    A transaction that truncates a table, one with too many rows, and a DDL statement are batches by themselves. So are the
+    rows of the initial load: their groups begin below position 0, and the last group ends at the load's position. The load may
+    be cut anywhere and written again, because all its rows belong to one state.
 
     Args:
         groups: Whole transactions, in order.
         changes_max: At least 1.
-        through: Where the first batch behind a first load ends, whatever its size: where a run before this one had begun to
-            apply it.
+        through: The end of the first batch after the initial load, regardless of its size: an earlier run began to apply that
+            batch.
     """
     held: list[Change] = []
     for group in groups:

@@ -1,12 +1,12 @@
-"""Who has to let go before whom, what belongs into one transaction, and how the rest is spread.
+"""The order in which rows release keys, the rows that must share a transaction, and the distribution of the rest.
 
-A row that ends with a unique value that another row holds when the batch begins is an edge: releaser → acquirer. If a batch
-begins and ends in states that the keys allow, images of its end never conflict with each other: the only thing that can
-stand in the way is a value not yet let go. So it is enough that every releaser with an edge lets go first, in whatever
-order, through chains, swaps and rings over any number of keys; and that both ends of an edge share a transaction.
+An edge releaser → acquirer means: a row ends with a unique value that another row holds when the batch begins. If a batch
+begins and ends in states that the keys allow, the final images never conflict with each other; only a value that is not yet
+released can conflict. So it suffices that every releaser with an edge releases first, in any order, even for chains, swaps and
+cycles over any number of keys, and that both ends of an edge share a transaction.
 
-Rules for editors: edges come from the target, with the target's own equality. Nothing here compares values, but
-`conflict_queue`, which is the published reference and can only compare what the events say.
+Rules for editors: edges come from the target, with the target's own equality. Nothing here compares values, except
+`conflict_queue`: the published reference, which can only compare the values in the events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakegate.syncs.plan.table_schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Row `releaser` of the batch holds in the target what row `acquirer` ends with, under key number `key` of the table."""
+    """Row `releaser` of the batch holds in the target the value with which row `acquirer` ends, in the table's key `key`."""
 
     releaser: int
     acquirer: int
@@ -33,7 +33,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """Two rows of the batch that belong into one transaction, because a foreign key leads from one to the other."""
+    """Two rows of the batch that must share a transaction because a foreign key connects them."""
 
     child: int
     parent: int
@@ -41,7 +41,7 @@ class Tie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clash:
-    """A row of the batch that cannot be right beside another: not an order problem, a true violation, or drift."""
+    """A row of the batch that conflicts with another row: not a matter of order, but a true violation, or drift."""
 
     row: int
     table: str
@@ -50,17 +50,17 @@ class Clash:
     other: int | None
     """The other row, if it is in the batch."""
     holder: str
-    """The primary key of the other row, for people."""
+    """The primary key of the other row, for messages."""
 
     @property
     def is_drift(self) -> bool:
-        """Whether the other row is one that this batch does not touch."""
+        """Returns whether the batch does not change the other row."""
         return self.other is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What the target says about the staged rows."""
+    """The target's answer about the staged rows."""
 
     edges: tuple[Edge, ...] = ()
     ties: tuple[Tie, ...] = ()
@@ -69,29 +69,29 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """Where each row goes. Rows that are not named stay in slot `n % slots`, as they were staged."""
+    """The slot of each row. Rows that are not named stay in slot `n % slots`, as they were staged."""
 
     slots: int
     slot_of: Mapping[int, int] = field(default_factory=dict)
     vacate: Mapping[int, int] = field(default_factory=dict)
-    """Row → the keys of its table that it must let go of first, as bits."""
+    """Row → bits of the keys of its table that the row must release first."""
     components: tuple[tuple[int, ...], ...] = ()
     """Rows that share a transaction, the largest component first; single rows are not listed."""
 
     def component_by_row(self) -> dict[int, tuple[int, ...]]:
-        """Row → all rows that share a transaction with it, itself included; without single rows."""
+        """Returns row → all rows that share a transaction with it, including itself; without single rows."""
         return {row: members for members in self.components for row in members}
 
 
 def components(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """Nodes that are connected, the largest group first; each group in rising order."""
-    try:  # here, so that reading a pipeline does not need it
+    """Returns groups of connected nodes, the largest group first; each group in ascending order."""
+    try:  # imported here, so that reading a pipeline does not need scipy
         import numpy as np
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
     except ImportError as error:
         raise MissingExtra(
-            "what finds the rows that share a transaction is not installed; nothing was written",
+            "scipy, which finds the rows that share a transaction, is not installed; nothing was written",
             advice="pip install 'lakegate[sync]'",
         ) from error
 
@@ -109,7 +109,7 @@ def components(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def assign(found: Found, *, rows: int, slots: int) -> Assignment:
-    """Components to slots, the largest first and each to the slot that has least; the other rows stay spread."""
+    """Assigns components to slots: the largest first, each to the slot with the fewest rows. Other rows stay distributed."""
     groups = components(
         [(edge.releaser, edge.acquirer) for edge in found.edges] + [(tie.child, tie.parent) for tie in found.ties]
     )
@@ -121,7 +121,7 @@ def assign(found: Found, *, rows: int, slots: int) -> Assignment:
 
 
 def spread(groups: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> dict[int, int]:
-    """Row → slot for the members of `groups`, which are sorted by falling size."""
+    """Returns row → slot for the members of `groups`, which are sorted by descending size."""
     load = [(rows + slots - 1 - slot) // slots for slot in range(slots)]
     for group in groups:
         for row in group:
@@ -137,7 +137,7 @@ def spread(groups: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> dict[
 
 
 def with_queues(assignment: Assignment, queues: Sequence[tuple[int, ...]], *, rows: int, slots: int) -> Assignment:
-    """The same assignment, with each queue in one slot."""
+    """Returns the same assignment, with each queue in one slot."""
     chains = [pair for group in (*assignment.components, *queues) for pair in pairwise(group)]
     groups = components(chains)
     return Assignment(
@@ -151,12 +151,12 @@ def with_queues(assignment: Assignment, queues: Sequence[tuple[int, ...]], *, ro
 def conflict_queue(
     changes: Iterable[Change], net: Net, tables: Mapping[str, TableSchema]
 ) -> tuple[tuple[int, ...], ...]:
-    """The published model: all rows of a table that share a value of any unique key with another row, as one group.
+    """Returns the published model's groups, one per table: all rows that share a value of any unique key with another row.
 
     Args:
-        changes: Of the batch; every image that a row had counts, before and after.
-        net: Their net effect.
-        tables: Whose unique keys are compared, as the events write them.
+        changes: The changes of the batch; every image counts, before and after.
+        net: The net effect of the changes.
+        tables: The tables whose unique keys are compared, as the events write them.
 
     Source: docs/explanation/keys.md, "The conflict queue".
     """
@@ -172,7 +172,7 @@ def conflict_queue(
             for place, unique in enumerate(schema.unique_keys):
                 values = [image.get(name) for name in sorted(unique.columns)]
                 if unique.nulls_equal or None not in values:
-                    # Folded, so that it is coarser than most equalities: the article compares what the events say.
+                    # Casefolded, to be coarser than most equalities: the published model compares the values of events.
                     text = repr([str(value).casefold().rstrip() for value in values])
                     holders.setdefault((change.table, place, text), set()).add(n)
     queues: dict[str, set[int]] = {}

@@ -1,6 +1,6 @@
-"""Rows that a sync has set apart: brought in by a later change that concerns one of them, dropped, corrected, and sent again.
+"""Quarantined rows of a sync (dead letters): applied with a later change of one of them, dropped, corrected, or sent again.
 
-Rules for editors: a letter is deleted in the transaction that brings its row in, or that sets it apart again; never before.
+Rules for editors: a letter is deleted in the transaction that applies its row or quarantines it again, never earlier.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lakegate.syncs.plan.net_changes import Key, Net, NetRow, canonical
 from lakegate.syncs.plan.table_schema import TableSchema
 
 LETTERS_MAX = 10_000
-"""So many are brought in with one batch, the oldest first; the rest with a later one."""
+"""The maximum number of letters applied with one batch, oldest first. The rest is applied with a later batch."""
 MARK = "lakegate"
-"""A key of a kept image that is no column: what else is known of the row."""
+"""A key in a kept image that is not a column; its value has further facts of the row."""
 BYTES = "lakegate_bytes"
 LEFT_OUT = "lakegate_left_out_bytes"
-"""Stands in a kept image for a value that the target could not keep."""
+"""Replaces a value in a kept image that was too large for the target to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRow:
-    """A row that was set apart, as it can be applied again."""
+    """A quarantined row in a form that can be applied again."""
 
     batch: int
     n: int
     table: str
     key: Key
     image: Image | None
-    """None: it was to be deleted."""
+    """None for a deletion."""
     origin: Key | None
     seq: int
     is_partial: bool
@@ -43,32 +43,32 @@ class KeptRow:
 
     @property
     def id(self) -> str:
-        """Names it for people and commands."""
+        """The name of the row for users and commands."""
         return f"{self.batch}.{self.n}"
 
     @property
     def is_record(self) -> bool:
-        """Whether it is a record that cannot be read: its key says where it is, and its image holds its beginning."""
+        """Returns whether it is an unreadable record: its key states its location, and its image has its beginning."""
         return not self.table
 
     @property
     def lacks_values(self) -> bool:
-        """Whether a value of it was too large to be kept."""
+        """Returns whether a value of the row was too large to be kept."""
         return self.image is not None and any(isinstance(one, dict) and LEFT_OUT in one for one in self.image.values())
 
 
 def unread_row(n: int, seq: int, unread: Unread) -> NetRow:
-    """A record that cannot be read, as it is kept among rows that are set apart: it is of no table."""
+    """Returns an unreadable record as it is kept among quarantined rows: without a table."""
     where = " ".join(f"{name}={value}" for name, value in unread.where.items())
     return NetRow(n, "", (where,), {"record": unread.data}, None, seq)
 
 
 def kept_image(row: NetRow, bytes_max: int | None) -> str:
-    """The text in which a row's image is kept.
+    """Returns the text in which a row's image is kept.
 
     Args:
-        row: With an image or without.
-        bytes_max: Of the text; values that make it longer are left out, and only their size is kept.
+        row: The row, with an image or without.
+        bytes_max: The maximum size of the text; of a value that exceeds its share, only the size is kept.
     """
     more: dict[str, Any] = {}
     if row.origin is not None:
@@ -89,7 +89,7 @@ def kept_image(row: NetRow, bytes_max: int | None) -> str:
 
 
 def kept_row(batch: int, n: int, table: str, key: str, image: str | None, seq: int, reason: str) -> KeptRow:
-    """What the target's table of dead letters has of a row."""
+    """Returns a row as the target's table of dead letters stores it."""
     row = None if image is None else {name: _value(value) for name, value in json_numbers.loads(image).items()}
     more: Any = {} if row is None else row.pop(MARK, {})
     return KeptRow(
@@ -99,14 +99,15 @@ def kept_row(batch: int, n: int, table: str, key: str, image: str | None, seq: i
 
 
 def joined(net: Net, letters: Sequence[KeptRow], tables: Mapping[str, TableSchema]) -> Net:
-    """The batch with the letters, if it concerns one of them; else as it is.
+    """Returns the batch with the letters if it changes the row of one of them; else the batch unchanged.
 
-    A row that the batch changes is completed from its letter; all other letters may have waited for it, and are tried again.
+    A row that the batch changes is completed from its letter. All other letters are tried again too, because they may depend
+    on that row.
 
     Args:
         net: The batch's net effect.
-        letters: The oldest first.
-        tables: Those of the target, by name; letters of others are left alone.
+        letters: Quarantined rows, oldest first.
+        tables: The target's tables, by name; letters of other tables stay quarantined.
     """
     if net.many is not None or net.copies:
         return net
@@ -143,10 +144,10 @@ def joined(net: Net, letters: Sequence[KeptRow], tables: Mapping[str, TableSchem
 
 
 def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tables: Mapping[str, TableSchema]) -> Net:
-    """Letters as a batch of their own, each with these values in place of its own.
+    """Returns letters as a separate batch, with these values instead of their own.
 
     Raises:
-        InvalidRequest: A letter lacks a value that was too large to be kept, or has no such column.
+        InvalidRequest: A letter lacks a value that was too large to be kept, or a column does not exist.
     """
     rest: dict[tuple[str, Key], KeptRow] = {}
     ids = []
@@ -154,7 +155,7 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
         if letter.is_record:
             raise InvalidRequest(
                 "a record that cannot be read cannot be sent again; nothing was sent",
-                advice="Correct it at the source, so that it comes again behind the others, or bring its row in with "
+                advice="Correct it at the source, so that it is sent again, or write its row with "
                 "`lakegate sync repair`; then drop it",
                 id=letter.id, record=letter.key[0],
             )  # fmt: skip
@@ -162,7 +163,7 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
         unknown = sorted(set(corrections) - columns)
         if letter.table not in tables or (corrections and (unknown or letter.image is None)):
             raise InvalidRequest(
-                "a row that was set apart cannot be corrected so; nothing was sent",
+                "a quarantined row cannot be corrected this way; nothing was sent",
                 advice="Name columns of its table; a deletion has no values",
                 id=letter.id, table=letter.table, column=", ".join(unknown) or None,
             )  # fmt: skip
@@ -172,7 +173,7 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
             letter = replace(letter, key=key, origin=letter.origin if key == letter.key else None)
         if letter.lacks_values:
             raise InvalidRequest(
-                "a value of a row that was set apart was too large to be kept; nothing was sent",
+                "a value of a quarantined row was too large to be kept; nothing was sent",
                 advice="Give it with --set, or let the source send the row again",
                 id=letter.id, table=letter.table,
             )  # fmt: skip
@@ -184,7 +185,7 @@ def corrected(letters: Iterable[KeptRow], corrections: Mapping[str, object], tab
 
 
 def _merged(before: KeptRow | None, letter: KeptRow) -> KeptRow:
-    """A later letter of the same row over an earlier one."""
+    """Merges a later letter of a row over an earlier one."""
     if before is None or before.image is None or letter.image is None or not letter.is_partial:
         return letter
     image = {**before.image, **letter.image}
@@ -208,7 +209,7 @@ def _value(value: Any) -> Any:
 
 
 def kept_text(value: object) -> str:
-    """JSON that `kept_row` reads again: bytes are bytes, and what JSON has no word for is marked."""
+    """Returns JSON that `kept_row` can read: bytes as base64, and values that JSON cannot represent with a mark."""
 
     def other(one: object) -> object:
         return {BYTES: base64.b64encode(one).decode()} if isinstance(one, bytes | bytearray) else str(one)

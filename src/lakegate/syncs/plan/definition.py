@@ -1,8 +1,8 @@
-"""Which statements that change a definition a source of changes may have executed in the target: a stated list, and nothing else.
+"""The DDL statements that a source of changes may have executed in the target: a fixed list and nothing else.
 
-Rules for editors: a statement is allowed because all of it is known, never because nothing bad was found in it. No statement
+Rules for editors: a statement is allowed because every token is known, never because no bad token was found. No statement
 of the list calls a function, reads a table or names a second one, except the parent of a foreign key, which must be one of
-the sync's tables, too.
+the sync's tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STATEMENTS = (
     "CREATE [UNIQUE] INDEX i ON t (columns)",
     "DROP INDEX i [ON t]",
 )
-"""What is on the list, for people."""
+"""The list, in words for messages."""
 _TOKEN = re.compile(
     r"""\s+|(?P<text>'(?:[^'\\]|'')*')|(?P<quoted>"(?:[^"\\]|"")+"|`(?:[^`\\]|``)+`)|(?P<word>[^\W\d]\w*)"""
     r"""|(?P<number>-?\d+(?:\.\d+)?)|(?P<mark>[(),.])"""
@@ -29,25 +29,25 @@ _SYSTEM = frozenset({"pg_catalog", "information_schema", "mysql", "performance_s
 _NO_COLUMNS = frozenset(
     {"like", "check", "exclude", "constraint", "period", "fulltext", "spatial", "partition", "system"}
 )
-"""Words that begin something else where a column may stand."""
+"""Words that begin another clause where a column may stand."""
 _TYPE_WORDS = frozenset({"precision", "varying", "with", "without", "time", "zone", "unsigned", "zerofill", "binary"})
 
 
 class _RefusedError(Exception):
-    """The statement is not one of the list; its text says what is not known."""
+    """The statement is not on the list. The text of the error names what is not known."""
 
 
 def is_reserved(table: str) -> bool:
-    """Whether a table is the product's own, or the database's: no change of a source may have it as its target."""
+    """Returns whether a table belongs to Lakegate or to the database. A change of a source must not target such a table."""
     parts = [part.strip('"`[] ').casefold() for part in table.split(".")]
     return parts[-1].startswith((_OWN, "sqlite_")) or any(part in _SYSTEM for part in parts[:-1])
 
 
 def refuse_reserved(table: str, seq: int | None = None) -> None:
-    """Returns if a source's changes may have this target table.
+    """Checks that a source's changes may have this target table.
 
     Raises:
-        InvalidRequest: It is one of the product's control tables, or of the database's own.
+        InvalidRequest: It is one of Lakegate's control tables, or one of the database's own tables.
     """
     if is_reserved(table):
         raise InvalidRequest(
@@ -61,17 +61,17 @@ def refuse_reserved(table: str, seq: int | None = None) -> None:
 def require_allowed(
     sql: str, table: str, *, tables: Collection[str], own_indexes: Collection[str], seq: int | None = None
 ) -> None:
-    """Returns if a statement is of the stated list and touches nothing but the table that the change names.
+    """Checks that a statement is on the list and affects only the table that the change names.
 
     Args:
         sql: The statement.
         table: The target table that the change names.
-        tables: The sync's tables: a foreign key may lead to them. Empty: `table` alone.
-        own_indexes: Names of the table's unique keys: what `DROP INDEX` without a table may drop.
-        seq: The change's place, for the error.
+        tables: The sync's tables, to which a foreign key may refer. Empty for `table` alone.
+        own_indexes: Names of the table's unique keys, which `DROP INDEX` without a table may drop.
+        seq: The position of the change, for the error.
 
     Raises:
-        InvalidRequest: It is not.
+        InvalidRequest: The statement is not allowed.
     """
     refuse_reserved(table, seq)
     try:
@@ -88,7 +88,7 @@ def require_allowed(
 
 
 class _Statement:
-    """One statement, read token by token."""
+    """A statement, read token by token."""
 
     def __init__(self, sql: str, table: str, tables: Collection[str], own_indexes: Collection[str]) -> None:
         self._tokens = _tokens(sql)
@@ -98,7 +98,7 @@ class _Statement:
         self._own_indexes = {one.casefold() for one in own_indexes}
 
     def check(self) -> None:
-        """Raises `_RefusedError` unless the whole of it is known."""
+        """Raises `_RefusedError` unless the whole statement is known."""
         if self._words("create", "table"):
             self._words("if", "not", "exists")
             self._own_table()
@@ -176,7 +176,7 @@ class _Statement:
             self._column()
 
     def _key(self) -> bool:
-        """A table constraint; False if there is none."""
+        """Reads a table constraint; returns False if there is none."""
         if self._words("constraint"):
             self._name("a constraint")
             if self._peek() not in ("primary", "unique", "foreign"):
@@ -291,7 +291,7 @@ class _Statement:
             raise _RefusedError(f"{self._shown()} is not known there")
 
     def _words(self, *words: str) -> bool:
-        """Takes these words if they come next."""
+        """Consumes these words if they come next; returns whether they did."""
         if self._tokens[self._at : self._at + len(words)] != [("word", word) for word in words]:
             return False
         self._at += len(words)
@@ -324,7 +324,7 @@ class _Statement:
 
 
 def _tokens(sql: str) -> list[tuple[str, str]]:
-    """(kind, text) of each token; words in lower case, quoted names as they are, without their quotes."""
+    """Returns (kind, text) of each token: words in lower case, quoted names unchanged without their quotes."""
     text, at = sql.strip(), 0
     if text.endswith(";"):
         text = text[:-1]

@@ -1,4 +1,4 @@
-"""What a comparison of a target with its source says of one row."""
+"""The result of comparing one row of a target with its source."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Kind = Literal["missing", "extra", "different", "refused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A row of the target that is not as at the source. Values are never said."""
+    """A row that differs between target and source. Values are never reported."""
 
     table: str
     key: Key
     kind: Kind
-    """Missing in the target, not at the source, not the same, or not to be had in the target's types."""
+    """Missing in the target; not at the source; different; or not representable in the target's types."""
     columns: tuple[str, ...] = ()
-    """Those that differ."""
+    """The columns that differ."""
     is_set_apart: bool = False
-    """It is known: a row of this key waits among the sync's dead letters."""
+    """Whether the difference is known: a row with this key is quarantined."""

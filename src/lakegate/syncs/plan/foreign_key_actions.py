@@ -1,14 +1,14 @@
-"""Changes with what the target's foreign-key actions do at each of them, in the order of the source.
+"""Adds to the changes of a batch the effects of the target's foreign key actions, in source order.
 
-MySQL and MariaDB do not log what ON DELETE and ON UPDATE change. A target that applies each change by itself does the same
-as its source. A fold to net effects does not: a parent that is deleted and inserted again in one batch is an update there.
-So the changes that the actions make are found before the fold, and folded with the others.
+MySQL and MariaDB do not log the effects of ON DELETE and ON UPDATE. A target that applies each change separately repeats these
+effects. A fold to net effects does not: a parent that is deleted and inserted again in one batch becomes an update. So the
+changes that the actions make are computed before the fold, and folded with the others.
 
-The actions are those of the target's catalogue: the source is taken to have the same ones. Where a change comes from a source
-that logs what its actions do (PostgreSQL, SQL Server, Oracle, Db2), or that has none (a Delta table), nothing is added to it.
+The actions come from the target's catalogue: the source is assumed to have the same ones. Nothing is added to changes from a
+source that logs the effects of its actions (PostgreSQL, SQL Server, Oracle, Db2) or has no actions (a Delta table).
 
-Rules for editors: what an event says of a row wins over what an action would do to it. Which rows of the target refer to a
-value is asked there, with its own equality.
+Rules for editors: an event overrides the effect of an action on the same row. The target itself finds the rows that refer to a
+value, with its own equality.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lakegate.syncs.plan.net_changes import PLAIN, Key, canonical
 from lakegate.syncs.plan.table_schema import ForeignKey, TableSchema
 
 Find = Callable[[TableSchema, Sequence[str], Sequence[Key], Sequence[str]], Sequence[tuple[int, Image]]]
-"""(table, columns, values of these columns, columns that are wanted) → rows of the target that have one of the values: which
-value, by its number, and the wanted columns."""
+"""(table, columns, values of these columns, wanted columns) → rows of the target that have one of the values: index of the
+value, and the wanted columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """Changes of a batch, and those that the actions of foreign keys make."""
+    """The changes of a batch, with the changes that foreign key actions make."""
 
     changes: Sequence[Change]
     is_repeatable: bool
-    """Whether the same is found after parts of the batch were applied."""
+    """Whether a second run finds the same after parts of the batch were applied."""
 
 
 def may_act(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> bool:
-    """Whether some change deletes a row, or changes a value, that an action of a foreign key follows."""
+    """Returns whether some change deletes a row or changes a value that has a foreign key action."""
     acting = {name: table for name, table in tables.items() if table.acting and table.identity}
     return bool(acting) and any(
         change.table in acting
@@ -48,7 +48,7 @@ def may_act(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> boo
 
 
 def _follows(key: ForeignKey, change: Change, parent: TableSchema) -> bool:
-    """Whether the action of a foreign key may follow a change of its parent."""
+    """Returns whether a foreign key's action may follow a change of its parent."""
     if change.shows_actions:
         return False
     if change.op == "d":
@@ -56,7 +56,7 @@ def _follows(key: ForeignKey, change: Change, parent: TableSchema) -> bool:
     if key.on_update is None:
         return False
     before, after = change.before or {}, change.after or {}
-    # An event that leaves out what the key was does not change it.
+    # An event without the old key does not change the key.
     return any(
         after[name] != before[name] if name in before else name not in parent.identity
         for name in key.parent_columns
@@ -65,45 +65,45 @@ def _follows(key: ForeignKey, change: Change, parent: TableSchema) -> bool:
 
 
 def with_actions(changes: Sequence[Change], tables: Mapping[str, TableSchema], find: Find) -> Acted:
-    """The changes, and behind each of them what the actions of foreign keys do.
+    """Returns the changes, each followed by the effects of foreign key actions.
 
     Args:
-        changes: Of one batch.
-        tables: Those of the target that the changes name, and all that actions lead to from them.
-        find: Asks the target, which is as it is before the batch.
+        changes: The changes of one batch.
+        tables: The target tables that the changes name, and all tables that actions reach from them.
+        find: Queries the target in its state before the batch.
     """
     return _Replay(changes, tables, find).run()
 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A row on its way through the batch, as far as foreign keys see it."""
+    """The state of a row during the replay, as far as foreign keys need it."""
 
     table: str
     key: Key
     origin: Key | None
-    """Its key in the target; None if the batch made it."""
+    """The row's key in the target; None if the batch inserted the row."""
     values: dict[str, object] = field(default_factory=dict)
-    """What is known; what is not is as in the target."""
+    """Known values; the others are as in the target."""
     is_here: bool = True
     is_doubted: bool = False
-    """An action would have deleted it, but an event speaks of it later."""
+    """Whether an action would have deleted the row, but a later event changes the row."""
     places: dict[int, Key] = field(default_factory=dict)
-    """Number of a foreign key → the value under which the row is among its children."""
+    """Number of a foreign key → the value under which the row is listed as a child."""
 
 
 @dataclass(slots=True)
 class _Event:
-    """What a change of the batch says of the row that has, or gets, a key."""
+    """A change of the batch, as an event of the row that has, or gets, a key."""
 
     place: int
     change: Change
     is_put: bool
-    """It puts a row under this key, from nowhere or from another key."""
+    """Whether the event puts a row under this key: a new row, or a row with another key before."""
 
 
 class _Replay:
-    """The changes are replayed on the rows that foreign keys with actions connect."""
+    """Replays the changes on the rows that foreign keys with actions connect."""
 
     def __init__(self, changes: Sequence[Change], tables: Mapping[str, TableSchema], find: Find) -> None:
         self._changes, self._tables, self._find = changes, tables, find
@@ -129,7 +129,7 @@ class _Replay:
         self._is_put_again = False
 
     def run(self) -> Acted:
-        """All changes."""
+        """Replays all changes."""
         for place, change in enumerate(self._changes):
             self._look_ahead(place, change)
         self._ask_ahead()
@@ -140,7 +140,7 @@ class _Replay:
         return Acted(changes=self._said, is_repeatable=not (self._derived or self._is_put_again))
 
     def _keys_of(self, change: Change) -> tuple[Key | None, Key | None]:
-        """The key of the row before and after the change; None where there is no such row, or the change does not say it."""
+        """Returns the row's keys before and after the change; None if there is no such row or the change lacks the key."""
         schema = self._tables[change.table]
         new = None if change.op == "d" else schema.key_of(change.after)
         old = None if change.op == "c" else schema.key_of(change.before) or schema.key_of(change.after)
@@ -156,7 +156,7 @@ class _Replay:
             self._later.setdefault((change.table, _plain(new)), deque()).append(_Event(place, change, True))
 
     def _ask_ahead(self) -> None:
-        """Asks the target at once for what the changes will lead to, so that few questions are left for one value each."""
+        """Queries the target in bulk for everything that the changes will reach, so that few single queries remain."""
         asked: dict[int, dict[Key, Key]] = {}
         for table, numbers in self._into.items():
             schema, unknown = self._tables[table], dict[Key, Key]()
@@ -187,7 +187,7 @@ class _Replay:
             asked = following
 
     def _load(self, schema: TableSchema, keys: Sequence[Key]) -> Mapping[Key, Image]:
-        """Rows of the target by their keys, as far as foreign keys see them."""
+        """Loads rows of the target by their keys, with the columns that foreign keys need."""
         wanted = list(self._wanted[schema.name])
         found = dict[Key, Image]()
         for place, image in self._find(schema, schema.identity, keys, wanted) if keys else ():
@@ -225,7 +225,7 @@ class _Replay:
             self._act([(number, value, after[number] or value) for number, value in before.items()], change)
 
     def _row(self, table: str, key: Key) -> _Row:
-        """The row under a key; one of the target if the batch has had none there."""
+        """Returns the row under a key; a row of the target if the batch has had none there."""
         place = (table, _plain(key))
         row = self._rows.get(place)
         if row is None:
@@ -234,13 +234,13 @@ class _Replay:
         return row
 
     def _write(self, row: _Row, key: Key, image: Image, cause: Change) -> None:
-        """The row is as the image says, under this key."""
+        """Writes the image to the row, under this key."""
         self._drop(row)
         there = self._rows.get((row.table, _plain(key)))
         if there is not None and there is not row and there.is_here:
             self._remove(there)
             if there.is_doubted:
-                # Another row comes under its key: so it was deleted, and what is said later is of the other one.
+                # Another row takes the key. So the doubted row was deleted, and later events are about the other row.
                 self._said.append(self._gone(there, cause))
                 self._derived += 1
                 self._act([(n, self._parent_values(there, n), None) for n in self._into.get(row.table, ())], cause)
@@ -259,20 +259,20 @@ class _Replay:
         row.is_here = False
 
     def _drop(self, row: _Row) -> None:
-        """The row is among nobody's children."""
+        """Removes the row from all lists of children."""
         for number, value in row.places.items():
             self._children[number].get(value, {}).pop(id(row), None)
         row.places.clear()
 
     def _place(self, row: _Row, number: int, value: Key | None = None) -> None:
-        """The row is among the children of what it refers to."""
+        """Adds the row to the children of the value that it refers to."""
         value = value or _values(row.values, self._keys[number].columns)
         if value is not None and None not in value and number not in row.places:
             row.places[number] = _plain(value)
             self._children[number].setdefault(_plain(value), {})[id(row)] = row
 
     def _parent_values(self, row: _Row, number: int, before: Image | None = None) -> Key | None:
-        """What children of the row refer to; None if it is nothing, or not known."""
+        """Returns the value that children of the row refer to; None if there is none or it is unknown."""
         columns = self._keys[number].parent_columns
         value = _values(row.values, columns)
         if value is None and row.origin is not None:
@@ -283,7 +283,7 @@ class _Replay:
         return _values(before, columns) if value is None and before is not None else value
 
     def _ask(self, number: int, values: Sequence[Key]) -> Sequence[_Row]:
-        """The rows that refer to one of the values in the target."""
+        """Returns the rows of the target that refer to one of the values."""
         key = self._keys[number]
         values = [value for value in values if _plain(value) not in self._asked[number]]
         if not values:
@@ -301,13 +301,13 @@ class _Replay:
             unknown = {name for name in key.columns if name not in row.values}
             row.values = {**{name: _said(image[name]) for name in wanted}, **row.values}
             for other in self._from[key.table]:
-                # In the eyes of the target, it refers to just this.
+                # By the target's equality, the row refers to exactly this value.
                 self._place(row, other, values[place] if other == number and unknown else None)
             found.append(row)
         return found
 
     def _act(self, actions: Sequence[tuple[int, Key | None, Key | None]], cause: Change) -> None:
-        """What the actions of foreign keys do: (its number, values of the parent before, after; None if that is gone)."""
+        """Applies foreign key actions: (key number, parent's values before, after; None after if the parent is deleted)."""
         waiting = deque(actions)
         while waiting:
             number, old, new = waiting.popleft()
@@ -323,7 +323,7 @@ class _Replay:
                 waiting.extend(self._follow(row, sets, cause))
 
     def _follow(self, row: _Row, sets: Image | None, cause: Change) -> Iterator[tuple[int, Key | None, Key | None]]:
-        """An action meets a child: deletes it, or writes into it. What follows from that."""
+        """Applies an action to a child: deletes it or writes to it. Yields the actions that follow."""
         identity, into = self._tables[row.table].identity, self._into.get(row.table, ())
         moves = sets is not None and any(name in identity for name in sets)
         if self._is_said(row, sets, moves):
@@ -348,7 +348,7 @@ class _Replay:
                 yield number, value, after
 
     def _is_said(self, row: _Row, sets: Image | None, moves: bool) -> bool:
-        """Whether a later event says what became of the row."""
+        """Returns whether a later event decides the row's state."""
         events = self._later.get((row.table, _plain(row.key)))
         if not events or events[0].is_put:
             return False
@@ -361,16 +361,16 @@ class _Replay:
 
 
 def _values(image: Image, columns: Sequence[str]) -> Key | None:
-    """The values of columns; None if the image lacks one."""
+    """Returns the values of columns; None if the image lacks one."""
     return tuple([image[name] for name in columns]) if all(name in image for name in columns) else None
 
 
 def _plain(key: Key) -> Key:
-    """The key so that what an event and what a driver say of one value is one key."""
+    """Returns the key in a form that is equal for events and for the driver's values."""
     key = canonical(key)
     return key if all(type(value) in PLAIN for value in key) else tuple(map(_said, key))
 
 
 def _said(value: object) -> object:
-    """A value of a driver as an event would say it: a date, a time or a UUID as text."""
+    """Returns a driver's value as an event represents it: dates, times and UUIDs as text."""
     return value if value is None or isinstance(value, int | float | str | bytes | Decimal | tuple) else str(value)

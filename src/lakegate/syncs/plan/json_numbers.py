@@ -1,4 +1,4 @@
-"""JSON of sources and targets, with the digits that it has: a float holds 17, a decimal of a database may have more."""
+"""Reads and writes JSON with all digits of its numbers: a float holds 17 digits, a decimal of a database may have more."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 DIGITS_MAX = 150_000
-"""A number with more places before or behind its point is refused: no database has it, and written out it fills memory."""
+"""The maximum number of digits before or after the point. No database has more, and written out they would fill the memory."""
 WRITE = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON as Python has it; a number that a float would write in another way is a Decimal.
+    """Parses JSON; a number that a float would write differently becomes a Decimal.
 
     Raises:
-        ValueError: It is no JSON.
+        ValueError: The text is not JSON.
     """
     return json.loads(text, parse_float=_exact)
 
 
 def dumps(value: object) -> str:
-    """JSON with the characters and the digits that the value has.
+    """Writes JSON with the characters and the digits of the value.
 
-    What JSON has no word for is written as PostgreSQL's `to_json` does: moments as ISO 8601 says, bytes as `\\x` and hex,
-    numbers that are none (NaN) as texts.
+    Values that JSON cannot represent are written as by PostgreSQL's `to_json`: moments as ISO 8601, bytes as `\\x` and hex,
+    NaN and infinities as text.
     """
     try:
         return WRITE(value)
@@ -43,7 +43,7 @@ def _parts(value: object) -> Iterator[str]:
             yield WRITE(value) if math.isfinite(value) else WRITE(said(value))
         case Decimal():
             yield str(value) if value.is_finite() else WRITE(said(value))
-        case date() | time():  # of which datetime
+        case date() | time():  # includes datetime
             yield WRITE(value.isoformat())
         case timedelta():
             yield WRITE(str(value))
@@ -52,7 +52,7 @@ def _parts(value: object) -> Iterator[str]:
         case dict():
             yield from _joined("{}", ([WRITE(str(name)), ": ", *_parts(one)] for name, one in value.items()))
         case list() | tuple():
-            if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):  # a map, as Parquet has it
+            if value and all(isinstance(one, tuple) and len(one) == 2 for one in value):  # a map, as in Parquet
                 yield from _parts(dict(value))
             else:
                 yield from _joined("[]", (_parts(one) for one in value))
@@ -61,7 +61,7 @@ def _parts(value: object) -> Iterator[str]:
 
 
 def said(value: float | Decimal) -> str:
-    """NaN, Infinity or -Infinity."""
+    """Returns the text NaN, Infinity or -Infinity."""
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 

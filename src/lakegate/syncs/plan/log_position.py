@@ -1,7 +1,7 @@
-"""Positions in the log of a source: whose they are, which of them can be compared, and what was delivered before.
+"""Positions in the log of a source: their log, which of them are comparable, and which changes were delivered before.
 
-Rules for editors: positions of two logs are never compared. A change is old only if that is known: by its transaction, by
-its GTID, or by a position in the log of which the last change is met again. What cannot be decided is refused or waits.
+Rules for editors: positions of two logs are never compared. A change counts as old only on evidence: its transaction, its
+GTID, or a position in the log in which the last delivered change occurs again. An undecidable case is refused or waits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Any, Self
 
 Order = tuple[int, ...]
 DIGESTS_MAX = 16
-"""So many of the last changes are known by their digests."""
+"""The number of last changes whose digests are kept."""
 SERVERS_MAX = 16
 GTID_RANGES_MAX = 32
-"""Of one server; when there are more, the oldest gap counts as delivered: a replica commits at most a little out of order."""
+"""The maximum for one server. If there are more, the oldest gap counts as delivered: a replica commits only slightly out of
+order."""
 OF_A_CLUSTER = frozenset({"mysql", "mariadb", "oracle"})
-"""Connectors whose log is that of a whole server; other logs belong to one database."""
+"""Connectors whose log belongs to a whole server. Other logs belong to one database."""
 PLACE = (
     "lsn", "txId", "file", "pos", "row", "gtid", "server_id", "commit_lsn", "change_lsn", "event_serial_no", "scn",
     "commit_scn", "rs_id", "ssn", "db", "schema", "table", "ts_ms",
@@ -26,15 +27,15 @@ PLACE = (
 
 
 SHOW_ACTIONS = ("postgresql/", "sqlserver/", "oracle/", "db2/", "informix/")
-"""Origins whose logs hold what actions of foreign keys did. Those of MySQL and MariaDB do not."""
+"""Origins whose logs contain the effects of foreign key actions. The logs of MySQL and MariaDB do not."""
 
 
 class WentBack(ValueError):
-    """A change lies before what was delivered, and was never delivered."""
+    """A change lies before the delivered changes, and was never delivered."""
 
 
 def origin(source: Mapping[str, Any]) -> str:
-    """Whose log a position belongs to: positions of two origins cannot be compared."""
+    """Returns the log that a position belongs to. Positions of two origins cannot be compared."""
     connector = str(source.get("connector") or "")
     names = [connector, str(source.get("name") or "")]
     if connector not in OF_A_CLUSTER:
@@ -43,24 +44,24 @@ def origin(source: Mapping[str, Any]) -> str:
 
 
 def order(source: Mapping[str, Any]) -> Order | None:
-    """The position of an event in its log. Never falls within one; several events may share it."""
+    """Returns the position of an event in its log. Positions never decrease within a log; several events may share one."""
     if source.get("commit_lsn"):  # SQL Server, Db2, Informix
         return tuple(int(str(source.get(name) or "0").replace(":", ""), 16) for name in ("commit_lsn", "change_lsn"))
     if source.get("commit_scn"):  # Oracle; transactions may share it
         return (int(source["commit_scn"]),)
     if source.get("lsn") is not None and isinstance(source.get("sequence"), str):
-        # PostgreSQL: transactions overlap in the log, so that the record alone may fall. The commit before does not.
+        # PostgreSQL: transactions overlap in the log, so a record's own LSN may decrease. The LSN of the last commit does not.
         before = source["sequence"].strip("[] ").split(",")[0].strip(' "')
         return (int(before) if before.isdigit() else 0, int(source["lsn"]))
     if source.get("file") and source.get("pos") is not None:  # MySQL, MariaDB
         number = str(source["file"]).rpartition(".")[2]
-        # A row's number within an event is left out: in a compressed transaction it falls.
+        # A row's number within an event is omitted: in a compressed transaction it decreases.
         return (int(number), int(source["pos"])) if number.isdigit() else None
     return None
 
 
 def gtid(source: Mapping[str, Any]) -> tuple[str, int] | None:
-    """The server (or the domain and server of MariaDB) and the number of a transaction; None: the log has no such."""
+    """Returns the server (MariaDB: domain and server) and the number of a transaction; None if the log has no GTIDs."""
     text = str(source.get("gtid") or "")
     for separator in ":-":
         server, found, number = text.rpartition(separator)
@@ -70,7 +71,7 @@ def gtid(source: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def digest(value: Mapping[str, Any], source: Mapping[str, Any]) -> str:
-    """A short text that two events share only if they are one event, sent twice."""
+    """Returns a short text that two events share only if they are the same event, sent twice."""
     transaction = value.get("transaction") or {}
     facts = (
         value.get("op"), value.get("before"), value.get("after"), transaction.get("id"), transaction.get("total_order"),
@@ -81,47 +82,47 @@ def digest(value: Mapping[str, Any], source: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a change lies in its source."""
+    """The position of a change in its source."""
 
     origin: str
     order: Order | None
-    """None: the source does not say it, or a snapshot read the row."""
+    """None if the source does not provide it, or if a snapshot read the row."""
     digest: str = ""
     gtid: tuple[str, int] | None = None
     server: int | None = None
     ts_ms: int = 0
-    """When it was made at the source; 0: unknown."""
+    """When the change was made at the source; 0 if unknown."""
     tx: str | None = None
     total_order: int | None = None
     transaction: str = ""
-    """Its transaction as the log numbers it, where it does."""
+    """The log's own number of the transaction, where it has one."""
     begins_log: bool = False
-    """A full snapshot read the row: the changes behind it may be of another log."""
+    """Whether a full snapshot read the row. The changes after it may belong to another log."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """The last changes of one log that were delivered."""
+    """The last delivered changes of one log."""
 
     order: Order | None = None
     tx: str | None = None
     total_order: int = 0
     ts_ms: int = 0
     digests: list[str] = field(default_factory=list)
-    """The latest is last. Empty: an earlier version wrote the position."""
+    """The latest is last. Empty if an earlier version wrote the position."""
     servers: list[int] = field(default_factory=list)
     gtids: dict[str, list[list[int]]] = field(default_factory=dict)
-    """Server → ranges of numbers, first and last, rising."""
+    """Server → ranges of numbers (first, last), in ascending order."""
     gtid: tuple[str, int] | None = None
     in_gtid: int = 0
-    """So many changes of that transaction were delivered."""
+    """The number of delivered changes of that transaction."""
     begins_log: bool = False
-    """Rows of a full snapshot came behind the last change."""
+    """Whether rows of a full snapshot came after the last change."""
     here: set[str] = field(default_factory=set)
-    """Digests of all changes of the last position, as far as this reader met them."""
+    """Digests of all changes at the last position that this reader has seen."""
 
     def take(self, at: Position, *, digests_max: int = DIGESTS_MAX) -> None:
-        """The change is delivered."""
+        """Records the change as delivered."""
         if at.order is None:
             self.begins_log |= at.begins_log and self.order is not None
             return
@@ -140,7 +141,7 @@ class Seen:
             _add(self.gtids.setdefault(at.gtid[0], []), at.gtid[1], is_first=was_known)
 
     def written(self) -> dict[str, Any]:
-        """Its JSON; what is empty is left out."""
+        """Returns the JSON form, without empty fields."""
         facts = {
             "order": self.order, "tx": self.tx, "n": self.total_order, "ts_ms": self.ts_ms, "last": self.digests,
             "servers": self.servers, "gtids": self.gtids, "gtid": self.gtid, "in_gtid": self.in_gtid,
@@ -150,7 +151,7 @@ class Seen:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Self:
-        """What `written` gave."""
+        """Reads the JSON form of `written`."""
         order, last = facts.get("order"), facts.get("gtid")
         return cls(
             order=None if order is None else tuple(order), tx=facts.get("tx"), total_order=facts.get("n", 0),
@@ -163,29 +164,29 @@ class Seen:
 
 @dataclass(slots=True)
 class Again:
-    """Changes in a row that look as if they were sent again."""
+    """Consecutive changes that appear to be sent again."""
 
     offset: int = -1
-    """Of the first."""
+    """The offset of the first one."""
     count: int = 0
     in_gtid: int = 0
-    """So many of them, the last, are of the last transaction that was delivered."""
+    """How many of them, counted from the last, belong to the last delivered transaction."""
     met: set[str] = field(default_factory=set)
-    """Their digests."""
+    """The digests of these changes."""
     is_known: bool = False
-    """One of them is known to be so: then all are, because a source repeats its log in order."""
+    """Whether one of them is known to be sent again. Then all are, because a source repeats its log in order."""
     is_over: bool = True
-    """The last change that was delivered was met."""
+    """Whether the last delivered change was seen again."""
     digests: dict[str, int] = field(default_factory=dict)
-    """Of those that are not known yet → their offset."""
+    """Digest → offset, for changes that are not yet known to be sent again."""
 
     def add(self, offset: int, at: Position, seen: Seen, *, is_known: bool, is_last: bool) -> None:
-        """One more."""
+        """Adds a change."""
         if self.is_over:
             self.offset, self.count, self.in_gtid, self.is_known = offset, 0, 0, False
             self.digests.clear()
             self.met.clear()
-        if at.gtid is None or at.gtid != seen.gtid or at.digest in self.met:  # it goes back once more
+        if at.gtid is None or at.gtid != seen.gtid or at.digest in self.met:  # the source goes back once more
             self.in_gtid = 0
             self.met.clear()
         if at.gtid is not None and at.gtid == seen.gtid:
@@ -202,35 +203,35 @@ class Again:
             self.digests.setdefault(at.digest, offset)
 
     def settle(self) -> None:
-        """They were delivered before."""
+        """Records that all of them were delivered before."""
         self.is_known = self.is_over = True
         self.digests.clear()
 
 
 def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, bool]:
-    """Whether a change was delivered before, and whether that is known by itself, not only by its position.
+    """Returns whether a change was delivered before, and whether there is evidence for this besides its position.
 
     Args:
-        at: Its position.
-        seen: What was delivered of its log.
-        again: The changes before it in the same piece that look old.
-        own: What was delivered of this piece of the log; `seen` if there is only one piece.
+        at: The position of the change.
+        seen: The delivered changes of its log.
+        again: The preceding changes of the same piece that appear to be old.
+        own: The delivered changes of this piece of the log; `seen` if there is only one piece.
 
     Raises:
-        WentBack: It lies before what was delivered, and cannot have been delivered.
+        WentBack: The change lies before the delivered changes, and cannot have been delivered.
     """
     if at.order is None or seen.order is None:
         return False, False
     is_met = at.digest in seen.digests or at.digest in own.digests or at.digest in seen.here
     if at.gtid is not None and own is not seen and _has(seen.gtids.get(at.gtid[0], ()), at.gtid[1]):
-        # Other changes of the transaction may be in other pieces: that one was delivered says nothing of this one.
+        # Other changes of the transaction may be in other pieces: their delivery is no evidence for this one.
         is_next = at.gtid == seen.gtid and at.order >= seen.order and again.is_over
         return is_met or not is_next, is_met
     if at.gtid is not None and at.gtid == seen.gtid:
         if is_met:
             return True, True
         if at.order < seen.order or at.order[0] != seen.order[0] or not again.is_over:
-            # Sent again from the beginning of the transaction, perhaps by another server, where its position is another.
+            # The transaction is sent again from its beginning, perhaps by another server with other positions.
             is_again = again.in_gtid < seen.in_gtid or at.digest in again.met
             return is_again, is_again
         return False, False
@@ -241,16 +242,16 @@ def is_old(at: Position, seen: Seen, again: Again, own: Seen) -> tuple[bool, boo
     if at.order == seen.order:
         if (
             at.total_order is not None and at.tx == seen.tx and own is seen
-        ):  # else its neighbours may be in other pieces
+        ):  # otherwise, adjacent changes may be in other pieces
             return at.total_order <= seen.total_order, True
         return is_met or not again.is_over, is_met
     if not is_met:
         if seen.begins_log:
-            raise WentBack("behind a new snapshot its positions are lower")
+            raise WentBack("positions after a new snapshot are lower")
         if at.ts_ms > seen.ts_ms:
             raise WentBack("it is younger than changes with higher positions")
         if at.server is not None and seen.servers and len(seen.servers) < SERVERS_MAX and at.server not in seen.servers:
-            raise WentBack(f"it is of a server that was not there before ({at.server})")
+            raise WentBack(f"it comes from a server that was not seen before ({at.server})")
     return True, is_met or not seen.digests
 
 
@@ -259,7 +260,7 @@ def _has(ranges: Sequence[Sequence[int]], number: int) -> bool:
 
 
 def _add(ranges: list[list[int]], number: int, *, is_first: bool) -> None:
-    """Adds a number; `is_first`: nothing below the first of a server was delivered."""
+    """Adds a number. `is_first`: nothing below the first number of a server was delivered."""
     if _has(ranges, number):
         return
     ranges.append([number if is_first or ranges else 0, number])

@@ -1,8 +1,7 @@
-"""The net effect of a batch: for each row of the target the one image that it ends with, or that it is gone.
+"""The net effect of a batch: for each target row the final image, or that the row is deleted.
 
-Rules for editors: a net effect says how the batch *ends*. Values that a row had in between are in nobody's way any more, so
-nothing here looks at them. Which values the row had *before* the batch is asked of the target, not of the events: they may
-not say it.
+Rules for editors: a net effect describes only the *end* of a batch. Intermediate values can no longer conflict, so nothing here
+looks at them. The values *before* the batch are read from the target, because the events may not contain them.
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ from lakegate.syncs.plan.values import BareNumber, BareText
 
 Key = tuple[object, ...]
 PLAIN = frozenset({int, str, BareNumber, BareText})
-"""Types whose values are what they look like."""
+"""Types whose values need no conversion before a comparison of keys."""
 
 EMPTY: tuple[object, ...] = ("", 0)  # False is 0, too
-"""What a source sends for a value that it does not know and that may not be NULL."""
+"""Values that a source sends for an unknown value of a NOT NULL column."""
 
 
 class NetRow(NamedTuple):
-    """What a batch makes of one row of a table with a key. A tuple, as there are many."""
+    """The effect of a batch on one row of a table with a key. A tuple, because there are many."""
 
     n: int
-    """Its number within the batch, from 0, in the order in which the rows were first touched."""
+    """The row's number within the batch, from 0, in the order of each row's first change."""
     table: str
     key: Key
     image: Image | None
-    """How it ends, as far as the events say it; None if it is gone."""
+    """The final image, as far as the events contain it; None if the row is deleted."""
     origin: Key | None
-    """The key under which the target has it, if that is another one. What `image` does not say is found there."""
+    """The row's key in the target, if its key changes. Columns that `image` lacks are read from there."""
     seq: int
-    """The place of the last change to it."""
+    """The position of the row's last change."""
     is_partial: bool = False
-    """Only a row that the target has can be what this one ends with: the source's row has more than `image` says."""
+    """Whether `image` lacks columns that the source's row has, so that only an existing row of the target can complete it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetCopies:
-    """How many rows just like this one a batch adds to a table without a key (negative: takes away)."""
+    """The number of rows equal to `image` that a batch adds to a table without a key (negative: deletes)."""
 
     table: str
     image: Image
@@ -55,7 +54,7 @@ class NetCopies:
 
 
 class FoundRows(Sequence[NetRow]):
-    """Net rows that are where they were staged, and looked up there one by one."""
+    """Net rows that stay in the staging table and are looked up there one at a time."""
 
     def __init__(self, count: int, find: Callable[[int], NetRow]) -> None:
         self._count, self._find = count, find
@@ -80,62 +79,62 @@ class Net:
 
     rows: Sequence[NetRow]
     many: tuple[str, ManyRows] | None = None
-    """A table, and its rows where they are too many to be among `rows`, which finds them once they are staged."""
+    """A table and its rows, if there are too many for memory. `rows` then looks them up once they are staged."""
     copies: tuple[NetCopies, ...] = ()
     truncated: tuple[str, ...] = ()
     """Tables that are emptied before anything else."""
     is_repeatable: bool = True
-    """Whether it may be applied again after parts of it were. Not if a row moves to another key and the events do not show
-    the whole row: where the rest of it is found is no longer known once it has moved."""
+    """Whether the batch may be applied again after parts of it were applied. False if a row's key changes and the events do not
+    contain the whole row: after the change of the key, the missing values can no longer be found."""
     letters: tuple[tuple[int, int], ...] = ()
-    """Rows that had been set apart and are among `rows` now: (batch, number) under which the target keeps each."""
+    """Rows that were quarantined and are now among `rows`: (batch, number) under which the target keeps each."""
     unread: tuple[tuple[int, Unread], ...] = ()
-    """Records that cannot be read, each with its position: they are set apart."""
+    """Unreadable records, each with its position. They are quarantined."""
     has_actions: bool = False
-    """Actions of foreign keys make some of it: what they find in the target is something else after parts were applied."""
+    """Whether foreign key actions make some of the rows. After a partial apply, these actions would find other rows."""
     changes: int
     through: int
-    """The place of the last change of the batch."""
+    """The position of the batch's last change."""
     place: str | None = None
-    """What the source needs to go on behind it; None: `through` is enough."""
+    """The source's state for resuming after the batch; None if `through` is enough."""
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row on its way through the batch."""
+    """The state of a row during the fold."""
 
     key: Key
     image: Image | None
     origin: Key | None
-    """Where the target has it; None if the batch made it."""
+    """The row's key in the target; None if the batch inserted the row."""
     seq: int
     placed_tx: str | None = None
-    """The transaction that put it under this key."""
+    """The transaction that put the row under this key."""
     is_partial: bool = False
-    """No change has made it or shown it whole."""
+    """Whether no change inserted the row or showed it whole."""
 
 
 @dataclass(slots=True)
 class _Table:
     schema: TableSchema
     known: frozenset[str]
-    """Names of its columns."""
+    """Names of the columns."""
     has_nullable_key: bool
     rows: dict[Key, _Row] = field(default_factory=dict)
     displaced: dict[Key, list[_Row]] = field(default_factory=dict)
-    """Rows under whose key another was put while they were still there: deferred keys. Empty between transactions."""
+    """Rows whose key another row took over before they left it (deferred keys). Empty between transactions."""
     copies: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
-    """The net effect of whole source transactions.
+    """Returns the net effect of whole source transactions.
 
     Args:
-        changes: In source order, without statements that change definitions.
-        tables: Those of the target, by name.
+        changes: Changes in source order, without DDL.
+        tables: The target's tables, by name.
 
     Raises:
-        InvalidRequest: A change does not say its row's key, or has a column that the target has not.
+        InvalidRequest: A change lacks its row's key, or has a column that the target does not have.
     """
     open_tables: dict[str, _Table] = {}
     truncated: dict[str, None] = {}
@@ -193,7 +192,7 @@ def fold(changes: Iterable[Change], tables: Mapping[str, TableSchema]) -> Net:
 
 
 def _lacks(image: Image | None, schema: TableSchema) -> bool:
-    """Whether the changes leave out how a part of a row is."""
+    """Returns whether the image lacks a stored column."""
     return image is not None and any(column.name not in image for column in schema.stored)
 
 
@@ -248,7 +247,7 @@ def _fold_row(table: _Table, change: Change) -> None:
 
 
 def null_key(schema: TableSchema, seq: int) -> InvalidRequest:
-    """The error of a row with NULL in its key: written, it would be one more each time that it changes."""
+    """Returns the error for a row with NULL in its key. Each change of such a row would insert one more row."""
     return InvalidRequest(
         "a row has NULL in a column that tells rows apart; nothing was written",
         advice="Name columns without NULL under `key`, or give the target table a primary key of such columns",
@@ -259,17 +258,17 @@ def null_key(schema: TableSchema, seq: int) -> InvalidRequest:
 
 
 def _put(table: _Table, row: _Row) -> None:
-    """Sets a row under its key. Who was there may yet leave, if the source checks the key at the end of its transaction."""
+    """Puts a row under its key. The previous row may still leave the key if the source checks keys only at commits."""
     place = canonical(row.key)
     there = table.rows.get(place)
     if row.placed_tx is not None and (there is None or there.image is not None):
-        # Nobody known is there: then perhaps one that only the target knows.
+        # No known row has the key. Then a row that only the target knows may have it.
         table.displaced.setdefault(place, []).append(there or _Row(row.key, None, row.key, row.seq, is_partial=True))
     table.rows[place] = row
 
 
 def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bool]:
-    """The row that a change means, and whether it is the one that stands under the key now."""
+    """Returns the row that a change means, and whether that row currently has the key."""
     here = table.rows.get(place)
     if here is None:
         return _Row(key, None, key, change.seq, is_partial=True), True
@@ -285,15 +284,15 @@ def _find(table: _Table, key: Key, place: Key, change: Change) -> tuple[_Row, bo
 
 
 def agrees(image: Image, before: Image | None) -> bool:
-    """Whether the row may be the one that `before` shows."""
+    """Returns whether the row may be the one that `before` shows."""
     return before is None or all(image[name] == value for name, value in before.items() if name in image)
 
 
 def _shows_another(table: _Table, image: Image, before: Image | None) -> bool:
-    """Whether `before`, which is not this row, is one that only the target knows; else it is this row's key and stand-ins.
+    """Returns whether `before` shows a row that only the target knows; if not, it shows this row's key and stand-in values.
 
-    A source that knows the key alone (PostgreSQL's default identity) sends NULL for the other columns, and for those that
-    are NOT NULL a default or an empty value.
+    A source that knows only the key (PostgreSQL's default replica identity) sends NULL for the other columns, and a default or
+    an empty value for those that are NOT NULL.
     """
     rest = {name: value for name, value in (before or {}).items() if name not in table.schema.identity}
     if all(value is None or value in EMPTY for value in rest.values()):
@@ -323,7 +322,7 @@ def _fold_copies(table: _Table, change: Change) -> None:
 
 
 def canonical(key: Key) -> Key:
-    """The key so that values of one number are one key: 1, 1.0 and Decimal("1.00"); but not True, nor "1"."""
+    """Returns the key with equal numbers made identical: 1, 1.0 and Decimal("1.00"), but neither True nor "1"."""
     for value in key:
         if type(value) not in PLAIN:
             return tuple(_canonical(value) for value in key)
@@ -334,7 +333,7 @@ def _canonical(value: object) -> object:
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, float):
-        return Decimal(repr(value)) if math.isfinite(value) else ("float", repr(value))  # 1.1 is 1.10 of a decimal
+        return Decimal(repr(value)) if math.isfinite(value) else ("float", repr(value))  # 1.1 equals 1.10 exactly
     if isinstance(value, Decimal) and not value.is_finite():
         return ("float", str(float(value)))
     if isinstance(value, dict | list):

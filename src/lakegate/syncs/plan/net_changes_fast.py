@@ -1,7 +1,7 @@
-"""The net effect of plain changes, found by the last change of each row: several times as fast as `fold`, which is the oracle.
+"""Computes the net effect of plain changes from the last change of each row. Several times as fast as `fold`, the reference.
 
-Changes are plain if each shows the whole row, no row moves to another key, all parts of keys are integers or text, and no
-transaction has two rows under one key for a moment. Whatever is not is left to `fold`, its errors with it.
+Changes are plain if each shows the whole row, no row's key changes, all parts of keys are integers or text, and no transaction
+has two rows under one key at any moment. All other changes, and all errors, are left to `fold`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lakegate.syncs.plan.table_schema import TableSchema
 @dataclass(slots=True)
 class _Table:
     key: Callable[[Any], Any]
-    """Image → its key: a value if that has one part, else a tuple."""
+    """Image → key: a value if the key has one part, else a tuple."""
     is_single: bool
     whole: frozenset[str]
     known: frozenset[str]
@@ -27,7 +27,7 @@ class _Table:
 
 
 def net_effect(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> Net:
-    """What `fold` says, by the faster way where it is open.
+    """Returns the result of `fold`, computed the faster way where possible.
 
     Raises:
         InvalidRequest: See `fold`.
@@ -37,9 +37,9 @@ def net_effect(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> 
 
 
 def fold_plain(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> Net | None:
-    """What `fold` says; None if some change is not plain."""
+    """Returns the result of `fold`; None if some change is not plain."""
     seen: dict[str, _Table] = {}
-    made: set[tuple[str, Any]] = set()  # by the transaction that is read
+    made: set[tuple[str, Any]] = set()  # by the current transaction
     tx: object = object()
     try:
         for change in changes:
@@ -74,7 +74,7 @@ def fold_plain(changes: Sequence[Change], tables: Mapping[str, TableSchema]) -> 
             if op != "c" and made and (name, key) in made:
                 here = table.last[key].after
                 if here is not None and not agrees(here, before):
-                    return None  # another row that had the key before is meant
+                    return None  # the change means another row that had the key before
             table.last[key] = change
     except (KeyError, TypeError):  # no such table, a table without a key, or an image without the key
         return None

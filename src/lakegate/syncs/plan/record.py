@@ -1,4 +1,4 @@
-"""A record of a source as it stands there, for a comparison that shares nothing with what applies changes."""
+"""A record as it is in the source, for a comparison that shares no code with applying changes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record."""
+    """A record of a source."""
 
     table: str
     """The target table."""
     op: str
-    """c, u, d or t; others are passed over."""
+    """c, u, d or t; other records are skipped."""
     before: Row | None
     after: Row | None
     tx: str | None = None

@@ -1,6 +1,6 @@
-"""Where a source goes on, as text beside a stream's position in the target; and whose text it is.
+"""A source's state for resuming (`place`): text that is stored next to a stream's position in the target.
 
-Rules for editors: a place that another kind of source wrote is refused, never interpreted: what follows it there is unknown.
+Rules for editors: text that another kind of source wrote is refused, never interpreted: what comes after it is unknown.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ DELTA = "delta"
 
 
 def written(kind: str, facts: Mapping[str, Any]) -> str:
-    """The text of a place."""
+    """Returns the text of the state."""
     return json.dumps({"source": kind, **facts}, separators=(",", ":"))
 
 
 def read(kind: str, position: int, place: str | None, *, at: str | None = None) -> Mapping[str, Any]:
-    """What a source of this kind wrote; empty at the beginning.
+    """Returns the facts that a source of this kind wrote; empty at the beginning.
 
     Args:
-        kind: Of the source that is read.
-        position: The target's.
-        place: What stands beside it.
-        at: Where this source is, if that is compared.
+        kind: The kind of the source that is read.
+        position: The target's position.
+        place: The text stored next to the position.
+        at: The address of this source, if it is compared.
 
     Raises:
-        CheckpointMismatch: Another source wrote it, or one that writes none.
+        CheckpointMismatch: Another source wrote the text, or the position belongs to a source that writes no text.
     """
     facts: Mapping[str, Any] = {}
     if place is not None:
@@ -43,14 +43,14 @@ def read(kind: str, position: int, place: str | None, *, at: str | None = None) 
     found = facts.get("source", FILES) if place is not None or position >= 0 else kind
     if found != kind:
         raise other(found, kind, position)
-    was = facts.get("at", at)  # earlier versions wrote none
+    was = facts.get("at", at)  # earlier versions did not write `at`
     if at is not None and was != at:
         raise other(f"{kind} at {was}", f"those at {at}", position)
     return facts
 
 
 def other(found: str, wanted: str, position: int, **facts: object) -> CheckpointMismatch:
-    """The error of a position that belongs to another source."""
+    """Returns the error for a position that belongs to another source."""
     return CheckpointMismatch(
         f"the target's position is one of another source: it is of {found}, and this sync reads {wanted}; "
         "nothing was written",
@@ -61,10 +61,11 @@ def other(found: str, wanted: str, position: int, **facts: object) -> Checkpoint
 
 
 def waits(what: str | None, was: Mapping[str, Any], now_ms: int) -> Mapping[str, Any] | None:
-    """What a source waits for, and since when, as a part of its place: `since_ms` stays while it is the same.
+    """Returns what a source waits for, and since when, as a part of its text. `since_ms` is kept while `what` is the same.
 
     Args:
-        what: None: it waits for nothing.
+        what: None if the source waits for nothing.
+        was: The facts of the previous text.
         was: The facts of the place before.
         now_ms: The wall clock.
     """
@@ -75,7 +76,7 @@ def waits(what: str | None, was: Mapping[str, Any], now_ms: int) -> Mapping[str,
 
 
 def waiting(place: str | None) -> tuple[str, int] | None:
-    """What the source of a place waits for, and since when (wall clock, ms); None: for nothing."""
+    """Returns what the source waits for, and since when (wall clock, ms); None if it waits for nothing."""
     try:
         found = json.loads(place or "{}").get("waits")
         return None if found is None else (str(found["for"]), int(found["since_ms"]))
@@ -84,7 +85,7 @@ def waiting(place: str | None) -> tuple[str, int] | None:
 
 
 def tables(place: str | None) -> Collection[str]:
-    """The target tables that changes were for up to a place, as far as its source notes them."""
+    """Returns the target tables of all changes so far, as far as the source records them."""
     try:
         return list(json.loads(place or "{}").get("tables") or {})
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""What a target table is, as far as applying changes to it needs to know."""
+"""The definition of a target table, as far as applying changes needs it."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from lakegate.syncs.plan.change import Image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column."""
+    """A column."""
 
     name: str
     type: str
-    """As the target writes it in a definition, with its collation."""
+    """The type as the target writes it in a definition, with its collation."""
     kind: str = ""
     """The bare name of its type, in lower case."""
     is_nullable: bool = True
     generated: str | None = None
     """The expression of a generated column, as the target writes it in a definition."""
     is_renewed: bool = False
-    """An UPDATE that does not name it sets it to the time."""
+    """Whether an UPDATE that does not set the column sets it to the current time."""
     is_numbered: bool = False
-    """GENERATED ALWAYS AS IDENTITY: an INSERT may say its value, an UPDATE may not name it."""
+    """GENERATED ALWAYS AS IDENTITY: an INSERT may set the value, an UPDATE may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniqueKey:
-    """One constraint or index that at most one row may satisfy for a value."""
+    """A constraint or index that allows at most one row for each value."""
 
     name: str
     parts: tuple[str, ...]
     """Expressions over the row, in the target's SQL; for a column its quoted name."""
     columns: frozenset[str]
-    """The columns that its value depends on, through expressions, generated columns and its predicate, too."""
+    """The columns that the value depends on, also through expressions, generated columns and the predicate."""
     predicate: str | None = None
-    """Rows for which this does not hold are not in the index."""
+    """The condition for rows in the index."""
     nulls_equal: bool = False
     """NULLS NOT DISTINCT."""
     is_deferrable: bool = False
     is_primary: bool = False
     operators: tuple[str, ...] | None = None
-    """Of an exclusion constraint: the operator of each part, in place of `=`."""
+    """For an exclusion constraint: the operator of each part, instead of `=`."""
     park: str | None = None
-    """A column that frees the value when it is set to NULL; None if there is none."""
+    """A column that frees the value when set to NULL; None if there is none."""
     park_last: str | None = None
-    """A column that a part reads which may have a value though the column is NULL: perhaps it frees the value."""
+    """A column that may free the value when set to NULL. A part reads the column but may be non-NULL even then."""
     plain: frozenset[str] = frozenset()
-    """The columns that are parts themselves, not only read by one."""
+    """The columns that are parts themselves, not only read by a part."""
 
 
 Action = Literal["CASCADE", "SET NULL", "SET DEFAULT"]
@@ -59,7 +59,7 @@ Action = Literal["CASCADE", "SET NULL", "SET DEFAULT"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignKey:
-    """Rows of `table` name a row of `parent`."""
+    """A foreign key: rows of `table` refer to rows of `parent`."""
 
     table: str
     columns: tuple[str, ...]
@@ -67,7 +67,7 @@ class ForeignKey:
     parent_columns: tuple[str, ...]
     is_deferrable: bool = False
     on_delete: Action | None = None
-    """What the database does to rows of `table` when their parent is deleted; None: it refuses, or checks later."""
+    """The effect on rows of `table` when their parent is deleted; None if the database refuses, or checks later."""
     on_update: Action | None = None
     """The same for a parent whose `parent_columns` change."""
     delete_columns: tuple[str, ...] | None = None
@@ -76,7 +76,7 @@ class ForeignKey:
     """Column and value that SET DEFAULT writes; a column that is not listed gets NULL."""
 
     def sets(self, parent: tuple[object, ...] | None) -> dict[str, object] | None:
-        """What an action writes into a row of `table`; None if it deletes the row.
+        """Returns the values that an action writes into a row of `table`; None if it deletes the row.
 
         Args:
             parent: The new values of `parent_columns`; None if the parent is deleted.
@@ -90,44 +90,44 @@ class ForeignKey:
 
 
 def action(text: str) -> Action | None:
-    """The action that a catalogue calls `text`, in any letters; None for RESTRICT and NO ACTION."""
+    """Returns the action for a catalogue's `text`, in any case; None for RESTRICT and NO ACTION."""
     known: tuple[Action, ...] = ("CASCADE", "SET NULL", "SET DEFAULT")
     return next((one for one in known if one == text.upper()), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSchema:
-    """One table of the target."""
+    """A table of the target."""
 
     name: str
     columns: tuple[Column, ...]
     identity: tuple[str, ...]
-    """The columns that tell rows apart: those that the sync names, else the primary key, else a unique key without NULLs; empty
+    """The columns that identify a row: those that the sync names, else the primary key, else a unique key without NULLs; empty
     if there is none."""
     unique_keys: tuple[UniqueKey, ...] = ()
-    """All of them, with the primary key."""
+    """All unique keys, including the primary key."""
     foreign_keys: tuple[ForeignKey, ...] = ()
-    """Of this table's rows to others, or to rows of its own."""
+    """Foreign keys of this table, to other tables or to itself."""
     is_referenced: bool = False
-    """Whether a foreign key of any table leads here: its rows are never deleted for a while."""
+    """Whether any foreign key refers to this table. Its rows are then never deleted and inserted again."""
     acting: tuple[ForeignKey, ...] = ()
-    """The foreign keys of any table that lead here and have an action."""
+    """The foreign keys of any table that refer to this table and have an action."""
     sql_name: str = ""
     """The table in the target's SQL, quoted, with its schema where it has one."""
 
     @property
     def stored(self) -> tuple[Column, ...]:
-        """The columns that are written; generated ones are not."""
+        """The columns that are written: all but generated ones."""
         return tuple(column for column in self.columns if column.generated is None)
 
     @property
     def nullable_key(self) -> tuple[str, ...]:
-        """Columns of the identity that may be NULL: such a row cannot be told from another, and must not be written."""
+        """Columns of the identity that may be NULL. A row with NULL there cannot be identified and must not be written."""
         nullable = {column.name for column in self.columns if column.is_nullable}
         return tuple(name for name in self.identity if name in nullable)
 
     def key_of(self, image: Image | None) -> tuple[object, ...] | None:
-        """The row's key, or None if the image does not say it."""
+        """Returns the row's key, or None if the image lacks a column of it."""
         if image is None:
             return None
         try:
@@ -137,10 +137,10 @@ class TableSchema:
 
 
 def keyed(table: TableSchema, key: tuple[str, ...]) -> TableSchema:
-    """The table with rows told apart by these columns; as it is if there are none.
+    """Returns the table with these columns as its identity; unchanged if there are none.
 
     Raises:
-        InvalidRequest: It has no such column.
+        InvalidRequest: The table lacks one of the columns.
     """
     if not key:
         return table
@@ -150,22 +150,22 @@ def keyed(table: TableSchema, key: tuple[str, ...]) -> TableSchema:
             "the target table does not have a column of `key`; nothing was written",
             table=table.name, missing=",".join(sorted(missing)),
         )  # fmt: skip
-    # A primary key of other columns is one more key that rows may be in each other's way with.
+    # A primary key of other columns is treated as one more unique key in which rows may conflict.
     keys = tuple(replace(one, is_primary=one.is_primary and one.columns == set(key)) for one in table.unique_keys)
     return replace(table, identity=key, unique_keys=keys)
 
 
 def openable(table: TableSchema, key: ForeignKey) -> tuple[str, ...]:
-    """The columns of a foreign key of `table` that may be NULL for a moment, so that the row refers to nothing."""
+    """Returns the columns of a foreign key that may be temporarily NULL, so that the row refers to nothing."""
     nullable = {column.name for column in table.stored if column.is_nullable} - set(table.identity)
     return tuple(column for column in key.columns if column in nullable)
 
 
 def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
-    """Tables so that those that others refer to come before them.
+    """Returns the tables so that referenced tables come first.
 
-    In a circle, a foreign key that may be NULL, or is checked at commits, decides nothing; if that is not enough, no key in
-    the circle does, and the order is that of the names.
+    In a cycle, foreign keys that may be NULL or are checked at commit are ignored. If the cycle remains, all keys in the
+    cycle are ignored, and the order is by name.
     """
     known = {table.name: table for table in sorted(tables, key=lambda table: table.name)}
     keys = [
@@ -194,7 +194,7 @@ def parents_first(tables: Iterable[TableSchema]) -> tuple[TableSchema, ...]:
 
 
 def reachable(start: str, graph: Mapping[str, set[str]]) -> set[str]:
-    """Every node that a path of at least one step leads to."""
+    """Returns every node that a path of at least one step reaches."""
     found: set[str] = set()
     waiting = list(graph.get(start, ()))
     while waiting:
@@ -206,7 +206,7 @@ def reachable(start: str, graph: Mapping[str, set[str]]) -> set[str]:
 
 
 def circular(table: TableSchema, tables: Mapping[str, TableSchema]) -> tuple[ForeignKey, ...]:
-    """The foreign keys of `table` that lead back to it, through other tables or at once."""
+    """Returns the foreign keys of `table` that lead back to it, directly or through other tables."""
     graph = {name: {key.parent for key in each.foreign_keys} for name, each in tables.items()}
     return tuple(
         key for key in table.foreign_keys if key.parent == table.name or table.name in reachable(key.parent, graph)
@@ -214,10 +214,10 @@ def circular(table: TableSchema, tables: Mapping[str, TableSchema]) -> tuple[For
 
 
 def refuse_columns(schema: TableSchema, image: Image, seq: int) -> None:
-    """Nothing, if every column of the image is one of the table.
+    """Checks that every column of the image is a column of the table.
 
     Raises:
-        InvalidRequest: It is not.
+        InvalidRequest: A column is not.
     """
     known = {column.name for column in schema.columns}
     for name in image:

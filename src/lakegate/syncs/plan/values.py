@@ -1,7 +1,7 @@
-"""Values between a source and a target: what a column may hold, and how the schemas of Debezium's envelopes say it.
+"""Values between a source and a target: the kinds of values, and the decoders for the schemas of Debezium's envelopes.
 
-Rules for editors: a value is decoded here, once, into what it is; how a column takes it is the target's business
-(`lakegate.syncs.targets.encode`). A value that cannot be decoded is `Undecoded`, never a guess: its row alone is at fault.
+Rules for editors: a value is decoded here, once. The target decides how a column stores the value
+(`lakegate.syncs.targets.encode`). A value that cannot be decoded becomes `Undecoded`, never a guess: only its row is faulty.
 
 Source: Debezium's documentation of its connectors, "Data type mappings".
 """
@@ -21,19 +21,19 @@ from lakegate.syncs.plan import json_numbers
 
 Decode = Callable[[Any], Any]
 BytesAs = Literal["base64", "base64-url-safe", "hex"]
-"""How bytes are written in an envelope without a schema (`binary.handling.mode`)."""
+"""The encoding of bytes in an envelope without a schema (`binary.handling.mode`)."""
 UNAVAILABLE = "__debezium_unavailable_value"
-"""In place of a large value that did not change and that the source did not send, unless the connector says another text."""
+"""The default text for a large unchanged value that the source did not send. A connector may set another text."""
 EPOCH = datetime(1970, 1, 1)
 FRACTION_MAX = 6
-"""Digits of a second that Python's types hold."""
+"""The number of decimal places of a second that Python's types hold."""
 BITS_MAX = 1 << 16
-"""Up to here a bit string has the leading zeros of its column's length; a column without a length says two thousand million."""
+"""Up to this length, a bit string is padded with leading zeros. A column without a length reports about 2,000,000,000."""
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
-"""After so many days the calendar repeats."""
+"""The calendar repeats after this number of days and years."""
 INFINITE_DAYS: Mapping[int, str] = {
     2_147_483_647: "infinity", -2_147_483_648: "-infinity",
-    # What the driver's arithmetic makes of them.
+    # The results of the driver's arithmetic on infinite dates.
     -2_147_472_692: "infinity", -2_147_472_691: "-infinity",
 }  # fmt: skip
 INFINITE_MICROS: Mapping[int, str] = {
@@ -48,11 +48,11 @@ NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 class Misfit(ValueError):
-    """A value does not fit its column. The row is at fault, not the target."""
+    """A value does not fit its column. The row is faulty, not the target."""
 
 
 class Bits(str):
-    """A bit string as digits. Leading zeros are those of the column's length, which a varying column does not have."""
+    """A bit string as digits. Padded to the column's length, unless the column is varying."""
 
     __slots__ = ()
 
@@ -64,15 +64,15 @@ class Duration(int):
 
 
 class BareText(str):
-    """A text of an envelope without a schema: perhaps it stands for bytes."""
+    """A text of an envelope without a schema. The text may represent bytes."""
 
     __slots__ = ()
 
     def bytes(self) -> bytes:
-        """What it stands for.
+        """Returns the bytes that the text represents.
 
         Raises:
-            Misfit: The source does not say how bytes are written, or this is not written so.
+            Misfit: The encoding of bytes is not configured, or the text is not in that encoding.
         """
         raise Misfit(
             "a text for a binary column, in an envelope without a schema: turn schemas on at the converter, or say how "
@@ -81,14 +81,14 @@ class BareText(str):
 
 
 class BareNumber(int):
-    """A whole number of an envelope without a schema: perhaps it stands for a date or a time."""
+    """A whole number of an envelope without a schema. The number may represent a date or a time."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A value that is not what its schema says."""
+    """A value that does not match its schema."""
 
     raw: str
     reason: str
@@ -101,7 +101,7 @@ def bare(bytes_as: BytesAs | None) -> Decode:
     """Marks the values of an envelope without a schema.
 
     Args:
-        bytes_as: How bytes are written in it; None: the source does not say.
+        bytes_as: The encoding of bytes in the envelope; None if not configured.
     """
     text: type[BareText] = BareText if bytes_as is None else _BARE[bytes_as]
 
@@ -117,7 +117,7 @@ def bare(bytes_as: BytesAs | None) -> Decode:
 
 
 def decoder(schema: Mapping[str, Any]) -> Decode | None:
-    """What makes a value out of its JSON, by its schema; None if it is what it looks like."""
+    """Returns the decoder of a schema's JSON values; None if they need no decoding."""
     name = str(schema.get("name") or "")
     parameters = schema.get("parameters") or {}
     if name == "org.apache.kafka.connect.data.Decimal":
@@ -131,7 +131,7 @@ def decoder(schema: Mapping[str, Any]) -> Decode | None:
     if name in LOGICAL:
         return LOGICAL[name]
     if name.startswith("io.debezium.data.geometry.") or name.endswith(".SparseDoubleVector"):
-        return None  # a target that has such columns takes them apart
+        return None  # decoded by a target that has such columns
     match schema.get("type"):
         case "bytes":
             return lambda value: base64.b64decode(value, validate=True)
@@ -148,7 +148,7 @@ def decoder(schema: Mapping[str, Any]) -> Decode | None:
 
 
 def columns(schema: object) -> Mapping[str, Decode]:
-    """Field → decoder of a struct, for the fields that need one."""
+    """Returns field → decoder for the fields of a struct that need one."""
     fields = schema.get("fields") if isinstance(schema, dict) else None
     found = {}
     for one in fields or ():
@@ -160,21 +160,21 @@ def columns(schema: object) -> Mapping[str, Decode]:
 
 
 def decimal(value: str | float | Decimal, scale: int) -> Decimal:
-    """An exact number from base64 of its unscaled value, or from a converter with `decimal.format=NUMERIC`."""
+    """Returns an exact number from the base64 of its unscaled value, or from a converter with `decimal.format=NUMERIC`."""
     if not isinstance(value, str):
         return Decimal(str(value))
     number = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
-    return Decimal(f"{number}e{-scale}")  # as text it is exact, whatever the precision of this thread
+    return Decimal(f"{number}e{-scale}")  # exact as text, regardless of the thread's decimal precision
 
 
 def variable_decimal(value: Mapping[str, Any]) -> Decimal:
-    """An exact number from `{"scale": …, "value": base64}`."""
+    """Returns an exact number from `{"scale": …, "value": base64}`."""
     return decimal(value["value"], int(value["scale"]))
 
 
 def clock(microseconds: int, beyond: str = "") -> str:
-    """`hh:mm:ss.ffffff`, below zero and beyond a day, too; `beyond`: digits behind the microseconds."""
-    # MySQL's TIME is negative or beyond a day, and PostgreSQL has 24:00:00: what the target cannot hold, it refuses.
+    """Returns `hh:mm:ss.ffffff`, also for negative times and for more than a day. `beyond`: digits after the microseconds."""
+    # MySQL's TIME can be negative or exceed a day, and PostgreSQL has 24:00:00. The target refuses what it cannot hold.
     seconds, rest = divmod(abs(microseconds), 1_000_000)
     fraction = (f"{rest:06}" if rest or beyond else "") + beyond
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}" + (f".{fraction}" if fraction else "")
@@ -190,7 +190,7 @@ def _map(key: Decode | None, value: Decode | None) -> Decode | None:
         return None
 
     def read(pairs: Any) -> Any:
-        items = pairs.items() if isinstance(pairs, dict) else pairs  # keys that are not texts come as a list of pairs
+        items = pairs.items() if isinstance(pairs, dict) else pairs  # maps with non-text keys are lists of pairs
         decoded = ((k if key is None else key(k), v if v is None or value is None else value(v)) for k, v in items)
         return dict(decoded)
 
@@ -225,7 +225,7 @@ def _day(days: int) -> date | str:
 
 
 def _far(days: int) -> tuple[str, str]:
-    """A date that Python does not have, as PostgreSQL writes it: `yyyyy-mm-dd`, and ` BC` where that belongs behind all."""
+    """Returns a date outside Python's range as PostgreSQL writes it: `yyyyy-mm-dd`, and a suffix ` BC` or an empty text."""
     cycles, rest = divmod(days + EPOCH.toordinal() - 1, CYCLE_DAYS)
     there = date.fromordinal(rest + 1)
     return _dated(there.year + CYCLE_YEARS * cycles, f"{there.month:02}-{there.day:02}")
@@ -236,7 +236,7 @@ def _dated(year: int, month_and_day: str) -> tuple[str, str]:
 
 
 def _moment(per_second: int, infinite: Mapping[int, str]) -> Callable[[int], datetime | str]:
-    # Without a zone: what the source keeps without one, Debezium counts as if it were UTC.
+    # No zone: Debezium converts source values without a zone as if they were UTC.
     def read(value: int) -> datetime | str:
         if value in infinite:
             return infinite[value]
@@ -253,7 +253,7 @@ def _moment(per_second: int, infinite: Mapping[int, str]) -> Callable[[int], dat
 
 
 def _split(value: int, per_second: int) -> tuple[int, str]:
-    """Whole microseconds, and the digits behind them."""
+    """Returns whole microseconds, and the digits after them."""
     if per_second <= 1_000_000:
         return value * (1_000_000 // per_second), ""
     micros, rest = divmod(value, per_second // 1_000_000)
@@ -261,7 +261,7 @@ def _split(value: int, per_second: int) -> tuple[int, str]:
 
 
 def _zoned(text: str) -> datetime | str:
-    """A moment in UTC; a text where Python has no such moment."""
+    """Returns a moment in UTC, or a text if the moment is outside Python's range."""
     if text in ("infinity", "-infinity"):
         return text
     parts = ZONED.fullmatch(text)
@@ -282,7 +282,7 @@ def _zoned(text: str) -> datetime | str:
 
 def _time(per_second: int) -> Callable[[int], str]:
     def read(value: int) -> str:
-        # From the front, so that digits behind microseconds belong to what lies before zero, too.
+        # Split the absolute value, so that the digits after the microseconds are also right for negative times.
         micros, beyond = _split(abs(value), per_second)
         text = clock(micros, beyond)
         return f"-{text}" if value < 0 else text
@@ -343,7 +343,7 @@ LOGICAL: Mapping[str, Decode] = {
     "io.debezium.time.IsoTime": lambda text: text.removesuffix("Z"),
     "io.debezium.time.IsoTimestamp": lambda text: text.removesuffix("Z"),
 }
-"""A schema's name → its value, as Python has it."""
+"""Name of a schema → decoder to Python's value."""
 
 
 KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -356,11 +356,11 @@ KEPT: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "lakegate_date": (date, date.isoformat, date.fromisoformat),
     "lakegate_decimal": (Decimal, str, Decimal),
 }
-"""Mark → type, how it is written in JSON, and how it is read again. The first type that fits."""
+"""Mark → type, function that writes it as JSON, function that reads it. The first matching type is used."""
 
 
 def to_json(value: Any) -> Any:
-    """The value with a mark at each part that JSON has no word for."""
+    """Returns the value with a mark at each part that JSON cannot represent."""
     if isinstance(value, dict):
         return {name: to_json(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -372,7 +372,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """What `to_json` wrote."""
+    """Returns the value that `to_json` wrote."""
     if isinstance(value, list):
         return [from_json(one) for one in value]
     if not isinstance(value, dict):
@@ -385,10 +385,10 @@ def from_json(value: Any) -> Any:
 
 
 class Placeholders:
-    """What stands in for a large value that did not change and that the source did not send.
+    """Placeholders for a large unchanged value that the source did not send.
 
     Args:
-        text: The connector's `unavailable.value.placeholder`; with `hex:` in front, its bytes.
+        text: The connector's `unavailable.value.placeholder`; with the prefix `hex:`, its bytes.
     """
 
     def __init__(self, text: str) -> None:
@@ -401,7 +401,7 @@ class Placeholders:
         self._pair, self._bytes = pair, list(data)
 
     def has(self, value: object) -> bool:
-        """Whether a value, as it stands in the JSON, is one."""
+        """Returns whether a JSON value is a placeholder."""
         if isinstance(value, str):
             return value in self._texts
         if isinstance(value, dict):
@@ -410,7 +410,7 @@ class Placeholders:
             return False
         if len(value) == 1 and (value[0] == self._uuid or self.has(value[0])):
             return True
-        # Of an array of anything but texts: one element for each byte.
+        # An array of another type than text has one element for each byte of the placeholder.
         return len(value) == len(self._bytes) and [_byte(one) for one in value] == self._bytes
 
 
@@ -422,12 +422,12 @@ def _byte(value: object) -> object:
             value = variable_decimal(value)
     except (ValueError, KeyError, TypeError):
         return None
-    # A byte of Java has a sign.
+    # Java's bytes are signed.
     return value + 256 if isinstance(value, int | float | Decimal) and -128 <= value < 0 else value
 
 
 def _uuid_of(data: bytes) -> str:
-    """A UUID made of the digest of a name (version 3), as Java's `nameUUIDFromBytes` does."""
+    """Returns a name-based UUID (version 3), as Java's `nameUUIDFromBytes` does."""
     digest = bytearray(hashlib.md5(data, usedforsecurity=False).digest())
     digest[6], digest[8] = digest[6] & 0x0F | 0x30, digest[8] & 0x3F | 0x80
     text = digest.hex()
@@ -441,4 +441,4 @@ _GEOMETRIES = frozenset(
         "0101000020E61000000C21E7FDFF7F66401842CEFBFF7F5640",
     )
 )
-"""Of PostGIS: points far away."""
+"""Placeholders of PostGIS columns: points far away."""

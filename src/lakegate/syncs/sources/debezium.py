@@ -1,13 +1,13 @@
-"""Debezium's changes from several logs (a topic's partitions, or files), in the order of their source.
+"""Debezium's changes from several logs (the partitions of topics, or files), in the order of their source.
 
-With transaction metadata, transactions come whole, in the order of their ends: what lies behind the last complete one is
-held back. Without, each change stands alone, except tables that one statement emptied: changes of one log stay in order,
-those of several are merged by their position as far as it can be compared.
+With transaction metadata, whole transactions are delivered in the order of their ends; changes after the last complete
+transaction are held back. Without metadata, each change is delivered by itself, except tables emptied by one statement. Changes
+of one log stay in order; changes of several logs are merged by position as far as positions are comparable.
 
-Rules for editors: only what is known to be old is dropped (`core.keys.positions`). A log's offset moves with what is
-delivered and over messages that say nothing behind it, never with what is skipped: old messages are met again
-after a restart, and the transactions that they belong to are recognized again. A pass ends with the place that it came to,
-and with what it waits for, though nothing was delivered: a log may drop what lies before it.
+Rules for editors: only a change that is known to be old is dropped (`plan.log_position`). A log's offset advances over delivered
+messages, and over messages without content after them, but never over skipped messages: after a restart they are read again,
+and their transactions are recognized again. Each pass ends with the position reached and with what the pass waits for, even if
+nothing was delivered: a log may drop earlier messages.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ ANEW = (
     "the sync another name"
 )
 DONE_MAX = 64
-"""So many of the last transactions are known by their names."""
+"""The number of last transactions that are kept by name."""
 AHEAD_MAX = 100_000
-"""So many changes of a log are looked through for a transaction that is not at its head."""
+"""The maximum number of changes of a log that are searched for a transaction that is not at its head."""
 OWN_MAX = 2
-"""So many of the last changes of a piece of a log are known by their digests."""
+"""The number of last changes of a piece of a log whose digests are kept."""
 
 
 UNREAD = "unread "
-"""Before the place of a change in its transaction, which was delivered without it: a message could not be read."""
+"""Prefix for the number of a change that its transaction was delivered without, because its message was unreadable."""
 UNREAD_MAX = 100
-"""A transaction is not delivered without more changes."""
+"""The maximum number of such changes: a transaction that lacks more is not delivered."""
 
 
 class Message(NamedTuple):
-    """One message of a log."""
+    """A message of a log."""
 
     offset: int
-    """From 0, rising; there may be gaps."""
+    """From 0, increasing; there may be gaps."""
     value: bytes | TooLong | None
     key: bytes | None
     may_be_wrapped: bool = False
@@ -59,108 +59,108 @@ class Message(NamedTuple):
 
 
 class Logs(Protocol):
-    """Logs that grow at their ends."""
+    """Logs that only grow at the end."""
 
     @property
     def transactions(self) -> str | None:
-        """The name of those that hold transaction metadata; None: there is none."""
+        """The name of the logs with transaction metadata; None if there are none."""
         ...
 
     @property
     def is_one(self) -> bool:
-        """Whether they are pieces of one log: the same change may be in two of them."""
+        """Returns whether they are pieces of one log. Then two pieces may contain the same change."""
         ...
 
     def fingerprint(self) -> object:
-        """Changes when a log grows: cheap to ask for."""
+        """Returns a value that changes when a log grows; cheap to compute."""
         ...
 
     def at(self) -> str | None:
-        """Where they are, as far as that tells them from others of the same names."""
+        """Returns the address of the logs, which distinguishes them from others of the same names, if there is one."""
         ...
 
     def read(
         self, starts: Mapping[str, int], ends: Mapping[str, int] | None
     ) -> Sequence[tuple[str, Iterator[Message]]]:
-        """Each log's name and messages, as far as they are known now.
+        """Returns each log's name and messages, as far as they exist now.
 
         Args:
-            starts: Name → the offset to begin with; others from their beginning.
-            ends: Name → the offset to end before; others not at all. None: what there is.
+            starts: Name → first offset; other logs are read from their beginning.
+            ends: Name → offset to stop before; other logs are not read. None: read everything.
 
         Raises:
-            CheckpointMismatch: A log does not reach back to where it was to begin.
-            Unavailable: They do not answer.
+            CheckpointMismatch: A log no longer has its first offset.
+            Unavailable: The logs do not answer.
         """
         ...
 
     def is_transactions(self, name: str) -> bool:
-        """Whether this log holds transaction metadata."""
+        """Returns whether this log contains transaction metadata."""
         ...
 
     def has(self, collection: str) -> bool:
-        """Whether changes of this table are expected in them."""
+        """Returns whether the logs are expected to contain changes of this table."""
         ...
 
     def where(self, name: str, offset: int) -> Mapping[str, Any]:
-        """The place of a message, for an error."""
+        """Returns the location of a message, for an error."""
         ...
 
     def close(self) -> None:
-        """Gives up connections."""
+        """Closes connections."""
         ...
 
 
 @runtime_checkable
 class Recognizes(Protocol):
-    """Logs that tell a log from another of the same name: a topic made again, a file that was rotated or rewritten."""
+    """Logs that can detect a replaced log of the same name: a recreated topic, a rotated or rewritten file."""
 
     def recognize(
         self, known: Mapping[str, Any], starts: Mapping[str, int], read: Collection[str]
     ) -> tuple[Mapping[str, Any], Mapping[str, str]]:
-        """What to know the logs by at the next pass; and name → the name before, of each log that was read before.
+        """Returns the facts that identify the logs at the next pass; and name → previous name, of each log read before.
 
         Args:
-            known: What this gave before; empty at the beginning, or where an earlier version wrote the place.
+            known: The facts that this method returned before; empty at the beginning, or after an upgrade.
             starts: Name → offset of the logs that were read before.
-            read: Those of which nothing is needed any more.
+            read: The logs that are not needed any more.
 
         Raises:
-            CheckpointMismatch: A log is not the one that was read before, or is gone before all of it was read.
+            CheckpointMismatch: A log was replaced, or was removed before it was read to its end.
         """
         ...
 
 
 @dataclass(slots=True)
 class _Log:
-    """One log, as far as it is read."""
+    """The reading state of one log."""
 
     name: str
     messages: Iterator[Message]
     offset: int
-    """Behind the last message that was delivered."""
+    """The offset after the last delivered message."""
     pass_: _Pass
     own: dict[str, Seen] = field(default_factory=dict)
-    """Origin → what of it was delivered out of this log."""
+    """Origin → its changes that were delivered from this log."""
     again: dict[str, Again] = field(default_factory=dict)
     ahead: deque[tuple[int, RowChanged | TransactionEnded]] = field(default_factory=deque)
-    """What is read and not delivered."""
+    """Changes that were read but not delivered."""
     old: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Transaction → its changes that were delivered before, by their place in it → collection."""
+    """Transaction → its changes that were delivered before: number within the transaction → collection."""
     next: int = 0
-    """Behind the last message that was read."""
+    """The offset after the last message that was read."""
     text: str = ""
-    """Of its part of a place."""
+    """The cached text of this log's part of a position."""
     is_behind: bool = False
-    """Something was skipped since the last message that was delivered."""
+    """Whether messages were skipped since the last delivered message."""
 
     def seen(self, row: RowChanged) -> tuple[Seen, Seen]:
-        """What was delivered of the row's log, and of this piece of it."""
+        """Returns what was delivered of the row's log, and of this piece of it."""
         own = _of(self.own, row.at.origin)
         return (_of(self.pass_.shared, row.at.origin) if self.pass_.is_one else own), own
 
     def row(self) -> RowChanged | None:
-        """The next change that was not delivered before; None: no more is known."""
+        """Returns the next change that was not delivered before; None if there is none yet."""
         while self.ahead or self._fill():
             row = self.ahead[0][1]
             if isinstance(row, RowChanged):
@@ -170,7 +170,7 @@ class _Log:
         return None
 
     def end(self) -> TransactionEnded | None:
-        """The next end of a transaction."""
+        """Returns the next end of a transaction; None if there is none yet."""
         while self.ahead or self._fill():
             end = self.ahead[0][1]
             if isinstance(end, TransactionEnded):
@@ -183,14 +183,14 @@ class _Log:
         return None
 
     def pop(self) -> None:
-        """The head is delivered."""
+        """Marks the change at the head as delivered."""
         offset, head = self.ahead.popleft()
         if isinstance(head, RowChanged):
             self.take(head)
         self.moved(offset)
 
     def take(self, row: RowChanged) -> None:
-        """It counts as delivered."""
+        """Counts a change as delivered."""
         seen, own = self.seen(row)
         seen.take(row.at)
         if row.at == debezium_envelope.NOWHERE and self.pass_.logs.transactions is not None:
@@ -202,13 +202,13 @@ class _Log:
             self.again[row.at.origin].met.clear()
 
     def moved(self, offset: int) -> None:
-        """The message there is delivered, and what lies before it."""
-        # What lies before it and waits is met again after a restart, and this with it.
+        """Moves the offset after a delivered message and everything before it."""
+        # Earlier messages that still wait are read again after a restart, and so is this one.
         self.offset, self.text = min([offset + 1, *(one for one, _ in list(self.ahead)[:1])]), ""
         self.is_behind = any(one.digests for one in self.again.values())
 
     def finds(self, tx: str) -> str | None:
-        """Whether a change of the transaction is further on, `old` or `new`; None: as far as is known there is none."""
+        """Searches further changes of the transaction: `old` or `new`; None if none is known."""
         n = 0
         while n < AHEAD_MAX and self.reads(n):
             offset, row = self.ahead[n]
@@ -223,17 +223,17 @@ class _Log:
         return None
 
     def moved_on(self) -> None:
-        """All that was read is delivered, or was before."""
-        is_settled = all(one.is_over for one in self.again.values())  # else it is not known how far they were met
+        """Moves the offset to the end of what was read, if all of it is delivered."""
+        is_settled = all(one.is_over for one in self.again.values())  # otherwise it is unknown how many were seen again
         if self.next > self.offset and not self.ahead and is_settled:
             self.offset, self.text, self.is_behind = self.next, "", False
 
     def reads(self, n: int) -> bool:
-        """Whether there are more than `n` changes that are not delivered."""
+        """Returns whether there are more than `n` undelivered changes."""
         return n < len(self.ahead) or self._fill()
 
     def _fill(self) -> bool:
-        """Reads on to the next message that says something."""
+        """Reads on to the next message with content."""
         for message in self.messages:
             read = self.pass_.read(self, message)
             self.next = message.offset + 1
@@ -245,7 +245,7 @@ class _Log:
         return False
 
     def drops(self, row: RowChanged, offset: int) -> bool:
-        """Whether it was delivered before, and is skipped; it is met again if nothing is delivered behind it."""
+        """Returns whether a change was delivered before and is skipped. It is read again if nothing is delivered after it."""
         (seen, own), pass_, at = self.seen(row), self.pass_, row.at
         again = self.again.get(at.origin)
         if again is None:
@@ -266,7 +266,7 @@ class _Log:
                 self.old.setdefault(at.tx, {})[at.total_order or 0] = row.collection
             self.is_behind = True
             return True
-        # One that was read before them, and waits, says nothing of them.
+        # A change that was read before the repeated ones, and waits, is no evidence about them.
         if at.order is not None and offset > again.offset and (is_known or not again.is_over or again.digests):
             if not is_known:
                 self.prove(again, row)
@@ -274,10 +274,10 @@ class _Log:
         return False
 
     def prove(self, again: Again, row: RowChanged | None = None) -> None:
-        """Nothing, if the changes that look old were delivered.
+        """Checks that the changes that appear old were delivered.
 
         Raises:
-            Corrupt: One was not.
+            Corrupt: A change was not delivered.
         """
         if again.is_known or not again.count:
             return
@@ -285,10 +285,10 @@ class _Log:
             self.pass_.look_up(again.digests)
         if again.digests:
             offset = min(again.digests.values())
-            raise self.pass_.went_back(self, row, offset, "no change that was delivered came with them")
+            raise self.pass_.went_back(self, row, offset, "none of the delivered changes was sent with them")
 
     def note(self) -> str:
-        """Its part of a place."""
+        """Returns this log's part of a position."""
         if not self.text:
             own = {} if self.pass_.is_one else {origin: one.written() for origin, one in self.own.items()}
             state = [self.offset, own] if any(own.values()) else [self.offset]
@@ -298,35 +298,35 @@ class _Log:
 
 @dataclass(slots=True)
 class _Pass:
-    """One reading of all logs: what is known of all of them together."""
+    """A pass over all logs, and the state that they share."""
 
     logs: Logs
     routes: Routes
     all: dict[str, _Log] = field(default_factory=dict)
     shared: dict[str, Seen] = field(default_factory=dict)
-    """Where the logs are pieces of one: origin → what of it was delivered."""
+    """For logs that are pieces of one: origin → what was delivered."""
     done: dict[str, list[str]] = field(default_factory=dict)
-    """The last transactions that were delivered → collections of which they were delivered without changes."""
+    """The last delivered transactions → collections whose changes were missing."""
     waits_for: str | None = None
     reading: debezium_envelope.Reading = debezium_envelope.DEFAULT
     sets_apart: bool = False
-    """A message that cannot be read is a change."""
+    """Whether an unreadable message is delivered as a change instead of an error."""
     unread: dict[str, int] = field(default_factory=dict)
-    """Log → how many that do not name their transaction were delivered and are not counted for one."""
+    """Log → number of delivered unreadable messages without a transaction that are not yet assigned to one."""
 
     @property
     def is_one(self) -> bool:
-        """Whether the logs are pieces of one."""
+        """Returns whether the logs are pieces of one."""
         return self.logs.is_one
 
     def finish(self, id: str, left_out: Sequence[str]) -> None:
-        """A transaction is delivered."""
+        """Records a transaction as delivered."""
         self.done[id] = list(left_out)
         while len(self.done) > DONE_MAX:
             del self.done[next(iter(self.done))]
 
     def here(self) -> str:
-        """Where all logs are: a place without its beginning."""
+        """Returns the position of all logs: the text of a position without its beginning."""
         parts = ['"logs":{' + ",".join([log.note() for log in self.all.values()]) + "}"]
         more: dict[str, Any] = {
             "seen": {origin: one.written() for origin, one in self.shared.items()},
@@ -338,7 +338,7 @@ class _Pass:
         return ",".join(parts)
 
     def read(self, log: _Log, message: Message) -> debezium_envelope.Envelope:
-        """What a message says."""
+        """Decodes a message."""
         value: Any = None
         try:
             value = None if message.value is None else record(message.value)
@@ -346,15 +346,15 @@ class _Pass:
             if message.may_be_wrapped and isinstance(value, dict) and value.keys() in ({"key", "value"}, {"value"}):
                 value, key = value["value"], value.get("key")
             return debezium_envelope.read(value, key, self.reading)
-        except ValueError as error:  # of which NotAnEnvelope
+        except ValueError as error:  # includes NotAnEnvelope
             where = self.logs.where(log.name, message.offset)
             reason = f"not a Debezium envelope: {error}; nothing of it was written"
-            if not self.sets_apart or self.logs.is_transactions(log.name):  # without an end nothing is complete
+            if not self.sets_apart or self.logs.is_transactions(log.name):  # without its end nothing completes
                 raise Corrupt(reason, **where) from error
             return debezium_envelope.damaged(value, unread(message.value, reason, where))
 
     def look_up(self, digests: dict[str, int]) -> None:
-        """Takes out those changes that were delivered out of any log."""
+        """Removes from `digests` the changes that were delivered from any log."""
         ends = {name: log.offset for name, log in self.all.items() if not self.logs.is_transactions(name)}
         for name, messages in self.logs.read({}, ends):
             if name in ends:
@@ -366,12 +366,12 @@ class _Pass:
                         digests.pop(read.at.digest, None)
 
     def went_back(self, log: _Log, row: RowChanged | None, offset: int, why: str) -> Corrupt:
-        """The error of a change that lies before what was delivered, and was not delivered."""
+        """Returns the error for a change before the delivered position that was never delivered."""
         facts: dict[str, Any] = {}
         if row is not None:
             facts = {"table": row.collection, "last": log.seen(row)[0].order, "now": row.order}
         return Corrupt(
-            f"the source's positions went back to changes that were never applied ({why}): its log was begun anew, it failed "
+            f"the source's positions went back to changes that were never applied ({why}): its log was recreated, it failed "
             "over to a server that had other changes, or a file came late; nothing more was written",
             advice=f"If a file came late, take it out of the folder. Otherwise: {ANEW}",
             **facts,
@@ -381,16 +381,16 @@ class _Pass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumChanges:
-    """See `ChangeSource`. `seq` counts changes; the place says each log's offset."""
+    """See `ChangeSource`. `seq` counts changes; `place` contains each log's offset."""
 
     logs: Logs
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Source table, with or without its schema → target table; others keep their name."""
+    """Source table, with or without its schema → target table. Unlisted tables keep their name."""
     clock: Callable[[], float] = time.time
     reading: debezium_envelope.Reading = debezium_envelope.DEFAULT
-    """How the connector is set."""
+    """The connector's settings."""
     sets_apart: bool = False
-    """A message that cannot be read is a change of the kind `unread`, in place of an error."""
+    """Whether an unreadable message is delivered as a change of the op `unread` instead of an error."""
 
     def setting_apart(self) -> DebeziumChanges:
         """See `SetsApart`."""
@@ -449,7 +449,7 @@ class DebeziumChanges:
             return head + pass_.here() + "}"
 
         began, first = pass_.here(), after
-        # A group waits for the next: at the end of a pass, its place is behind the messages that say nothing, too.
+        # Each group is held until the next one: at the end of a pass, its position also covers messages without content.
         held: list[Change] = []
         try:
             for rows in self._groups(pass_):
@@ -482,7 +482,7 @@ class DebeziumChanges:
         if known and pass_.is_one:
             facts.pop("read", None)
             more["read"] = [] if waits else list(pass_.all)
-        if not waits:  # what was skipped has served
+        if not waits:  # skipped messages are not needed any more
             for log in pass_.all.values():
                 log.moved_on()
         last = source_position.written(source_position.DEBEZIUM, facts)[:-1] + "," + pass_.here()
@@ -494,7 +494,7 @@ class DebeziumChanges:
 
     @staticmethod
     def _adopt(pass_: _Pass, one: Seen) -> None:
-        """What an earlier version wrote for each file: the highest counts for all."""
+        """Merges what an earlier version wrote for each file: the highest position counts for all."""
         before = pass_.shared.get("")
         if before is None or (one.order or ()) > (before.order or ()):
             one.ts_ms = max(one.ts_ms, before.ts_ms if before is not None else 0)
@@ -516,40 +516,40 @@ class DebeziumChanges:
                     else:
                         where = ", ".join(f"{k}={v}" for k, v in self.logs.where(log.name, again.offset).items())
                         pass_.waits_for = pass_.waits_for or (
-                            f"the last change that was applied to come again: what follows {where} looks as if it was sent again"
+                            f"the last applied change to be sent again: changes after {where} appear to be sent again"
                         )
 
 
 def _of(seen: dict[str, Seen], origin: str) -> Seen:
-    """What was delivered of an origin's log."""
+    """Returns what was delivered of an origin's log."""
     found = seen.get(origin)
     if found is None:
-        # An earlier version did not write whose position it is: it is of the first origin that is met.
+        # An earlier version did not write the origin of a position: it belongs to the first origin seen.
         found = seen[origin] = seen.pop("") if "" in seen else Seen()
     return found
 
 
 def _own(seen: Sequence[Any]) -> dict[str, Seen]:
-    """What a place says of one log."""
+    """Reads one log's part of a position."""
     if not seen:
         return {}
     if isinstance(seen[0], dict):
         return {origin: Seen.read(one) for origin, one in seen[0].items()}
     if seen[0] is None:
         return {}
-    order, tx, total_order, ts_ms = seen  # as earlier versions wrote it
+    order, tx, total_order, ts_ms = seen  # the format of earlier versions
     return {"": Seen(order=tuple(order), tx=tx, total_order=total_order, ts_ms=ts_ms)}
 
 
 def _tx(row: RowChanged) -> str:
-    """The transaction of a change that does not stand alone."""
+    """Returns the transaction of a change that belongs to a group."""
     return row.tx or f"{row.at.origin} {row.at.transaction or row.order}"
 
 
 def _merged(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
-    """Change by change; first what has no position, log by log.
+    """Yields changes one by one; first those without a position, log by log.
 
-    Positions of one origin are in order; between origins the time decides.
+    Positions of one origin are in order. Between origins, the time decides.
     """
     without: list[int] = []
     heaps: dict[str, list[tuple[Order, int, int]]] = {}
@@ -561,12 +561,12 @@ def _merged(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
         if row.order is None:
             heapq.heappush(without, number)
         else:
-            # After a fail-over the positions are another server's.
+            # After a fail-over, positions come from another server.
             whose = row.at.origin if row.at.gtid is None else f"{row.at.origin} {row.at.gtid[0]}"
             heapq.heappush(heaps.setdefault(whose, []), (row.order, number, row.at.ts_ms))
 
     def popped(number: int, order: Order | None, like: RowChanged | None = None) -> RowChanged | None:
-        # If another piece of the log had what was pushed, it is old by now, and this is the next.
+        # If another piece of the log delivered the pushed change, it is old by now, and this is the next one.
         row = logs[number].row()
         if row is None or row.order != order:
             return None
@@ -590,7 +590,7 @@ def _merged(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
         row = popped(number, order)
         rows = [] if row is None else [row]
         while row is not None and row.op == "t":
-            # One statement that empties several tables is one record of the log, and only all of it fits foreign keys.
+            # TRUNCATE of several tables is one record of the log, and only the whole record satisfies foreign keys.
             push(number)
             if not heap or heap[0][0] != order:
                 break
@@ -605,7 +605,7 @@ def _merged(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
 
 
 def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
-    """Transactions in the order of their ends, as far as they are complete."""
+    """Yields complete transactions in the order of their ends."""
     while True:
         yield from _alone(logs)
         last = next((log for log in ends if log.end() is not None), None)
@@ -618,7 +618,7 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
             return
         end = last.end()
         assert end is not None
-        if end.id in pass_.done:  # it was sent again
+        if end.id in pass_.done:  # the source sent it again
             last.pop()
             continue
         rows = _of_transaction(logs, end.id)
@@ -632,7 +632,7 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         missing = {name: end.counts.get(name, 0) - n for name, n in counts.items() if name not in left_out}
         missing = {name: n for name, n in missing.items() if n}
         if missing and not rows and any(log.finds(end.id) == "old" for log in logs):
-            missing = {}  # all of it was delivered, and sent again behind a part of a later one
+            missing = {}  # delivered already, and sent again after a part of a later transaction
         may_be, wanted = _unread(pass_, logs, rows, missing), sum(missing.values())
         lacks = [n for n in range(1, sum(end.counts.values()) + 1) if n not in found] if may_be else []
         if may_be is not None and 0 < wanted <= sum(may_be.values()) and len(lacks) <= UNREAD_MAX:
@@ -652,7 +652,7 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
             what = ", ".join(f"{n} of {name}" for name, n in missing.items())
             pass_.waits_for = f"changes of transaction {end.id}: {what}"
             return
-        # Not before all are found: in pieces of one log, what comes later in a piece may lie before what was taken.
+        # Only after all changes are found: in pieces of one log, a later message may have an earlier position.
         for log, _, row in sorted(rows, key=lambda one: (one[2].order or (), one[2].total_order or 0)):
             log.take(row)
         for log, offset, _ in rows:
@@ -660,13 +660,13 @@ def _whole(pass_: _Pass, logs: Sequence[_Log], ends: Sequence[_Log]) -> Iterator
         last.pop()
         pass_.finish(end.id, left_out)
         for log in logs:
-            log.old.pop(end.id, None)  # what was met again on the way to it has served
+            log.old.pop(end.id, None)  # repeated changes of this transaction are not needed any more
         if rows:
             yield _in_order([row for _, _, row in rows])
 
 
 def _alone(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
-    """Changes without a transaction at the heads, as far as none with one lies before them in their log."""
+    """Yields changes without a transaction at the heads, unless an earlier change of their log has a transaction."""
     while True:
         heads = []
         for log in logs:
@@ -687,7 +687,7 @@ def _alone(logs: Sequence[_Log]) -> Iterator[Sequence[RowChanged]]:
 
 
 def _of_transaction(logs: Sequence[_Log], id: str) -> list[tuple[_Log, int, RowChanged]]:
-    """Its changes with their offsets, taken off the logs, as far as they are known."""
+    """Takes the known changes of a transaction off the logs; returns them with their offsets."""
     rows: list[tuple[_Log, int, RowChanged]] = []
     seen: set[int] = set()
     origins: set[str] = set()
@@ -699,21 +699,21 @@ def _of_transaction(logs: Sequence[_Log], id: str) -> list[tuple[_Log, int, RowC
                 del log.ahead[n]
             elif row.tx == id or (row.tx is None and n == 0):
                 del log.ahead[n]
-                log.is_behind = True  # until it is delivered
+                log.is_behind = True  # until the change is delivered
                 if row.total_order is None or row.total_order not in seen:
                     rows.append((log, offset, row))
                 if row.total_order is not None:
                     seen.add(row.total_order)
                     origins.add(row.at.origin)
             elif row.at.origin in origins:
-                break  # a source sends one transaction after another; those of others lie between
+                break  # a source sends one transaction after another; other sources' changes lie between
             else:
                 n += 1
     return rows
 
 
 def _has_ended(logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]]) -> bool:
-    """Whether no log can have more changes of a transaction: each has later ones of its source."""
+    """Returns whether no log can have more changes of a transaction: each has later changes of its source."""
     origins = {row.at.origin for _, _, row in rows}
     return all(any(isinstance(row, RowChanged) and row.at.origin in origins for _, row in log.ahead) for log in logs)
 
@@ -721,9 +721,9 @@ def _has_ended(logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]
 def _unread(
     pass_: _Pass, logs: Sequence[_Log], rows: Sequence[tuple[_Log, int, RowChanged]], missing: Mapping[str, int]
 ) -> Mapping[str, int] | None:
-    """Log → how many messages of it that cannot be read may be the changes that a transaction lacks.
+    """Returns log → number of its unreadable messages that may be the missing changes of a transaction.
 
-    None: some log may have those changes further on; that is so until it has a change of a later transaction.
+    None if some log may still have those changes: that is so until it has a change of a later transaction.
     """
     found = {log.name: pass_.unread.get(log.name, 0) for log in logs}
     for log, _, row in rows:
@@ -739,7 +739,7 @@ def _unread(
 
 
 def _in_order(rows: Sequence[RowChanged]) -> list[RowChanged]:
-    """The changes of a transaction; one that stands alone stays behind its neighbour."""
+    """Sorts the changes of a transaction. A change without a number stays after its predecessor."""
     placed, place = [], 0
     for row in rows:
         place = row.total_order or place

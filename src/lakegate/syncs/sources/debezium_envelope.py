@@ -1,6 +1,6 @@
-"""Debezium's JSON envelopes: what one message says, with or without its schema.
+"""Reads Debezium's JSON envelopes, with or without schema.
 
-Rules for editors: a message that is not understood is an error, never skipped; what is skipped is listed here.
+Rules for editors: an unknown message is an error and is never skipped; the messages to skip are listed here.
 
 Source: Debezium's documentation of its connectors, "Data change events" and "Transaction metadata".
 """
@@ -18,72 +18,72 @@ from lakegate.syncs.plan.values import UNAVAILABLE, BytesAs, Decode, Placeholder
 
 USUAL = Placeholders(UNAVAILABLE)
 STAND_INS: tuple[object, ...] = ("", 0, "AA==", "1970-01-01T00:00:00Z", "00:00:00Z", "{}", [], {})
-"""What PostgreSQL's connector sends for a value that it does not know, if the column is NOT NULL and has no default."""
+"""Values that PostgreSQL's connector sends for an unknown value, if the column is NOT NULL and has no default."""
 
 
 class NotAnEnvelope(ValueError):
-    """What is wrong with a message."""
+    """A message is not an envelope. The text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowChanged:
-    """One row, or all rows of a table (`t`)."""
+    """A change of one row, or of all rows of a table (`t`)."""
 
     op: Op
     table: str
-    """As the source calls it, without database and schema."""
+    """The source's name of the table, without database and schema."""
     collection: str
-    """With them, as transaction metadata and topics name it."""
+    """The name with database and schema, as in transaction metadata and topics."""
     before: Image | None
     after: Image | None
     at: Position
     is_partial: bool = False
-    """`after` lacks large values that did not change."""
+    """Whether `after` lacks large unchanged values."""
     is_snapshot: bool = False
-    """A snapshot read it."""
+    """Whether a snapshot read the row."""
     unread: Unread | None = None
-    """Of the op `unread`: a message that cannot be read. Its place is known as far as that much of it can be read."""
+    """For the op `unread`: the unreadable message. Its position is set as far as it can be read."""
 
     @property
     def tx(self) -> str | None:
-        """Its transaction, if the source sends transaction metadata."""
+        """The row's transaction, if the source sends transaction metadata."""
         return self.at.tx
 
     @property
     def total_order(self) -> int | None:
-        """Its place within the transaction, from 1."""
+        """The change's number within the transaction, from 1."""
         return self.at.total_order
 
     @property
     def order(self) -> Order | None:
-        """Its place in the source, never falling within a log; several rows may have one. None: unknown, or a snapshot."""
+        """The position in the source, never decreasing within a log. Rows may share it. None: unknown, or from a snapshot."""
         return self.at.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """A transaction is complete."""
+    """The end of a complete transaction."""
 
     id: str
     counts: Mapping[str, int]
-    """Collection → how many events."""
+    """Collection → number of events."""
 
 
 Envelope = RowChanged | TransactionEnded | None
-"""None: nothing to do (a tombstone, a heartbeat, a begin, a message of the application, a definition)."""
+"""None for a message to skip (tombstone, heartbeat, begin of a transaction, application message, definition)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the source's connector is set to, as far as the messages do not say it."""
+    """The settings of the source's connector that its messages do not contain."""
 
     bytes_as: BytesAs | None = None
-    """How bytes are written without a schema; None: not said, and a text for a binary column is refused."""
+    """The encoding of bytes without a schema. None: not configured, and a text for a binary column is refused."""
     unavailable: Placeholders = USUAL
 
     @property
     def bare(self) -> Decode:
-        """Marks a value of an envelope without a schema."""
+        """The decoder that marks values of an envelope without a schema."""
         return values.bare(self.bytes_as)
 
 
@@ -91,15 +91,15 @@ DEFAULT = Reading()
 
 
 def read(value: object, key: object = None, reading: Reading = DEFAULT) -> Envelope:
-    """What a message says.
+    """Decodes a message.
 
     Args:
-        value: Its decoded JSON; None for a tombstone.
-        key: The decoded JSON of its key, where it has one.
-        reading: How the source's connector is set.
+        value: The decoded JSON of the message; None for a tombstone.
+        key: The decoded JSON of its key, if it has one.
+        reading: The settings of the source's connector.
 
     Raises:
-        NotAnEnvelope: It is none of Debezium's messages.
+        NotAnEnvelope: The message is not one of Debezium's.
     """
     if value is None:
         return None
@@ -125,11 +125,11 @@ NOWHERE = Position(origin="?", order=None)
 
 
 def damaged(value: object, unread: Unread) -> RowChanged:
-    """A message that cannot be read, with the place that it names.
+    """Returns an unreadable message as a change, with the position that it contains.
 
     Args:
-        value: Its JSON, if it is JSON.
-        unread: What is kept of it.
+        value: The message's JSON, if it is JSON.
+        unread: The part of the message to keep.
     """
     if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
         value = value["payload"]
@@ -144,7 +144,7 @@ def damaged(value: object, unread: Unread) -> RowChanged:
 
 
 def _collection(source: Mapping[str, Any]) -> str:
-    """As transaction metadata and topics name a table."""
+    """Returns a table's name as in transaction metadata and topics."""
     names = [str(source[one]) for one in ("db", "schema", "table") if source.get(one)]
     return ".".join(names[-2:] if source.get("connector") == "postgresql" else names)
 
@@ -188,7 +188,7 @@ def _row(value: Mapping[str, Any], schema: object, key: object, reading: Reading
     except (KeyError, TypeError, ValueError) as error:
         raise NotAnEnvelope(f"its position or its transaction cannot be read ({error})") from error
     return RowChanged(
-        # A row that a snapshot read may be there already: it is written over.
+        # A row that a snapshot read may already exist: it is overwritten.
         op="u" if op == "r" else cast(Op, op), table=str(source["table"]), collection=_collection(source),
         before=None if op == "t" else before, after=None if op in ("d", "t") else after,
         at=at, is_snapshot=_snapshot(value) != "",
@@ -211,13 +211,13 @@ def _position(value: Mapping[str, Any], source: Mapping[str, Any]) -> Position:
 
 
 def _snapshot(value: Mapping[str, Any]) -> str:
-    """What kind of snapshot read the row; empty: none."""
+    """Returns the kind of snapshot that read the row; empty if none did."""
     said = str((value.get("source") or {}).get("snapshot") or "false").lower()
     return said if said != "false" else "true" if value["op"] == "r" else ""
 
 
 def _known(before: object, schema: object, key: object) -> object:
-    """`before`, or its key alone if the rest stands in for values that the source does not know (REPLICA IDENTITY DEFAULT)."""
+    """Returns `before`; or only its key, if the other values are stand-ins for unknown ones (REPLICA IDENTITY DEFAULT)."""
     if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
         key = key["payload"]
     if not isinstance(before, dict) or not isinstance(key, dict) or not key or not key.keys() <= before.keys():
@@ -243,7 +243,7 @@ def _key(key: object, reading: Reading) -> Image | None:
 def _image(
     value: object, name: str, decoders: Mapping[str, Decode], every: Decode | None, reading: Reading
 ) -> Image | None:
-    """The columns of a row, decoded; `every` is for columns without a decoder."""
+    """Decodes the columns of a row. `every` is for columns without a decoder."""
     if value is None:
         return None
     if not isinstance(value, dict):
@@ -256,20 +256,20 @@ def _image(
         try:
             image[column] = one if decode is None or one is None else decode(one)
         except (TypeError, ValueError, KeyError, OverflowError, AttributeError) as error:
-            # The row alone is at fault: it is refused, or set apart, when it is written.
+            # Only the row is faulty: it is refused or quarantined when it is written.
             image[column] = Undecoded(str(one), f"{column} is not what its schema says ({error})")
     return image
 
 
 ONE_KIND = ("postgresql/", "mysql/", "mariadb/")
-"""Logs whose position names one record of the log, or one event of rows: a deletion and an insertion there are an update."""
+"""Logs in which a position names one record, or one event of rows: a delete and an insert at one position are an update."""
 
 
 def joined(rows: Sequence[RowChanged]) -> Sequence[RowChanged]:
-    """The rows of a transaction, with a change of a key that was sent in two as one.
+    """Returns the rows of a transaction; a change of a key that was sent as delete and insert becomes an update.
 
-    Where the new row lacks values, as a row that is really new never does; and in logs in which one position holds one kind of
-    change: taken for a deleted row, it would let foreign keys act.
+    Only if the new row lacks values, which a really new row never does, or in logs in which one position holds one kind of
+    change. As a delete, the change would trigger foreign key actions.
     """
     found: list[RowChanged] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Debezium's envelopes in files: one JSON message a line, or `{"key": …, "value": …}` where the key is kept, too."""
+"""Debezium's envelopes in files: one JSON message per line, or `{"key": …, "value": …}` where the key is kept, too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EnvelopeFiles:
     transactions: str | None = None
     """The same for transaction metadata."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """If it names any, the files hold changes of no others."""
+    """If not empty, the files contain only changes of these tables."""
     is_one: bool = True
     _pieces: Pieces = field(default_factory=Pieces, compare=False, repr=False)
 
@@ -45,7 +45,7 @@ class EnvelopeFiles:
             return was[3] == now[3] and now[2] >= starts.get(name, 0)
 
         found, names = self._pieces.recognize(self._all(), marks, is_read, is_same)
-        if not known:  # an earlier version wrote the place
+        if not known:  # an earlier version wrote the position
             names = {name: name for name in found}
         return {name: list(mark) for name, mark in found.items()}, names
 
@@ -73,7 +73,7 @@ class EnvelopeFiles:
         return {"file": name, "line": offset + 1}
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no file is kept open."""
 
     def _all(self) -> list[Path]:
         return [*paths_of(self.files), *(paths_of(self.transactions) if self.transactions else ())]

@@ -1,6 +1,6 @@
-"""Debezium's envelopes in Kafka: each partition of the topics is a log. No consumer group is committed to.
+"""Debezium's envelopes in Kafka: each partition of the topics is a log. No offset is committed to a consumer group.
 
-How far a sync has come is known to its target alone; the brokers are only read.
+Only the target stores the position of a sync; the brokers are only read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 ANSWER_S = 20.0
-"""So long a broker may take for an answer, and a message that is known to be there to come."""
+"""The maximum time for a broker's answer, and for the arrival of a message that is known to exist."""
 HELD_MAX = 20_000
-"""So many messages of a partition wait for those of others; then no more are fetched of it."""
+"""The maximum number of held messages of a partition that wait for other partitions; then its fetching is paused."""
 HELD_BYTES_MAX = 64 * 1024 * 1024
-"""The same in bytes; and so much is asked for at once."""
+"""The same in bytes; also the maximum size of one fetch."""
 
 
 class EnvelopeTopics:
@@ -32,7 +32,7 @@ class EnvelopeTopics:
     def __init__(
         self, *, topics: Sequence[str], servers: str, transactions: str | None, options: Mapping[str, str], group: str
     ) -> None:
-        """Nothing is connected yet.
+        """Opens no connection yet.
 
         Raises:
             MissingExtra: The client is not installed.
@@ -49,7 +49,7 @@ class EnvelopeTopics:
         self._settings = {
             **options,
             "bootstrap.servers": servers,
-            "group.id": group,  # asked for by the client; nothing is ever committed to it
+            "group.id": group,  # required by the client; nothing is ever committed to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -62,7 +62,7 @@ class EnvelopeTopics:
         return tuple((name, end) for name, (_, _, _, end) in self._partitions().items())
 
     def at(self) -> str | None:
-        """The cluster's id: its servers may be renamed."""
+        """Returns the cluster's id, because its servers may be renamed."""
         try:
             cluster: str | None = self._open().list_topics(self._topics[0], timeout=ANSWER_S).cluster_id
         except self._kafka.KafkaException as error:
@@ -89,12 +89,12 @@ class EnvelopeTopics:
         for name, (topic, partition, low, high) in self._partitions().items():
             start = starts.get(name, low)
             if name not in starts and low > 0 and any(one.rpartition("/")[0] == topic for one in starts):
-                start = 0  # a partition that was added: what it lost was never read
+                start = 0  # an added partition: its deleted messages were never read
             end = high if ends is None else ends.get(name, start)
             if start < low or start > high:
                 raise CheckpointMismatch(
                     "the topic no longer has the messages that come next: they were deleted before they were read, or the "
-                    "topic was made anew; nothing was written",
+                    "topic was recreated; nothing was written",
                     advice=ANEW,
                     topic=topic, partition=partition, next=start, first=low, end=high,
                 )  # fmt: skip
@@ -127,7 +127,7 @@ class EnvelopeTopics:
     def _open(self) -> Any:
         if self._consumer is None:
             try:
-                # What goes wrong with a broker comes back as the error of a call; the client need not print it, too.
+                # Errors of a broker are returned by later calls, so the client need not print them.
                 self._consumer = self._kafka.Consumer(
                     {**self._settings, "error_cb": lambda error: None, "log_level": 0}
                 )
@@ -139,7 +139,7 @@ class EnvelopeTopics:
         return self._consumer
 
     def _partitions(self) -> dict[str, tuple[str, int, int, int]]:
-        """Name → topic, partition, first offset and end."""
+        """Returns name → topic, partition, first offset and end offset."""
         consumer = self._open()
         found = {}
         try:
@@ -156,7 +156,7 @@ class EnvelopeTopics:
         return found
 
     def _ids(self) -> dict[str, str]:
-        """Topic → what tells it from another of its name; empty where the broker does not say."""
+        """Returns topic → id that differs for a recreated topic; empty if the broker does not provide ids."""
         from confluent_kafka.admin import AdminClient
 
         names = [*self._topics, *([self.transactions] if self.transactions else [])]
@@ -171,7 +171,7 @@ class EnvelopeTopics:
             )
             found = {topic: one.result(ANSWER_S).topic_id for topic, one in asked.items()}
         except (kafka.KafkaException, AttributeError, ValueError, TimeoutError):
-            return {}  # an old broker; that there is no such topic is told elsewhere
+            return {}  # an old broker; a missing topic is reported elsewhere
         return {
             topic: f"{id.get_most_significant_bits():x}.{id.get_least_significant_bits():x}"
             for topic, id in found.items()
@@ -182,7 +182,7 @@ class EnvelopeTopics:
 
 
 class _Reading:
-    """One pass over the partitions, each up to an end that is known when it begins."""
+    """A pass over the partitions, each up to an end that is fixed when the pass begins."""
 
     def __init__(self, kafka: Any, consumer: Any, wanted: Mapping[str, tuple[str, int, int, int]]) -> None:
         self._kafka, self._consumer = kafka, consumer
@@ -192,16 +192,16 @@ class _Reading:
         self._held: dict[str, deque[Message]] = {name: deque() for name in wanted}
         self._held_bytes = dict.fromkeys(wanted, 0)
         self._largest = HELD_BYTES_MAX // 100
-        """In bytes, of the messages that came; at first a guess."""
+        """The largest recent message in bytes; at first an estimate."""
         self._paused: set[str] = set()
         self._at = {name: (topic, partition) for name, (topic, partition, _, _) in wanted.items()}
         open_ones = [one for one in wanted.values() if one[2] < one[3]]
         consumer.assign([kafka.TopicPartition(topic, partition, start) for topic, partition, start, _ in open_ones])
 
     def messages(self, name: str) -> Iterator[Message]:
-        """Those of one partition; what comes of others in the meantime is held.
+        """Yields the messages of one partition. Messages of other partitions are held meanwhile.
 
-        Offsets that have no message any more, or only a marker, are one that says nothing.
+        An offset without a message (deleted, or a marker) is yielded as an empty message.
         """
         held, last = self._held[name], self._starts[name] - 1
         if last >= 0:
@@ -238,7 +238,7 @@ class _Reading:
         error = message.error()
         if error is not None:
             if error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                self._next[name] = max(self._next[name], message.offset())  # the last may be a marker, not a message
+                self._next[name] = max(self._next[name], message.offset())  # the last one may be a marker
                 return
             kind = Corrupt if error.code() == self._kafka.KafkaError.OFFSET_OUT_OF_RANGE else Unavailable
             raise kind(f"Kafka: {error.str()}", topic=message.topic(), partition=message.partition())

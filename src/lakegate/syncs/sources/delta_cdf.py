@@ -1,7 +1,7 @@
-"""A Delta table as a source of changes: its commits are the transactions, and a version is a place.
+"""A Delta table as a source of changes: its commits are the transactions, and a version is a position.
 
-Rules for editors: rows come whole, so that nothing is said about which row was which before: in a commit all that went goes
-first, then all that came comes. What cannot be read any more is an error that says how to begin again, never a gap.
+Rules for editors: the feed has whole rows, without the link between old and new row. So a commit's deleted rows are delivered
+first, then its inserted rows. Data that can no longer be read is an error with advice how to begin again, never a gap.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from lakegate.syncs.plan.change import Change, Image
 from lakegate.syncs.sources.delta_rows import COME, ManyFrameRows, read_rows
 
 LOAD_ROWS = 10_000
-"""So many rows of a snapshot come together at most; several such groups make a batch."""
+"""The maximum number of snapshot rows in one group; several groups make a batch."""
 MANY_ROWS, MANY_BYTES = 100_000, 16 << 20
-"""A commit of more rows, or of larger files, is not read row by row: one row takes about 1 KiB of memory."""
+"""A commit with more rows, or with larger files, is not read row by row: one row takes about 1 KiB of memory."""
 RESYNC = "Make the target equal to the table again with: lakegate sync resync"
 GONE = (
     "FILE_NOT_EXIST", "FILE_NOT_FOUND", "FileNotFound", "VERSION_NOT_FOUND", "VersionNotFound", "VERSIONS_NOT_CONTIGUOUS",
     "does not exist", "CANNOT_RECONSTRUCT", "INCOMPATIBLE_DATA_SCHEMA", "INCOMPATIBLE_SCHEMA_CHANGE",
     "BEYOND_DELETED_FILE_RETENTION",
 )  # fmt: skip
-"""In what Spark says when files, commits or a definition that is needed is no longer there, or not for sure."""
+"""Parts of Spark's messages when needed files, commits or a definition no longer exist, or possibly do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,34 +52,34 @@ class TableFeed:
         return DeltaTableLog(self.spark).head(self.location)
 
     def close(self) -> None:
-        """The session is its owner's."""
+        """Does nothing: the session belongs to its owner."""
 
     def transactions(
         self, after: int, place: str | None = None, *, until: str | None = None
     ) -> Iterator[tuple[Change, ...]]:
-        # A first load goes on with the version that it began with.
+        # An initial load continues with the version that it began with.
         begun = until if after < 0 and place is None else place
         facts = source_position.read(source_position.DELTA, after, begun)
         log = DeltaTableLog(self.spark)
         if not facts and log.head(self.location) < 0:
-            return  # a stream of the same file may be about to make it
+            return  # a stream of the same configuration file may be about to create the table
         now = log.metadata(self.location)
         known = facts.get("table", now.id)
         if known != now.id or after > now.version:
             raise CheckpointMismatch(
-                "the table is not the one that the target has: it was made anew; nothing was written",
+                "the table is not the one that the target has: it was recreated; nothing was written",
                 advice=RESYNC,
                 table=self.location, position=after, newest=now.version,
             )  # fmt: skip
         here, last = source_position.written(source_position.DELTA, {"table": now.id}), int(now.version)
         if after < 0 and "loading" not in facts and self.start != "snapshot":
-            # Noted at once: without a change, a later run must not begin at a later version.
+            # Recorded immediately: without a change, a later run must not begin at a later version.
             after = last if self.start == "latest" else self.start - 1
             yield (self._mark(after, here),)
         elif after < 0:
             if begun is not None and "loading" not in facts:
                 raise CheckpointMismatch(
-                    "a first load was begun by an earlier version of Lakegate, which did not note of what version; "
+                    "an earlier version of Lakegate began the initial load and did not record the table's version; "
                     "nothing was written",
                     advice=RESYNC,
                     table=self.location,
@@ -89,7 +89,7 @@ class TableFeed:
         yield from self._commits(after, last, here)
 
     def snapshot(self) -> Change:
-        """All rows as of now, and that there are no others."""
+        """Returns all current rows as one change that replaces the target's rows."""
         now = DeltaTableLog(self.spark).metadata(self.location)
         version, here = int(now.version), source_position.written(source_position.DELTA, {"table": now.id})
         return self._many(self._snapshot(version).withColumn(COME, F.lit(True)), version, here, is_whole=True)
@@ -100,10 +100,10 @@ class TableFeed:
         return (self.table,)
 
     def rows_at(self, position: int) -> Iterator[tuple[str, Image]]:
-        """All rows of a version. See `lakegate.syncs.verify.KnowsItsRows`."""
+        """Yields all rows of a version. See `lakegate.syncs.verify.KnowsItsRows`."""
         if position < 0:
             raise InvalidRequest(
-                "the first load of the table is not complete; nothing was compared",
+                "the initial load of the table is not complete; nothing was compared",
                 advice="First run: lakegate sync run",
                 table=self.location,
             )
@@ -111,7 +111,7 @@ class TableFeed:
             yield self.table, row
 
     def _load(self, version: int, id: str) -> Iterator[tuple[Change, ...]]:
-        """A snapshot in groups; only with the end of the last of them the position is its version."""
+        """Yields a snapshot in groups. Only the last group moves the position to the snapshot's version."""
         loading = source_position.written(source_position.DELTA, {"table": id, "loading": version})
         held: list[Change] = []
         for row in self._rows(version):
@@ -122,7 +122,7 @@ class TableFeed:
         yield (*held, self._mark(version, loading))
 
     def _commits(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
-        """Commit by commit; the rows of a large one stay where they are."""
+        """Yields the changes commit by commit. The rows of a large commit stay in Spark."""
         for version in self._large(after, last):
             yield from self._one_by_one(after, version - 1, here)
             yield (self._many(self._feed(version, version).drop("_commit_version"), version, here, is_whole=False),)
@@ -133,7 +133,7 @@ class TableFeed:
         try:
             commits = DeltaTableLog(self.spark).commits(self.location, Version(after), Version(last))
         except LogGone:
-            return []  # which of the feed's files is missing is told by who reads them
+            return []  # reading the feed reports the missing files
         return [int(one.version) for one in commits if _is_large(one)]
 
     def _one_by_one(self, after: int, last: int, here: str) -> Iterator[tuple[Change, ...]]:
@@ -149,7 +149,7 @@ class TableFeed:
         if held:
             yield _placed(held, here)
         if not held or held[-1].seq < last:
-            yield (self._mark(last, here),)  # commits without rows: the feed need not reach back to them
+            yield (self._mark(last, here),)  # commits without rows: the feed need not retain them
 
     def _rows(self, version: int) -> Iterator[dict[str, Any]]:
         def rows() -> Iterator[dict[str, Any]]:
@@ -167,7 +167,7 @@ class TableFeed:
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.location)
 
     def _feed(self, first: int, last: int) -> DataFrame:
-        """What came and went, with the version of its commit and whether it came."""
+        """Returns deleted and inserted rows, with the version of their commit and whether they were inserted."""
         feed = self.spark.read.format("delta").option("readChangeFeed", "true")
         frame = feed.option("startingVersion", first).option("endingVersion", last).load(self.location)
         come = F.col("_change_type").isin("insert", "update_postimage")
@@ -183,7 +183,7 @@ class TableFeed:
         )
 
     def _told(self, rows: Callable[[], Iterator[dict[str, Any]]], first: int, last: int) -> Iterator[dict[str, Any]]:
-        """The rows, with Spark's errors as ours."""
+        """Yields the rows; raises Spark's errors as Lakegate's errors."""
         try:
             yield from rows()
         except (PySparkException, *JVM_ERRORS) as error:
@@ -192,14 +192,14 @@ class TableFeed:
     def _error(self, said: str, first: int, last: int) -> LakegateError:
         if "MISSING_CHANGE_DATA" in said or "change data was not recorded" in said:
             return InvalidRequest(
-                "the table does not record its changes for all versions that are wanted; nothing more was written",
+                "the table does not record its changes for all required versions; nothing more was written",
                 advice=f"Turn it on: ALTER TABLE delta.`{self.location}` SET TBLPROPERTIES "
                 f"('delta.enableChangeDataFeed' = 'true'). {RESYNC}",
                 table=self.location, first=first, last=last,
             )  # fmt: skip
         if any(word in said for word in GONE):
             return CheckpointMismatch(
-                "versions of the table that are needed cannot be read any more (vacuumed, cleaned up, older than the "
+                "required versions of the table can no longer be read (vacuumed, cleaned up, older than the "
                 "table keeps removed files, or of another definition); nothing more was written",
                 advice=RESYNC,
                 table=self.location, first=first, last=last,

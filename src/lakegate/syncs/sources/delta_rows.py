@@ -1,4 +1,4 @@
-"""Rows of a frame as a target takes them (moments of UTC, nested values as JSON): one by one here, or in parts where they are."""
+"""Reads rows of a DataFrame in a form for targets (moments in UTC, nested values as JSON): one by one, or in parts on executors."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lakegate.quoting import quoted
 from lakegate.syncs.plan.change import Image
 
 COME = "_lakegate_come"
-"""The column that says whether a row came, or went."""
+"""The column that is true for an inserted row and false for a deleted row."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Decoder = Callable[[Any], Any]
 
 
 def read_rows(frame: DataFrame, order: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a frame, sorted by some of its columns."""
+    """Yields the rows of a DataFrame, sorted by some of its columns."""
     fields = frame.schema.fields
     frame = frame.sort(*order) if order else frame
     names, decoders = [one.name for one in fields], [_decoder(one.dataType) for one in fields]
@@ -55,7 +55,7 @@ def _coded(fields: Sequence[StructField]) -> list[Column]:
 def _column(name: str, kind: DataType) -> Column:
     column = F.col(quoted(name))
     if isinstance(kind, TimestampType):
-        return F.unix_micros(column)  # as a number: Python's own reading would take the machine's time zone
+        return F.unix_micros(column)  # as a number: PySpark would convert to the machine's time zone
     if isinstance(kind, StructType | ArrayType | MapType) or kind.typeName() == "variant":
         return F.to_json(column)
     return column
@@ -73,21 +73,21 @@ def _moment(micros: int) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManyFrameRows:
-    """The rows of a frame, read where Spark has them. See `ManyRows`."""
+    """The rows of a DataFrame, read on the executors. See `ManyRows`."""
 
     frame: DataFrame
-    """Whether a row came, then its values, coded."""
+    """Whether a row was inserted, then its values, encoded."""
     columns: tuple[str, ...]
     decoders: tuple[Decoder | None, ...]
     parts: Mapping[int, int]
-    """Partition → how many rows it has."""
+    """Partition → number of rows."""
     gone: int
     put: int
     is_whole: bool
 
     @classmethod
     def of(cls, frame: DataFrame, *, is_whole: bool) -> ManyFrameRows:
-        """Those of a frame with the column `COME`. They are counted, which reads the files' ends."""
+        """Returns the rows of a DataFrame with the column `COME`. Counts them, which reads the files' footers."""
         fields = [one for one in frame.schema.fields if one.name != COME]
         counts = frame.groupBy(F.spark_partition_id().alias("part"), F.col(COME).alias("come")).count().collect()
         parts = Counter[int]()
@@ -127,6 +127,6 @@ class ManyFrameRows:
 
 
 def _reason(said: str) -> str:
-    """The error of Python in a long text of Spark."""
+    """Returns the Python error within a long text of Spark."""
     lines = [line.strip() for line in said.strip().splitlines()]
     return next((line for line in lines if re.match(r"[\w.]+(Error|Exception): ", line)), lines[0])

@@ -1,11 +1,11 @@
 """Changes from files: JSON lines, plain or compressed, or Parquet; read without Spark.
 
 JSON lines: `{"seq", "tx", "table", "op", "before", "after"}`, and `sql` with the op `ddl`. Parquet: columns `seq`, `op`,
-`before`, `after` (JSON), one that says the transaction, and `table` unless all rows belong to one. A transaction ends where
-its name changes, or at the end of the file; a file never ends inside one.
+`before`, `after` (JSON), one with the transaction, and `table` unless all rows belong to one table. A transaction ends where
+its name changes, or at the end of the file; a file never ends inside a transaction.
 
-Rules for editors: a change is left out only if one that is the same was delivered from the same position. Files are known by
-their beginnings (`pieces`), so that one that comes late, or is rewritten, is told.
+Rules for editors: a change is left out only if an equal one was delivered from the same position. Files are identified by their
+first bytes (`pieces`), so that late and rewritten files are detected.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from lakegate.syncs.sources.pieces import Mark, Pieces
 Format = Literal["json", "parquet"]
 OPS = frozenset(get_args(Op)) - NO_ROWS
 PARQUET_ROWS = 10_000
-"""So many rows are decoded at once."""
+"""The number of rows that are decoded together."""
 UNREAD_MAX = 10_000
-"""More lines in a row that cannot be read are no bad records: the file is another one."""
+"""The maximum number of consecutive unreadable lines. More of them mean that this is not a file of changes."""
 PLACES_MAX = 20
-"""So many places of one pass say which files were read to their ends: each names all files."""
+"""The maximum number of positions per pass that record which files were read to their ends: each position names all files."""
 
 
 class _NoChange(ValueError):
-    """What is wrong with a record."""
+    """A record is not a change. The text of the error says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """One transaction of one file."""
+    """A transaction of one file."""
 
     first: int
     file: int
     path: str = field(compare=False)
     changes: tuple[Change, ...] = field(compare=False)
     fresh: int = field(compare=False)
-    """So many of them, the last, were not there at the pass before."""
+    """The number of its last changes that are new since the previous pass."""
 
     def __lt__(self, other: _Group) -> bool:
         return (self.first, self.file) < (other.first, other.file)
@@ -57,25 +57,25 @@ class _Group:
 
 @dataclass(slots=True)
 class _Joined:
-    """Transactions that share positions: they are delivered together."""
+    """Transactions with common positions, which are delivered together."""
 
     changes: list[Change] = field(default_factory=list)
     files: list[int] = field(default_factory=list)
-    """Of each change."""
+    """The file of each change."""
     late: dict[int, str] = field(default_factory=dict)
-    """Place among them → the file, of those that were not there at the pass before."""
+    """Index of a change → its file, for changes that are new since the previous pass."""
     last: int = -1
-    """Its last position."""
+    """The last position."""
     at: dict[int, list[int]] = field(default_factory=dict)
-    """Position → places among the changes; made when a second group comes."""
+    """Position → indexes of changes; filled when a second group is added."""
     met: dict[int, set[int]] = field(default_factory=dict)
-    """File → places of the changes that it has, too."""
+    """File → indexes of the changes that the file contains, too."""
 
     def join(self, group: _Group) -> None:
-        """Adds what is not there yet.
+        """Adds the changes that are not present yet.
 
         Raises:
-            Corrupt: The transactions lie within each other, or are of two sources.
+            Corrupt: The transactions overlap, or belong to two sources.
         """
         if self.changes and not self.at:
             for n, one in enumerate(self.changes):
@@ -92,17 +92,13 @@ class _Joined:
                     self.late.pop(other, None)
                 continue
             if same and len(same) == len(alike):
-                continue  # written twice
+                continue  # the change was written twice
             if (
                 change.seq < self.last
                 and self.at
                 and not any(self.changes[k].tx == change.tx is not None for k in alike)
             ):
-                what = (
-                    "two changes that differ have one position"
-                    if alike
-                    else "transactions of the source lie within each other"
-                )
+                what = "two different changes have the same position" if alike else "transactions of the source overlap"
                 raise Corrupt(
                     f"{what}; nothing more was written",
                     advice="Let the source number its changes in the order of their transactions' ends; changes of two sources "
@@ -113,14 +109,14 @@ class _Joined:
                 self.late[len(self.changes)] = group.path
             self.changes.append(change)
             self.files.append(group.file)
-        # Changes of a group are compared with those of others alone.
+        # Changes are compared only with changes of other groups.
         if self.at:
             self.at.clear()
         self.last = max(self.last, group.changes[-1].seq)
 
 
 def _joined(groups: Iterator[_Group]) -> Iterator[_Joined]:
-    """Transactions in the order of their positions; those that share one together."""
+    """Yields transactions in the order of their positions; transactions with common positions are joined."""
     joined: _Joined | None = None
     for group in groups:
         if joined is not None and group.first <= joined.last:
@@ -142,20 +138,20 @@ def _content(change: Change) -> object:
 class ChangeFiles:
     """A file, a folder or a glob of changes. See `ChangeSource`.
 
-    Files are merged by `seq`, whatever they are called: what counts is the place in the source.
+    Files are merged by `seq`, regardless of their names: only the position in the source counts.
     """
 
     files: str
     format: Format | None = None
-    """None: by the ending, `.parquet` or not."""
+    """None: decided by the suffix, `.parquet` or another."""
     table: str | None = None
-    """The target table of changes that do not say theirs."""
+    """The target table of changes that do not name one."""
     tables: Mapping[str, str] = field(default_factory=dict)
-    """Source table → target table; others keep their name."""
+    """Source table → target table. Unlisted tables keep their name."""
     transaction: str = "tx"
-    """The column or the key that says the transaction."""
+    """The column or key that contains the transaction."""
     sets_apart: bool = False
-    """A line that cannot be read is a change of the kind `unread`, in place of an error."""
+    """Whether an unreadable line is delivered as a change of the op `unread` instead of an error."""
     _pieces: Pieces = field(default_factory=Pieces, compare=False, repr=False)
 
     def transactions(
@@ -166,7 +162,7 @@ class ChangeFiles:
             source_position.read(source_position.FILES, after, place, at=at(self.files)) if has_place else {}
         )
         if until is not None:
-            return  # `seq` says by itself where a batch that was begun ends: the next call brings its transactions
+            return  # `seq` alone determines the end of an unfinished batch: the next call yields it
         known: dict[str, Mark] = {name: (one[0], one[1], one[2], one[3]) for name, one in was.get("files", {}).items()}
         lasts = {name: one[4] for name, one in was.get("files", {}).items() if len(one) > 4}
 
@@ -175,7 +171,7 @@ class ChangeFiles:
 
         paths = paths_of(self.files)
         marks, names = self._pieces.recognize(paths, known, is_read)
-        # Of a file that was there, lines from this number on are new. All of them, if nothing is known of it.
+        # For a known file, lines from this number on are new. For an unknown file, all lines are new.
         news = {name: known[names[name]][2] if name in names else 0 for name in marks} if known else {}
         ends: dict[str, int] = {}
         routes = Routes(self.tables, dict(was.get("tables", {})))
@@ -186,7 +182,7 @@ class ChangeFiles:
         last = after
 
         def take_passed() -> tuple[Change, ...]:
-            """Lines that cannot be read, each once, at the last position: they have none of their own."""
+            """Returns unreadable lines, each once, at the last position, because they have no position of their own."""
             fresh = list[Change]()
             for path, line, one in passed:
                 if line > apart.get(str(path), 0):
@@ -246,18 +242,18 @@ class ChangeFiles:
         self, marks: Mapping[str, Mark], ends: Mapping[str, int], routes: Routes, apart: Mapping[str, int]
     ) -> str:
         files = {name: [*mark, *([ends[name]] if name in ends else [])] for name, mark in marks.items()}
-        # File → the last of its lines that was set apart.
+        # File → the last of its lines that was quarantined.
         more = {"apart": {name: line for name, line in apart.items() if line}} if any(apart.values()) else {}
         return source_position.written(
             source_position.FILES, {"at": at(self.files), "files": files, "tables": routes.met, **more}
         )
 
     def fingerprint(self) -> object:
-        """Changes when a file comes, goes or is written: cheap to ask for, in place of reading all again."""
+        """Returns a value that changes when a file is added, removed or written; cheaper than reading all files."""
         return tuple(stat_of(paths_of(self.files)))
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Does nothing: no file is kept open."""
 
     def _merged(
         self,
@@ -267,7 +263,7 @@ class ChangeFiles:
         ends: dict[str, int],
         passed: list[tuple[Path, int, Unread]],
     ) -> Iterator[_Group]:
-        """The transactions of all files by their first `seq`; only files that overlap are open side by side."""
+        """Yields the transactions of all files by first `seq`; only overlapping files are open at the same time."""
         waiting = []
         for number, path in enumerate(paths):
             groups = self._groups(path, number, marks, news, {}, passed)
@@ -306,7 +302,7 @@ class ChangeFiles:
             changes = _distinct(group)
             return _Group(first=group[0].seq, file=number, path=name, changes=changes, fresh=max(0, len(changes) - old))
 
-        # What is written meanwhile is left to the next pass: then it is known that it is new.
+        # Lines that are written meanwhile are left to the next pass, which recognizes them as new.
         new_from = news.get(name, 0) if news else None
         read = self._parquet(path) if is_parquet else self._json(path, marks[name][2])
         for line, change in read:
@@ -415,8 +411,8 @@ class ChangeFiles:
 
 
 def _distinct(changes: list[Change]) -> tuple[Change, ...]:
-    """The changes of a transaction; one that was written twice is one. Where others share its position, `seq` is that of the
-    transaction, and each stands for itself."""
+    """Returns the changes of a transaction without duplicates. Changes with a common position are kept if they differ: then
+    `seq` is the position of the transaction."""
     found: list[Change] = []
     n = 0
     while n < len(changes):
@@ -430,15 +426,15 @@ def _distinct(changes: list[Change]) -> tuple[Change, ...]:
 
 
 def at(files: str) -> str:
-    """What tells these files from others, on one machine."""
+    """Returns the address of these files on one machine."""
     return os.path.abspath(files)
 
 
 def paths_of(files: str) -> list[Path]:
-    """A folder's files, a file, or those of a glob, by name; hidden ones and those that begin with _ are left out.
+    """Returns a folder's files, a file, or the files of a glob, by name; without hidden files and files that begin with _.
 
     Raises:
-        NoFiles: There is none, and no folder either.
+        NoFiles: There is no such file and no such folder.
     """
     place = Path(files)
     if place.is_dir():
@@ -452,8 +448,8 @@ def paths_of(files: str) -> list[Path]:
 
 
 def stat_of(paths: Iterable[Path]) -> Iterator[object]:
-    """What differs once a file was written."""
+    """Yields facts that differ after a file was written."""
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):  # it was moved away just now
+        with contextlib.suppress(FileNotFoundError):  # the file was moved meanwhile
             stat = path.stat()
             yield (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""How far the topics of a Kafka broker reach; asked with a client of our own, as looking must not start Spark."""
+"""Reads the offsets of a Kafka broker's topics with a separate client, because an inspection must not start Spark."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 from lakegate.errors import InvalidRequest, MissingExtra, Unavailable
 
 PREFIX = "kafka."
-"""Of those options of Spark's source that are the client's."""
+"""Prefix of those options of Spark's source that are passed to the client."""
 LOGIN = re.compile(
     r"(?:Plain|Scram)LoginModule\b.*?\busername=[\"']([^\"']*)[\"'].*?\bpassword=[\"']([^\"']*)[\"']", re.DOTALL
 )
 JAVA_ONLY = ("ssl.truststore.location", "ssl.keystore.location")
-"""Stores of certificates that only Java reads, unless they are PEM."""
+"""Certificate stores that only Java reads, unless they are PEM."""
 _LOG = logging.getLogger("lakegate.kafka")
-_LOG.addHandler(logging.NullHandler())  # what matters is in the error; the client's own lines are for those who ask
+_LOG.addHandler(logging.NullHandler())  # errors contain what matters; the client's log lines are opt-in
 
 
 def reach(
     servers: str, options: Mapping[str, str], topics: Sequence[str], *, timeout_s: float
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-    """Topic → partition → the first offset that is still there; and the same with the offset that the next record will get.
+    """Returns topic → partition → first available offset; and the same with the offset of the next record.
 
     Args:
-        servers: As of Spark's source.
-        options: Those of Spark's source; how to log in is taken from them.
-        topics: One that does not exist has no partitions.
-        timeout_s: For each of three questions.
+        servers: As in Spark's source.
+        options: The options of Spark's source; the login is taken from them.
+        topics: The topics; a topic that does not exist has no partitions.
+        timeout_s: For each of three requests.
 
     Raises:
         MissingExtra: confluent-kafka is not installed.
-        InvalidRequest: the options say to log in in a way that only Java's client knows.
+        InvalidRequest: the options require a login that only Java's client supports.
         Unavailable: no answer in time.
     """
     try:
@@ -72,10 +72,10 @@ def _asked(futures: Mapping[Any, Any], timeout_s: float) -> dict[str, dict[int, 
 
 
 def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
-    """How to log in, as this client says it.
+    """Returns the login settings for this client.
 
     Raises:
-        InvalidRequest: only Java's client can.
+        InvalidRequest: only Java's client supports the login.
     """
     given = {key.removeprefix(PREFIX): value for key, value in options.items() if key.startswith(PREFIX)}
     found: dict[str, Any] = {

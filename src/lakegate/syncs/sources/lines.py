@@ -1,6 +1,6 @@
-"""The lines of a file, compressed or not; what a file or a record may not be is said here.
+"""Reads the lines of a file, compressed or not; defines the limits of files and records.
 
-Rules for editors: memory stays bounded whatever the file holds, also one that unpacks to far more than its size.
+Rules for editors: memory stays bounded for every file, even for one that unpacks to far more than its size.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lakegate.syncs.plan import json_numbers
 from lakegate.syncs.plan.change import UNREAD_BYTES_MAX, Unread
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one line or message: decoded, a record takes about ten times as much memory."""
+"""The maximum size of one line or message. Decoded, a record takes about ten times as much memory."""
 PACKED: Final[Mapping[bytes, Callable[..., Any]]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-"""The first bytes of a compressed file → what opens it."""
+"""The first bytes of a compressed file → function that opens it."""
 NOT_READ: Final[Mapping[bytes, str]] = {
     b"\x28\xb5\x2f\xfd": "it is compressed with zstd",
     b"\x04\x22\x4d\x18": "it is compressed with lz4",
@@ -38,27 +38,27 @@ ADVICE: Final = "Write it as JSON lines in UTF-8, plain or compressed with gzip,
 
 
 class TooLong(ValueError):
-    """A record is larger than what is read."""
+    """A record exceeds the maximum size."""
 
     def __init__(self, data: bytes) -> None:
-        """`data`: its beginning."""
+        """`data`: the beginning of the record."""
         super().__init__(f"it is longer than {RECORD_BYTES_MAX:,} bytes")
         self.data = data[:UNREAD_BYTES_MAX]
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file of lines is read by unpacking it."""
+    """Returns whether a file is read by unpacking it."""
     with path.open("rb") as plain:
         first = plain.read(8)
     return any(first.startswith(mark) for mark in PACKED)
 
 
 def lines(path: Path) -> Iterator[bytes | TooLong]:
-    """Each line with its end; in place of one that is too long, what is wrong with it.
+    """Yields each line with its line end; a line that is too long is yielded as an error.
 
     Raises:
-        Corrupt: The file is none of lines, or damaged.
-        Unavailable: It cannot be read.
+        Corrupt: The file has no text lines, or is damaged.
+        Unavailable: The file cannot be read.
     """
     try:
         with path.open("rb") as plain:
@@ -99,10 +99,10 @@ def _lines(file: IO[bytes]) -> Iterator[bytes | TooLong]:
 
 
 def record(data: bytes | TooLong) -> Any:
-    """The JSON of a line or a message.
+    """Parses the JSON of a line or a message.
 
     Raises:
-        ValueError: What is wrong with it.
+        ValueError: The text cannot be parsed; the error says why.
     """
     if isinstance(data, TooLong):
         raise data
@@ -121,7 +121,7 @@ def record(data: bytes | TooLong) -> Any:
 
 
 def unread(data: object, reason: str, where: Mapping[str, Any]) -> Unread:
-    """A record that cannot be read: a line, a message, or what was decoded of it."""
+    """Returns an unreadable record: a line, a message, or its decoded part."""
     if isinstance(data, TooLong):
         data = data.data
     if not isinstance(data, bytes):

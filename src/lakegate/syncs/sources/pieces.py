@@ -1,4 +1,4 @@
-"""Knows files again: by how they begin, not by their names. A file that was rotated, rewritten or trimmed is seen as that."""
+"""Recognizes files by their first bytes, not by name, and so detects rotated, rewritten and truncated files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lakegate.errors import CheckpointMismatch, Unavailable
 from lakegate.syncs.sources.lines import is_compressed
 
 Mark = tuple[int, int, int, int]
-"""Size in bytes, checksum of those bytes, how many lines they have, and the checksum of the first. A file that only grows
-still begins with them."""
+"""Size in bytes, checksum of these bytes, number of lines in them, and checksum of the first line. A file that only grows
+still begins with these bytes."""
 UNKNOWN = 1 << 62
-"""Lines of a compressed file: it is not unpacked for that."""
+"""The number of lines of a compressed file, which is not unpacked to count them."""
 CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(slots=True)
 class Pieces:
-    """Marks of files; one that was not written since is not read again."""
+    """A cache of the marks of files. An unchanged file is not read again."""
 
     _marks: dict[Path, tuple[object, Mark]] = field(default_factory=dict)
 
@@ -31,16 +31,16 @@ class Pieces:
         is_read: Callable[[str, Mark], bool],
         is_same: Callable[[str, Mark, Mark], bool] = lambda name, was, now: False,
     ) -> tuple[dict[str, Mark], dict[str, str]]:
-        """The marks of files; and path → the path that a known file had, for each that begins as that one did.
+        """Returns the marks of files; and path → previous path, for each file that begins with the bytes of a known file.
 
         Args:
-            paths: The files that are there.
-            known: Path → mark, as of a time before.
-            is_read: Whether nothing of a known file is needed any more.
-            is_same: Whether a file whose end was rewritten is still the known file of its name.
+            paths: The existing files.
+            known: Path → mark, from an earlier call.
+            is_read: Whether a known file is not needed any more.
+            is_same: Whether a file with a rewritten end is still the known file of its name.
 
         Raises:
-            CheckpointMismatch: A file is gone, shorter or rewritten before all of it was read.
+            CheckpointMismatch: A file was removed, truncated or rewritten before it was read to its end.
         """
         marks: dict[str, Mark] = {}
         names: dict[str, str] = {}
@@ -56,7 +56,7 @@ class Pieces:
         for path in others:
             _, begins = self._marked(path, [mark[0] for mark in known.values()] if known else [])
             alike = [name for name, mark in known.items() if mark[0] and begins.get(mark[0]) == mark[1]]
-            if alike:  # it was renamed, or is a copy
+            if alike:  # the file was renamed, or is a copy
                 names[str(path)] = max(alike, key=lambda name: (known[name][0], name not in marks))
         for name, mark in known.items():
             if name in names.values() or is_read(name, mark):
@@ -70,7 +70,7 @@ class Pieces:
         return marks, names
 
     def _marked(self, path: Path, sizes: Iterable[int]) -> tuple[Mark, Mapping[int, int]]:
-        """The mark of a file; and the checksum of as many of its first bytes as each of `sizes` says."""
+        """Returns the mark of a file; and size → checksum of that many first bytes, for each of `sizes`."""
         try:
             stat = path.stat()
             now = (stat.st_ino, stat.st_size, stat.st_mtime_ns)

@@ -1,7 +1,7 @@
-"""A source's records as they stand in its files and topics, read without the sync's own reader: for a comparison only.
+"""Reads records from a source's files and topics without the sync's own reader, only for a comparison.
 
-Rules for editors: see `lakegate.syncs.replay`. Whether a record is one that was sent again is told by its place in the source, and
-only within one server; in doubt it is replayed, as a record that is replayed in order changes nothing that is right.
+Rules for editors: see `lakegate.syncs.replay`. A record counts as sent again by its position in the source, and only within one
+server. In doubt it is replayed: a record replayed in order changes no correct row.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lakegate.syncs.sources.lines import RECORD_BYTES_MAX, TooLong, lines
 
 EPOCH = datetime(1970, 1, 1)
 FRACTION = re.compile(r"\.\d{7,}")
-"""Of a second, with more digits than are compared."""
+"""A fraction of a second with more digits than are compared."""
 NO_CHANGE = frozenset({"status", "ddl", "tableChanges", "ts_ms", "ts_us", "ts_ns"})
-"""One of these keys is in a message that is no change of a row."""
+"""Keys of messages that are not row changes."""
 UNREADABLE = object()
-"""In place of a value whose type is not known here."""
+"""Stands for a value whose type is not known here."""
 
 
 class Raw(NamedTuple):
@@ -43,27 +43,27 @@ class Raw(NamedTuple):
 
 
 class Records:
-    """Records in the order of their source, in a file: memory stays small. Use as a context manager."""
+    """Records in the order of their source, kept in a file to save memory. Use as a context manager."""
 
     def __init__(self) -> None:
         self.left_out: dict[str, set[str]] = {}
-        """Target table → columns whose values have a type that is not known here."""
+        """Target table → columns with values of a type that is not known here."""
         self.beyond = 0
-        """How many records lie behind the target's position."""
+        """The number of records after the target's position."""
         self.unfinished = 0
-        """How many belong to transactions whose end has not come."""
+        """The number of records of transactions that have not ended."""
         self.tables: dict[str, dict[str, None]] = {}
-        """Target table → the source's tables whose records are for it."""
+        """Target table → the source tables of its records."""
         self.unsent: set[str] = set()
-        """What stands in place of a value that was not sent."""
+        """Placeholders for values that were not sent."""
         self.mark: Callable[[Any], Any] | None = None
-        """Says of a value of an envelope without a schema that it may stand for bytes."""
+        """Marks a value of an envelope without a schema as possibly encoded bytes."""
         self.unread = 0
-        """How many cannot be read."""
+        """The number of unreadable records."""
         self.counts_unread = False
-        """Whether these are counted: else the first one ends the comparison."""
+        """Whether unreadable records are counted. Otherwise the first one ends the comparison."""
         self.shows_actions = False
-        """Whether the source logs what actions of foreign keys did."""
+        """Whether the source logs the effects of foreign key actions."""
         self._folder = tempfile.TemporaryDirectory(prefix="lakegate-verify-")
         self._file = sqlite3.connect(Path(self._folder.name) / "records.db", isolation_level=None)
         for statement in ("PRAGMA journal_mode = OFF", "PRAGMA synchronous = OFF", "BEGIN"):
@@ -79,7 +79,7 @@ class Records:
         self._folder.cleanup()
 
     def add(self, place: str, record: Record, *, source_table: str, is_beyond: bool) -> None:
-        """One record; those of one place stay in the order in which they come."""
+        """Adds a record. Records of one position stay in the order in which they are added."""
         if record.op in ("c", "u", "d", "t"):
             self.beyond += is_beyond
             self.tables.setdefault(record.table, {})[source_table] = None
@@ -87,22 +87,22 @@ class Records:
             self._file.execute("INSERT INTO r (place, is_beyond, record) VALUES (?, ?, ?)", row)
 
     def pass_over(self, error: object, **where: Any) -> None:
-        """Counts a record that cannot be read.
+        """Counts an unreadable record.
 
         Raises:
-            Corrupt: They are not to be counted.
+            Corrupt: Unreadable records are not counted.
         """
         if not self.counts_unread:
             raise Corrupt(f"a record cannot be read: {error}; nothing was compared", **where)
         self.unread += 1
 
     def has_seen(self, *facts: object) -> bool:
-        """Whether the same facts were asked for before."""
+        """Returns whether the same facts were passed before."""
         digest = hashlib.sha256(repr(facts).encode("utf-8", "surrogatepass")).digest()
         return self._file.execute("INSERT OR IGNORE INTO seen VALUES (?)", (digest,)).rowcount == 0
 
     def in_order(self, *, with_beyond: bool) -> Iterator[Record]:
-        """Up to the target's position, or all."""
+        """Yields the records up to the target's position, or all."""
         self._file.execute("CREATE INDEX IF NOT EXISTS i ON r (place, n)")
         where = "" if with_beyond else "WHERE NOT is_beyond "
         for (blob,) in self._file.execute(f"SELECT record FROM r {where}ORDER BY place, n"):
@@ -112,7 +112,7 @@ class Records:
 def add_files(
     records: Records, files: str, *, table: str | None, tables: Mapping[str, str], transaction: str, through: int
 ) -> None:
-    """Records of change files, in the order of `seq`.
+    """Adds records of change files, in the order of `seq`.
 
     Raises:
         Corrupt: A line cannot be read.
@@ -160,7 +160,7 @@ def _change_lines(path: Path, records: Records) -> Iterator[tuple[int, Any]]:
 
 
 def messages_of(files: str) -> Iterator[Raw]:
-    """Messages of envelope files: the log is the file, the offset its line."""
+    """Yields messages of envelope files: the log is the file, the offset its line."""
     for path in paths_of(files):
         for number, line in enumerate(lines(path)):
             if isinstance(line, TooLong) or line.strip():
@@ -177,16 +177,16 @@ def add_envelopes(
     placeholder: str = "__debezium_unavailable_value",
     mark: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Records of Debezium's envelopes.
+    """Adds records of Debezium's envelopes.
 
     Args:
-        records: Gets them.
-        messages: Of all logs of changes.
-        metadata: Of the log of transactions, if there is one: only transactions that have ended are taken.
+        records: The collection to add to.
+        messages: The messages of all logs of changes.
+        metadata: The messages of the log of transactions, if there is one: then only ended transactions are added.
         tables: Source table, with or without its schema → target table.
         ends: Log → the offset at which the target's position ends.
-        placeholder: In place of a value that was not sent, as a text or as bytes.
-        mark: Says of a value without a schema how bytes are written, for the target to read it; None: not said.
+        placeholder: The placeholder for a value that was not sent, as text or as bytes.
+        mark: Marks a value without a schema with the encoding of bytes, for the target to decode; None if not configured.
     """
     data = placeholder.encode()
     records.unsent = {placeholder, base64.b64encode(data).decode(), data.hex(), f'{{"{placeholder}":"{placeholder}"}}'}
@@ -229,7 +229,7 @@ def add_envelopes(
 
 
 def _order(source: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """A record's place, as far as the source says it: PostgreSQL's transactions come in the order of their commits."""
+    """Returns a record's position, if the source provides it. PostgreSQL's transactions are ordered by their commits."""
     if isinstance(source.get("lsn"), int):
         try:
             commit, _ = json.loads(source.get("sequence") or "")
@@ -246,7 +246,7 @@ def _collection(source: Mapping[str, Any]) -> str:
 
 
 def _payload(value: bytes | TooLong | None) -> tuple[Any, Any]:
-    """Of a message, with its schema, if there is one; also where key and value stand in one line."""
+    """Returns a message's payload and its schema, if any; also of a line that contains key and value."""
     if isinstance(value, TooLong):
         raise value
     if value is not None and len(value) > RECORD_BYTES_MAX:
@@ -294,7 +294,7 @@ def _image(image: Any, types: Mapping[str, Mapping[str, Any]], table: str, found
 
 
 def decoded(value: Any, schema: Mapping[str, Any] | None) -> Any:
-    """A value as a target can be told it, or `UNREADABLE`."""
+    """Returns a value in a form that a target accepts, or `UNREADABLE`."""
     if value is None or schema is None:
         return UNREADABLE if isinstance(value, dict | list) else value
     name, kind = str(schema.get("name") or ""), schema.get("type")

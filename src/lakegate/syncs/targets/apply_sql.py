@@ -1,10 +1,10 @@
-"""The statements that write: let go, update, insert, delete, in an order in which no row is in another's way.
+"""The writing statements: release of keys, UPDATE, INSERT and DELETE, ordered so that no row blocks another one.
 
-1. Rows that are gone are deleted, children before parents, where no foreign key leads to the table.
-2. Rows that hold what another row ends with let go: deleted, to be inserted again; or, where a foreign key leads to the
-   table, parked: one column of the contested key is set to NULL.
-3. Rows that are there are updated, rows that are not are inserted; parents before children.
-4. Rows that are gone are deleted in the tables that foreign keys lead to: by now their children have left.
+1. Rows to delete are deleted, children before parents, in tables that no foreign key refers to.
+2. Rows whose key value another row needs release the value: they are deleted and inserted again later; or, if a foreign key
+   refers to the table, they are parked: one column of the contested key is set to NULL.
+3. Existing rows are updated and missing rows are inserted, parents before children.
+4. Rows to delete are deleted in the tables that foreign keys refer to. By now their children are deleted.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from lakegate.syncs.targets.staging import GONE, PUT, Questions, StagedTable
 from lakegate.syncs.targets.swallowed import Swallowed
 
 CHUNK = 1000
-"""So many marks are moved by one statement."""
+"""The maximum number of staged rows that one statement marks."""
 Tables = Callable[[Sequence[str]], Mapping[str, TableSchema]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circle:
-    """The foreign keys that lead from a table back to it and are checked at once."""
+    """The foreign keys that lead from a table back to the same table and are checked immediately."""
 
     across: tuple[str, ...]
-    """Columns that lead through other tables and may be NULL: they are, until all tables have their rows."""
+    """Nullable columns of keys that lead through other tables. They are NULL until all tables have their rows."""
     own: tuple[tuple[str, str | None], ...]
-    """Columns that lead to rows of the same table, and what they are for a moment: NULL, or else the same as this column of
-    their row, which refers to itself then."""
+    """Columns of keys that refer to the same table, and their temporary value: NULL, or otherwise the value of the named column
+    of the same row, so that the row refers to itself."""
     tight: tuple[ForeignKey, ...]
-    """The keys of those that are not NULL."""
+    """The self-referencing keys whose columns are NOT NULL."""
 
     def __bool__(self) -> bool:
         return bool(self.across or self.own)
 
 
 class Writing:
-    """Writing statements of one dialect."""
+    """Executes the writing statements of one dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -53,7 +53,7 @@ class Writing:
     def stage_table(
         self, name: str, schema: TableSchema, origin: Sequence[str], *, is_temporary: bool
     ) -> Sequence[str]:
-        """Statements that make a staging table: the columns of the target, all nullable, generated ones generated."""
+        """Returns the statements that create a staging table. Its columns are those of the target, all nullable."""
         quoted = self._dialect.name
         columns = [
             "lg_n bigint PRIMARY KEY", "lg_op smallint", "lg_mask int", "lg_slot bigint DEFAULT 0",
@@ -61,13 +61,13 @@ class Writing:
         ]  # fmt: skip
         for column in schema.columns:
             made = f" GENERATED ALWAYS AS ({column.generated}) STORED" if column.generated is not None else ""
-            # Said, as MariaDB may be told to make a `timestamp` NOT NULL of its own accord.
+            # NULL is explicit because MariaDB may be configured to make a `timestamp` NOT NULL by default.
             columns.append(f"{quoted(column.name)} {column.type}{made or ' NULL'}")
         key = [column for column in schema.columns if column.name in schema.identity]
         return self._dialect.stage_table(name, columns, key, is_temporary=is_temporary)
 
     def assign(self, cursor: Any, table: StagedTable, marks: Sequence[tuple[int, int | None, int | None]]) -> None:
-        """Sets slot and vacated keys of staged rows: (row, slot or None, bits or None)."""
+        """Sets slot and released keys of staged rows. A mark is (row, slot or None, bits of the keys or None)."""
         groups: dict[tuple[int | None, int | None], list[int]] = {}
         for n, slot, bits in marks:
             groups.setdefault((slot, bits), []).append(n)
@@ -78,19 +78,19 @@ class Writing:
                 cursor.execute(f"UPDATE {table.stage} SET {', '.join(sets)} WHERE lg_n IN ({which})")
 
     def take_back(self, cursor: Any, table: StagedTable, rows: Sequence[int]) -> None:
-        """Staged rows are not staged any more."""
+        """Deletes these rows from the staging table."""
         for which in _chunks(rows):
             cursor.execute(f"DELETE FROM {table.stage} WHERE lg_n IN ({which})")
 
     def apply(self, cursor: Any, tables: Sequence[StagedTable], slot: int, net: Net, schemas: Tables) -> None:
-        """Applies a slot, or all.
+        """Applies one slot, or all slots.
 
         Args:
-            cursor: In a transaction.
-            tables: Those of the batch, parents first.
-            slot: Its number, or `ALL`.
+            cursor: A cursor with an open transaction.
+            tables: The tables of the batch, parents first.
+            slot: The number of the slot, or `ALL`.
             net: The batch.
-            schemas: Finds the tables that foreign keys lead to.
+            schemas: Finds the tables that foreign keys refer to.
         """
         for statement in self._emptied(tables):
             cursor.execute(statement)
@@ -133,7 +133,7 @@ class Writing:
         return self._dialect.truncate(emptied) if emptied else ()
 
     def _circle(self, table: StagedTable, schemas: Tables) -> Circle:
-        """The foreign keys that lead back to the table and are checked at once."""
+        """Returns the foreign keys that lead back to the table and are checked immediately."""
         known = dict(schemas([table.schema.name]))
         waiting = [key.parent for key in table.schema.foreign_keys]
         while waiting:
@@ -168,7 +168,7 @@ class Writing:
             self._swallowed.require_gone(cursor, table, mine, deleted + cursor.rowcount)
 
     def _leaves(self, cursor: Any, table: StagedTable, mine: str, tight: Sequence[ForeignKey]) -> Iterator[str]:
-        """Rows to delete that no other row refers to; again and again, as those that were found are deleted."""
+        """Yields rows to delete that no other row refers to. Repeats, as each deletion may free further rows."""
         name, match = self._dialect.name, self._questions.match(table, "t", "s")
         another = f"NOT ({self._questions.match(table, 'c', 't')})"
         links = (
@@ -183,7 +183,7 @@ class Writing:
                 f"WHERE s.lg_op = {GONE} AND {mine} AND {free} ORDER BY s.lg_n"
             )
             found = [n for (n,) in cursor.fetchall() if n not in seen]
-            if not found:  # or all of them are still there, although they were deleted
+            if not found:  # none is left, or a trigger kept the rows that were deleted
                 return
             seen.update(found)
             yield from _chunks(found)
@@ -192,7 +192,7 @@ class Writing:
         key = [self._dialect.name(one) for one in table.schema.identity]
         if table.vacated and table.put and self._vacating(table):
             where = f"s.lg_op = {PUT} AND {self._bits(table)} AND {mine}"
-            # What the events did not say is kept: the row is inserted again as a whole.
+            # Keep the columns that are missing in the events: the whole row is inserted again.
             yield from self._fill(table, where)
             yield self._dialect.delete(table.table, table.stage, key, where)
         if self._is_renumbered(table):
@@ -201,18 +201,18 @@ class Writing:
             yield self._dialect.delete(table.table, table.stage, key, where)
 
     def replaces(self, table: StagedTable) -> bool:
-        """Whether rows may be deleted to be inserted again, which no foreign key may lead to."""
+        """Returns whether rows may be deleted and inserted again. The table must have no foreign key that refers to it."""
         lets_go = bool(table.vacated and table.put and self._vacating(table))
         return not table.schema.is_referenced and (lets_go or self._is_renumbered(table))
 
     def _is_renumbered(self, table: StagedTable) -> bool:
-        """Whether a number that no UPDATE may name may have changed."""
+        """Returns whether the value of a column that no UPDATE may set may have changed."""
         return bool(
             table.put and not table.is_emptied and any(said.intersection(table.numbered) for said in table.masks)
         )
 
     def _renumbered(self, table: StagedTable) -> str:
-        """Rows `s` that say another number than `t` has."""
+        """Returns the condition for rows `s` whose value of a numbered column differs from that of `t`."""
         name = self._dialect.name
         changed = [
             f"(s.lg_mask = {mask} AND NOT ({self._dialect.same(f't.{name(one)}', f's.{name(one)}')}))"
@@ -223,10 +223,10 @@ class Writing:
         return f"s.lg_op = {PUT} AND ({' OR '.join(changed)})"
 
     def _require_numbers(self, cursor: Any, table: StagedTable, mine: str) -> None:
-        """Nothing, if no such number changes: a row that a foreign key may lead to is not made anew.
+        """Checks that no value of a numbered column changes: a row that a foreign key may refer to cannot be inserted again.
 
         Raises:
-            UnsupportedTable: One does.
+            UnsupportedTable: Such a value changes.
         """
         if not self._is_renumbered(table):
             return
@@ -243,7 +243,7 @@ class Writing:
             )
 
     def _vacating(self, table: StagedTable) -> int:
-        """Bits of contested keys that are checked at once; those checked at the end need nobody to let go."""
+        """Returns the bits of contested keys that are checked immediately. Deferred keys need no release."""
         keys = table.schema.unique_keys
         return sum(1 << i for i, key in enumerate(keys) if table.vacated >> i & 1 and not key.is_deferrable)
 
@@ -263,17 +263,17 @@ class Writing:
             )  # fmt: skip
 
     def _parked(self, table: TableSchema, number: int) -> tuple[str, str]:
-        """Column and expression over `t` and `s` that frees the value of a unique key.
+        """Returns the column, and an expression over `t` and `s`, that frees the value of a unique key.
 
         Raises:
-            UnsupportedTable: There is none.
+            UnsupportedTable: The table has no such column.
         """
         key = table.unique_keys[number]
         if key.park is not None:
             return key.park, "NULL"
         led = {column for each in table.foreign_keys for column in each.columns}
         own = [one for one in table.stored if one.name in key.columns - {*table.identity} and not one.is_numbered]
-        # A value that nobody has is none to a foreign key of the column; and a part may take it for one that somebody has.
+        # An unused value breaks a foreign key of its column, and a part of the key may map the value to one in use.
         for column in sorted(own, key=lambda one: (one.name in led, one.name not in key.plain)):
             value = self._dialect.unused(column)
             if value is not None:
@@ -298,10 +298,10 @@ class Writing:
                 )  # fmt: skip
 
     def _put(self, cursor: Any, table: StagedTable, mine: str, circle: Circle) -> int:
-        """Updates what is there and inserts what is not; how many rows were written.
+        """Updates existing rows and inserts missing rows; returns how many rows were written.
 
-        Rows that refer to rows of the same table are inserted before any is updated: somebody who was there may refer to
-        somebody new. The UPDATE then sets what was left open.
+        In a table that refers to itself, all rows are inserted before any row is updated, because an existing row may refer
+        to a new row. The UPDATE then sets the columns that were left open.
         """
         if not table.put:
             return 0
@@ -323,7 +323,7 @@ class Writing:
         def insert(columns: Sequence[str], which: str) -> int:
             rows = f"{table.stage} s WHERE s.lg_op = {PUT} AND {which} AND {mine} AND {absent}"
             if len(columns) < len(stored):
-                # A strict server refuses an INSERT that leaves out a column without a default, though no row is new.
+                # A strict server refuses an INSERT without a column that has no default, even if it inserts no row.
                 cursor.execute(f"SELECT 1 FROM {rows} LIMIT 1")
                 if cursor.fetchone() is None:
                     return 0
@@ -350,7 +350,7 @@ class Writing:
         return sum(max(new, update(*kind)) for new, kind in zip(inserted, kinds, strict=True))
 
     def _unpark(self, table: StagedTable, mine: str) -> Iterator[str]:
-        """What was parked and is not said by the change."""
+        """Restores parked columns that the change does not contain."""
         name, match = self._dialect.name, self._questions.match(table, "t", "s")
         if table.schema.is_referenced and table.put:
             for number in range(len(table.schema.unique_keys)):
@@ -365,7 +365,7 @@ class Writing:
     def _close_circle(self, table: StagedTable, mine: str, circle: Sequence[str]) -> Iterator[str]:
         name = self._dialect.name
         for said, mask in table.masks.items():
-            # Of a row that was inserted again as a whole, all of them were left open.
+            # In a row that was inserted again as a whole, all these columns were left open.
             for columns, which in (([one for one in circle if one in said], "0"), (list(circle), "1")):
                 if columns:
                     yield self._dialect.change(
@@ -375,13 +375,13 @@ class Writing:
                     )  # fmt: skip
 
     def _kept(self, table: StagedTable, written: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """For the second UPDATE of a row: columns that it would renew stay as the first one left them."""
+        """For the second UPDATE of a row: automatically updated columns keep the value that the first UPDATE gave them."""
         for column in table.schema.columns:
             if column.is_renewed and column.name not in written:
                 yield column.name, f"t.{self._dialect.name(column.name)}"
 
     def _open_circle(self, table: StagedTable, mine: str, circle: Circle) -> Iterator[str]:
-        """Rows that are about to go refer to no others any more."""
+        """Clears the references of rows that are about to be deleted."""
         opened = self._opened(circle, "t", has_own=self._dialect.checks_rows_one_by_one)
         for one in (column for key in circle.tight for column in key.columns):
             opened.pop(one, None)
@@ -392,12 +392,12 @@ class Writing:
             )  # fmt: skip
 
     def _opened(self, circle: Circle, alias: str, *, has_own: bool) -> dict[str, str]:
-        """Column → what it is while not all rows are there."""
+        """Returns column → temporary value while some rows are still missing."""
         own = {one: "NULL" if other is None else f"{alias}.{self._dialect.name(other)}" for one, other in circle.own}
         return {**dict.fromkeys(circle.across, "NULL"), **(own if has_own else {})}
 
     def _copies(self, cursor: Any, tables: Sequence[StagedTable], net: Net) -> None:
-        """Rows of tables without a key, one by one: all that leave, then all that come."""
+        """Writes rows of tables without a key one at a time: first all deletions, then all insertions."""
         by_name = {table.schema.name: table for table in tables}
         for copies in sorted(net.copies, key=lambda each: each.count):
             table = by_name[copies.table]
@@ -418,6 +418,6 @@ class Writing:
 
 
 def _chunks(rows: Sequence[int]) -> Iterator[str]:
-    # Numbers of ours, not values of anybody's.
+    # These are our own row numbers, not values from the data.
     for begin in range(0, len(rows), CHUNK):
         yield ", ".join(str(int(n)) for n in rows[begin : begin + CHUNK])

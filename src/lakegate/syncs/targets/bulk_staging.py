@@ -1,4 +1,4 @@
-"""Staging of rows that no process holds: in parts, by processes that make connections of their own."""
+"""Stages rows that no single process holds, in parts; each process opens its own connection."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lakegate.syncs.targets.staging import GONE, MARKS, PUT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Writes a part of many rows to a staging table: here, or in another process, where it makes a connection of its own."""
+    """Writes a part of many rows to a staging table, in this process or in another one with its own connection."""
 
     dialect: Dialect
     stage: str
     columns: Sequence[tuple[int, Column]]
-    """What is staged: the place among a row's values, and the column."""
+    """The staged columns: index among a row's values, and the column."""
     identity: frozenset[str]
     slots: int
 
     def __call__(self, first: int, end: int, rows: Iterator[Sequence[object]]) -> str | None:
-        """Stages a part in one transaction; what it was refused for, if it was. It may be called again for the same part."""
+        """Stages a part in one transaction; returns why it was refused, or None. Safe to call again for the same part."""
         connection = self.dialect.connect()
         try:
             cursor = connection.cursor()
@@ -39,7 +39,7 @@ class Part:
         return None
 
     def write(self, connection: Connection, first: int, end: int, rows: Iterator[Sequence[object]]) -> None:
-        """The same in a transaction of the caller's."""
+        """Stages a part in the caller's transaction."""
         names = [*MARKS, *(["lg_slot"] if self.slots > 1 else []), *(column.name for _, column in self.columns)]
         types = [None] * (len(names) - len(self.columns)) + [column for _, column in self.columns]
         self.dialect.write(connection, self.stage, names, types, self._staged(first, end, rows))
@@ -55,4 +55,4 @@ class Part:
             else:
                 yield (n, GONE, 0, *mark, *[None if place is None else row[place] for place in of_gone])
         if n + 1 != end:
-            raise RuntimeError(f"a part of {end - first} rows was read again as {n + 1 - first}")
+            raise RuntimeError(f"a part of {end - first} rows changed its size when it was read again: {n + 1 - first}")

@@ -1,4 +1,4 @@
-"""A target as it is at one moment, compared with rows that are staged in temporary tables, with its own types and equality."""
+"""Compares a snapshot of a target with rows staged in temporary tables, by the target's own types and equality."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, KEYS = "lakegate_verify_rows", "lakegate_verify_keys"
 
 
 class SqlComparison:
-    """See `lakegate.syncs.verify.Comparison`. One connection, in one transaction that sees one state."""
+    """See `lakegate.syncs.verify.Comparison`. Uses one connection, in one transaction with one snapshot."""
 
     def __init__(self, dialect: Dialect, connection: Connection, progress: Progress | None, set_apart: int) -> None:
         self.progress, self.set_apart = progress, set_apart
@@ -83,7 +83,7 @@ class SqlComparison:
         return count, listed
 
     def _stages(self, table: TableSchema) -> tuple[str, str]:
-        """Names of the temporary tables for rows and for keys, which are made at the first call."""
+        """Returns the names of the temporary tables for rows and for keys; creates them at the first call."""
         if table.name not in self._made:
             n = len(self._made)
             stage, keys = self._dialect.name(f"{ROWS}_{n}"), self._dialect.name(f"{KEYS}_{n}")
@@ -101,7 +101,7 @@ class SqlComparison:
         return self._made[table.name]
 
     def _write(self, staged: StagedTable, rows: Sequence[NetRow]) -> list[int]:
-        """Stages rows; answers with those that do not fit the target's types, found by halving."""
+        """Stages rows; finds rows that do not fit the target's types by halving, and returns their numbers."""
         columns = staged.stage_columns(1)
         types = {column.name: column for column in staged.schema.columns}
         self._cursor.execute("SAVEPOINT lakegate_verify")
@@ -116,7 +116,7 @@ class SqlComparison:
         else:
             return []
         if len(rows) == 1:
-            # Its key is staged all the same, so that the target's row is not taken for one too many.
+            # Stage the key of the row anyway, so that the target's row does not count as extra.
             return [] if rows[0].image is None else [rows[0].n, *self._write(staged, [rows[0]._replace(image=None)])]
         middle = len(rows) // 2
         return [*self._write(staged, rows[:middle]), *self._write(staged, rows[middle:])]

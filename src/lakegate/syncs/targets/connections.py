@@ -1,4 +1,4 @@
-"""Connections to a target, and transactions on them: tried again where others were in the way or a connection was lost."""
+"""Connections to a target, and transactions on them. Retries after a conflict or a lost connection."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lakegate.syncs.targets.silence import Silence
 
 R = TypeVar("R")
 TRIES_MAX = 8
-"""So often a transaction is made that others were in the way of, or whose connection was lost."""
+"""The maximum number of attempts of a transaction after conflicts or lost connections."""
 READS_MAX = 3
-"""The same for what only reads."""
+"""The same for reads."""
 PAUSE_S = 0.05
-"""Before the second try; doubled with each, and drawn between half and the whole."""
+"""The pause before the second attempt. The pause doubles with each attempt, with a random factor from 0.5 to 1."""
 
 
 class ViolatedError(ConstraintViolated):
-    """A statement was refused because of what the rows say."""
+    """A statement was refused because of the values of its rows."""
 
     def __init__(self, violated: Violated) -> None:
         super().__init__(
@@ -35,7 +35,7 @@ class ViolatedError(ConstraintViolated):
 
 
 class Connections:
-    """As many connections as are used side by side; safe to use from several threads."""
+    """A pool with as many connections as are used concurrently. Thread-safe."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -44,7 +44,7 @@ class Connections:
         self.silence = Silence(dialect)
 
     def close(self) -> None:
-        """Gives up those that nobody uses."""
+        """Closes the connections that are not in use."""
         with self._lock:
             free, self._free = self._free, []
         for connection in free:
@@ -53,7 +53,7 @@ class Connections:
 
     @contextlib.contextmanager
     def lend(self) -> Iterator[Connection]:
-        """A connection that nobody else uses; given back unless it is broken."""
+        """Lends an unused connection. The connection returns to the pool unless it is broken."""
         with self._lock:
             connection = self._free.pop() if self._free else None
         if connection is None:
@@ -75,7 +75,7 @@ class Connections:
                     with contextlib.suppress(*self._dialect.errors):
                         connection.close()
                     connection = None
-                    self.close()  # those that nobody uses now lead to the same server
+                    self.close()  # unused connections lead to the same lost server
             raise
         finally:
             self.silence.end(lent)
@@ -84,11 +84,11 @@ class Connections:
                     self._free.append(connection)
 
     def read(self, work: Callable[[Connection], R]) -> R:
-        """Does `work`, which only reads; again, a few times, where others were in the way or a connection was lost.
+        """Does `work`, which only reads. Retries a few times after a conflict or a lost connection.
 
         Raises:
             Unavailable: The target does not answer.
-            UnsupportedTable: It refused a statement.
+            UnsupportedTable: The target refused a statement.
         """
         for attempt in range(1, READS_MAX + 1):
             try:
@@ -115,17 +115,17 @@ class Connections:
         is_trial: bool = False,
         is_done: Callable[[], bool] | None = None,
     ) -> R:
-        """Does `work` in one transaction; again, a bounded number of times, where others were in the way.
+        """Does `work` in one transaction. Retries a bounded number of times after a conflict.
 
         Args:
             work: Everything that the transaction does; it may be called several times.
             before: Called first.
-            is_trial: Rolled back in any case; what a commit would check is checked before.
-            is_done: After the connection was lost at a commit: whether that was made.
+            is_trial: The transaction is rolled back in any case, after the checks that a commit would make.
+            is_done: Called if the connection was lost during a commit; returns whether the commit was made.
 
         Raises:
             ViolatedError: The rows break a rule of the target.
-            Unavailable: Others were in the way too often, or the target does not answer, or cannot write now.
+            Unavailable: Too many conflicts, or the target does not answer, or the target cannot write now.
             UnsupportedTable: The target refused a statement for another reason.
         """
         for attempt in range(1, TRIES_MAX + 1):
@@ -156,17 +156,17 @@ class Connections:
                 if attempt == TRIES_MAX:
                     raise _unavailable(error, told, "the batch was not applied", tries=attempt) from error
                 time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.SystemRandom().uniform(0.5, 1.0))
-                # Whether a commit whose answer was lost was made is read, never guessed.
+                # If the answer to a commit was lost, read whether the commit was made; never guess.
                 if fault is Fault.GONE and committing and is_done is not None and is_done():
-                    return None  # type: ignore[return-value]  # those who say when they are done answer nothing
+                    return None  # type: ignore[return-value]  # work with an `is_done` returns nothing
         raise AssertionError("unreachable")
 
 
 def _unavailable(error: BaseException, told: Told, what: str, tries: int | None = None) -> Unavailable:
-    """The error of a fault that may pass."""
+    """Returns the error of a temporary fault."""
     usual = "the target database does not answer"
     if told.fault is Fault.AGAIN:
-        usual = "others were in the way" if tries is None else "the target did not let the batch in"
+        usual = "a conflict with another transaction" if tries is None else "each attempt ended in a conflict"
     return Unavailable(f"{told.words or usual}: {_words(error)}; {what}", tries=tries)
 
 

@@ -1,6 +1,6 @@
-"""The control tables of a target: how far each stream is, who may write, which slots are in, which rows are set apart.
+"""The control tables of a target: position of each stream, its writer, applied slots, and quarantined rows.
 
-Rules for editors: whatever is written here is written in the transaction whose effect it tells of.
+Rules for editors: each record here is written in the same transaction as the effect that it describes.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from lakegate.syncs.targets.dialect import Dialect
 
 CONTROL_TABLES = ("lakegate_stream", "lakegate_slot", "lakegate_dead")
 LATER_COLUMNS = ("place", "pending_place")
-"""Of `lakegate_stream`: an earlier version's table lacks them, or has them too short for many files."""
+"""Columns of `lakegate_stream` that are missing, or too short for many files, in a table made by an earlier version."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """The stream that is written."""
+    """The stream that this writer writes."""
 
     name: str
     epoch: int
     last_batch: int
     pending: int | None = None
-    """Where a batch ends that was begun by the writer before."""
+    """End position of a batch that the previous writer began."""
     is_preview: bool = False
-    """It is only looked at: staging tables are temporary, and there is no fence."""
+    """Whether the stream is only read: staging tables are temporary, and there is no fence."""
 
     @property
     def stage_prefix(self) -> str:
-        """Staging tables are named by stream and epoch: a writer that was followed cannot touch those of its follower."""
+        """Returns the prefix of staging tables. It names stream and epoch: a fenced writer cannot touch its successor's."""
         what = "plan" if self.is_preview else "stage"
         return f"lakegate_{what}_{hashlib.sha256(self.name.encode()).hexdigest()[:8]}_"
 
 
 class Control:
-    """Statements on the control tables, each on a cursor whose transaction is the caller's."""
+    """Statements on the control tables, each on a cursor in the caller's transaction."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
     def make(self, cursor: Any) -> None:
-        """The tables, where they are not there."""
+        """Creates the tables that do not exist."""
         for statement in self._dialect.control():
             cursor.execute(statement)
 
     def take(self, cursor: Any, stream: str, epoch: int | None) -> Progress:
-        """Makes the stream this writer's: with the epoch, or with the next.
+        """Makes this writer the owner of the stream, with the given epoch or the next one.
 
         Raises:
             Fenced: A later epoch has begun.
@@ -69,8 +69,8 @@ class Control:
         return replace(found, epoch=now)
 
     def read(self, cursor: Any, stream: str, lock: str = "") -> Progress | None:
-        """How far a stream is; None if there is none of that name."""
-        # All columns: who only looks may meet a table that an earlier version made, without the last two.
+        """Returns the progress of a stream; None if no stream has that name."""
+        # `*`, because a preview may meet a table of an earlier version without the last two columns.
         self._execute(cursor, "SELECT * FROM lakegate_stream WHERE stream = {m}" + lock, stream)
         row = cursor.fetchone()
         if row is None:
@@ -83,10 +83,10 @@ class Control:
         )  # fmt: skip
 
     def fence(self, cursor: Any, stream: Stream, *, is_exclusive: bool) -> None:
-        """Nothing, if the stream is this writer's still, and at the batch that it believes; nobody changes that meanwhile.
+        """Checks that this writer still owns the stream, at the batch it expects; locks this until the transaction ends.
 
         Raises:
-            Fenced: It is not.
+            Fenced: A later writer has begun, or the batch is applied already.
         """
         found = self.read(cursor, stream.name, self._dialect.update if is_exclusive else self._dialect.share)
         if found is None or found.epoch != stream.epoch:
@@ -100,27 +100,27 @@ class Control:
             raise Fenced("this batch is in the target already; nothing was written", batch=found.last_batch)
 
     def note_begun(self, cursor: Any, stream: Stream, net: Net) -> None:
-        """Before the first slot of a batch."""
+        """Records a batch as begun, before its first slot."""
         self._execute(cursor, "DELETE FROM lakegate_slot WHERE stream = {m}", stream.name)
         sql = "UPDATE lakegate_stream SET pending = {m}, pending_place = {m} WHERE stream = {m}"
         self._execute(cursor, sql, net.through, net.place, stream.name)
 
     def note_slot(self, cursor: Any, stream: Stream, batch: int, slot: int) -> None:
-        """With the rows of the slot."""
+        """Records a slot, in the transaction that writes its rows."""
         sql = "INSERT INTO lakegate_slot (stream, batch, slot) VALUES ({m}, {m}, {m})"
         self._execute(cursor, sql, stream.name, batch, slot)
 
     def has_slot(self, cursor: Any, stream: Stream, batch: int, slot: int) -> bool:
-        """Whether the slot is in."""
+        """Returns whether the slot has been applied."""
         sql = "SELECT count(*) FROM lakegate_slot WHERE stream = {m} AND batch = {m} AND slot = {m}"
         self._execute(cursor, sql, stream.name, batch, slot)
         return bool(cursor.fetchone()[0])
 
     def require_slots(self, cursor: Any, stream: Stream, batch: int, slots: int) -> None:
-        """Nothing, if so many are in.
+        """Checks that this number of slots has been applied.
 
         Raises:
-            CommitInDoubt: One is missing.
+            CommitInDoubt: A slot is missing.
         """
         sql = "SELECT count(*) FROM lakegate_slot WHERE stream = {m} AND batch = {m}"
         self._execute(cursor, sql, stream.name, batch)
@@ -128,7 +128,7 @@ class Control:
             raise CommitInDoubt("a slot of the batch is missing in the target; the batch runs again", batch=batch)
 
     def finish(self, cursor: Any, stream: Stream, net: Net, batch: int, dead: Sequence[DeadRow]) -> None:
-        """With the last of a batch: its position, and the rows that are set apart."""
+        """Records the end of a batch, in its last transaction: its position and its quarantined rows."""
         self.drop_letters(cursor, stream.name, net.letters)
         bytes_max = self._dialect.value_bytes_max(cursor.connection)
         for each in dead:
@@ -148,7 +148,7 @@ class Control:
         )  # fmt: skip
 
     def drop_letters(self, cursor: Any, stream: str, ids: Sequence[tuple[int, int]]) -> int:
-        """Deletes rows that are set apart; how many there were."""
+        """Deletes quarantined rows; returns how many were deleted."""
         count = 0
         for batch, n in ids:
             sql = "DELETE FROM lakegate_dead WHERE stream = {m} AND batch = {m} AND n = {m}"
@@ -157,7 +157,7 @@ class Control:
         return count
 
     def letters(self, cursor: Any, stream: str, rows_max: int, *, with_records: bool) -> tuple[KeptRow, ...]:
-        """Rows that are set apart, the oldest first, as they can be applied again; and records that cannot be read."""
+        """Returns quarantined rows, oldest first, in a form that can be applied again; on request also unreadable records."""
         rows_only = "" if with_records else "AND table_name <> '' "
         self._execute(
             cursor,
@@ -171,7 +171,7 @@ class Control:
         )
 
     def count_dead(self, cursor: Any, stream: str) -> int:
-        """How many rows are set apart."""
+        """Returns the number of quarantined rows."""
         self._execute(cursor, "SELECT count(*) FROM lakegate_dead WHERE stream = {m}", stream)
         return int(cursor.fetchone()[0])
 

@@ -1,4 +1,4 @@
-"""What differs between the databases: names, joins in writing statements, the catalogue, and what their errors mean."""
+"""The differences between databases: names, joins in writing statements, the catalogue, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from lakegate.syncs.targets.faults import Told
 from lakegate.syncs.targets.sequences import MovedSequence
 
 ANSWERS_NULL = re.compile(r"(?i)\b(case|coalesce|concat_ws|greatest|if|ifnull|iif|is|isnull|least|nvl|nvl2)\b|<=>")
-"""In an expression: it may have a value though what it reads is NULL."""
+"""Finds an expression that may have a value although a column it reads is NULL."""
 Named = tuple[str, str]
 """A quoted table and its alias."""
 
 
 def places_of(name: str) -> tuple[tuple[str | None, str], ...]:
-    """What a table's name may mean: schema and table. A dot may be a part of the name, too."""
+    """Returns the possible meanings of a table's name as (schema, table). A dot may also be part of the name."""
     schema, dot, table = name.partition(".")
     return ((schema, table), (None, name)) if dot and schema and table else ((None, name),)
 
 
 def ambiguous(name: str) -> InvalidRequest:
-    """The error of a name that two tables have."""
+    """Returns the error for a name that matches two tables."""
     return InvalidRequest(
-        "a name with a dot is that of two tables, one of them in the schema in front of the dot; nothing was written",
+        "a name with a dot matches two tables, one of them in the schema before the dot; nothing was written",
         advice="Rename one of them, or name another target under `tables`",
         table=name,
     )
 
 
 class Cursor(Protocol):
-    """As much of the DB-API as is used."""
+    """The part of the DB-API that is used."""
 
     def execute(self, query: str, params: Sequence[object] = ..., /) -> object: ...
     def fetchall(self) -> Sequence[Sequence[Any]]: ...
@@ -43,7 +43,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """One connection, in a transaction from its first statement on."""
+    """A connection, in a transaction from its first statement on."""
 
     def cursor(self) -> Any: ...
     def commit(self) -> None: ...
@@ -52,81 +52,81 @@ class Connection(Protocol):
 
 
 class Dialect(Protocol):
-    """One kind of database."""
+    """A kind of database."""
 
     errors: tuple[type[BaseException], ...]
-    """What the driver raises."""
+    """Errors that the driver raises."""
     mark: str
-    """Stands for a parameter."""
+    """The placeholder of a parameter."""
     share: str
-    """Ends a SELECT that keeps others from changing the row until the transaction ends."""
+    """Suffix of a SELECT that prevents others from changing the row until the transaction ends."""
     update: str
-    """Ends a SELECT that keeps others from reading it with `share`, too."""
+    """Suffix of a SELECT that also prevents others from reading the row with `share`."""
     slot_rows_max: int | None
-    """How many rows a transaction of mode `parallel` takes at most."""
+    """The maximum number of rows in one transaction of mode `parallel`; None for no limit."""
     types: Mapping[type, str]
-    """A value's type → the type of a column that is made for such values."""
+    """Type of a value → type of a new column for such values."""
     writers_max: int | None
-    """How many transactions may write side by side."""
+    """The maximum number of transactions that may write concurrently; None for no limit."""
     ignores_case: bool
-    """Whether two names of tables that differ in upper and lower case are one."""
+    """Whether table names that differ only in case name the same table."""
     checks_rows_one_by_one: bool
-    """Whether foreign keys are checked at each row of a statement, and not at its end."""
+    """Whether foreign keys are checked after each row of a statement, not at its end."""
 
     has_network: bool
-    """Whether the database is at the other end of a network."""
+    """Whether the database is reached over a network."""
 
     def connect(self) -> Connection:
-        """A new connection. Raises one of `errors`."""
+        """Opens a connection. Raises one of `errors`."""
         ...
 
     def cut(self, connection: Connection) -> None:
-        """Ends a connection that another thread waits for: it gets an error."""
+        """Cuts a connection that another thread waits for, so that the thread gets an error."""
         ...
 
     def name(self, text: str) -> str:
-        """A quoted identifier."""
+        """Returns a quoted identifier."""
         ...
 
     def begin(self, connection: Connection) -> None:
-        """Begins a transaction in which constraints that may be deferred are."""
+        """Begins a transaction in which all deferrable constraints are deferred."""
         ...
 
     def end_trial(self, connection: Connection) -> None:
-        """Rolls a transaction back, after what a commit of it would check: an error is the one that it would end with."""
+        """Rolls back after the checks that a commit would make; raises the error that the commit would end with."""
         ...
 
     def snapshot(self, connection: Connection) -> None:
-        """Begins a transaction that sees one state of the target tables to its end, and writes to temporary tables only."""
+        """Begins a transaction that reads one snapshot of the target tables and writes only to temporary tables."""
         ...
 
     def catalogue(self, connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
-        """These tables and those that their foreign keys lead to or come from; names that do not exist are left out."""
+        """Returns these tables, with the foreign keys from and to them. Names that do not exist are left out."""
         ...
 
     def control(self) -> Sequence[str]:
-        """Statements that make the control tables if they are not there."""
+        """Returns the statements that create the control tables if they do not exist."""
         ...
 
     def stage_table(
         self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
     ) -> Sequence[str]:
-        """The statements that make a staging table, with what its key's joins need.
+        """Returns the statements that create a staging table, with an index for joins on its key.
 
         Args:
-            name: Quoted.
-            columns: Their definitions.
-            key: Those that tell rows apart.
-            is_temporary: It is seen by this connection alone, and ends with it.
+            name: Quoted name.
+            columns: Definitions of the columns.
+            key: The columns that identify a row.
+            is_temporary: Only this connection sees the table, and the table ends with the connection.
         """
         ...
 
     def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
-        """Names of the staging tables that begin with `prefix`."""
+        """Returns the names of the staging tables that begin with `prefix`."""
         ...
 
     def empty(self, connection: Connection, table: str) -> None:
-        """Takes all rows out of a staging table (its quoted name)."""
+        """Deletes all rows of a staging table (its quoted name)."""
         ...
 
     def write(
@@ -137,80 +137,80 @@ class Dialect(Protocol):
         types: Sequence[Column | None],
         rows: Iterable[Sequence[Any]],
     ) -> None:
-        """Writes rows to a staging table as fast as the database takes them; `types` of the columns that are not marks.
+        """Writes rows to a staging table in the database's fastest way. `types`: a column, or None for a column of marks.
 
         Raises:
-            Misfit: A value does not fit its column; it is one of `errors`.
+            Misfit: A value does not fit its column. `Misfit` is one of `errors`.
         """
         ...
 
     def value(self, column: Column, value: Any) -> object:
-        """A value as a statement's parameter for the column. Raises `Misfit`."""
+        """Returns a value as a statement's parameter for the column. Raises `Misfit`."""
         ...
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
-        """Tells the database how many rows a staging table has, if it does not know."""
+        """Updates the statistics of a staging table of `rows` rows, if the database needs that."""
         ...
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
-        """DELETE of rows of `table` that have the key of a staged row `s` that satisfies `where`."""
+        """Returns a DELETE of the rows of `table` that have the key of a staged row `s` that satisfies `where`."""
         ...
 
     def change(self, table: Named, other: Named, match: str, sets: Sequence[tuple[str, str]], where: str) -> str:
-        """UPDATE of rows of `table` from rows of `other`: column → expression over both aliases."""
+        """Returns an UPDATE of rows of `table` from rows of `other`. `sets`: column → expression over both aliases."""
         ...
 
     def same(self, left: str, right: str) -> str:
-        """Equality under which NULL equals NULL."""
+        """Returns an equality under which NULL equals NULL."""
         ...
 
     def parameter(self, column: Column, value: object) -> object:
-        """A value of an event, so that the column compares itself with it as with one of its own. Raises `Misfit`."""
+        """Returns a value of an event as a parameter that can be compared with the column. Raises `Misfit`."""
         ...
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
-        """Whether two values of a column are the same as stored: NULL is like NULL, and texts are by their characters."""
+        """Returns an equality of stored values: NULL equals NULL, and texts are compared by their characters."""
         ...
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
-        """DELETE of one row that is the same in all these columns, by parameters in their order."""
+        """Returns a DELETE of one row that is equal in all these columns; parameters in the order of the columns."""
         ...
 
     def same_row(self, columns: Sequence[Column]) -> str:
-        """The condition that a row is the same in all these columns, by parameters in their order."""
+        """Returns the condition that a row is equal in all these columns; parameters in the order of the columns."""
         ...
 
     def insert_into(self, table: str) -> str:
-        """`INSERT INTO table`, with what keeps a clause of the table from passing a conflict over."""
+        """Returns `INSERT INTO table`, with an override of the table's own ON CONFLICT clause if it has one."""
         ...
 
     insert_words: str
-    """Stand between the columns and the SELECT of an INSERT."""
+    """Words between the columns and the SELECT of an INSERT."""
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
-        """Statements that empty target tables within a transaction; children come first."""
+        """Returns the statements that empty target tables within a transaction. `tables`: children first."""
         ...
 
     def unused(self, column: Column) -> str | None:
-        """An expression over the staged row `s` whose value no row has: a whole number, or a short text; None for others."""
+        """Returns an expression over the staged row `s` whose value no row has: a number or a short text; else None."""
         ...
 
     def fault(self, error: BaseException) -> Told:
-        """What an error means, and what it is told as."""
+        """Returns the meaning of an error, and the words to report it with."""
         ...
 
     def value_bytes_max(self, connection: Connection) -> int | None:
-        """How many bytes one value of a statement may have at most; None: as many as one likes."""
+        """Returns the maximum size in bytes of one value in a statement; None for no limit."""
         ...
 
     def violated(self, error: BaseException) -> Violated:
-        """What an error of kind VIOLATION says."""
+        """Returns the facts of an error of kind VIOLATION."""
         ...
 
     def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
-        """Moves the sequences behind a table's columns past its rows; those that move by themselves are left out."""
+        """Moves the sequences of a table's columns past its rows. Sequences that move by themselves are left out."""
         ...
 
     def is_repeated(self, error: BaseException) -> bool:
-        """Whether a statement that changes a definition fails because it was executed before."""
+        """Returns whether a DDL statement fails because it was executed before."""
         ...

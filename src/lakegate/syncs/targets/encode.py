@@ -1,7 +1,7 @@
-"""Values as a column takes them: what each dialect's encoder shares, and how rows pass through it.
+"""The parts that the encoders of all dialects share: encode values for columns, and encode rows.
 
-Rules for editors: a value becomes what its column holds, or is refused as `Misfit`; it is never changed to fit. What a value
-is, is decided before (`lakegate.syncs.plan.values`); this looks at the column's type alone.
+Rules for editors: a value is encoded as its column holds it, or is refused as `Misfit`; it is never changed to fit. The kind of
+a value is decided earlier (`lakegate.syncs.plan.values`). This module looks only at the column's type.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lakegate.syncs.plan.values import BareText, Bits, Duration, Misfit, Undecod
 
 Encode = Callable[[Column, Any], object]
 PLAIN = frozenset({type(None), str, int, float, Decimal, bytes, date, datetime, time})
-"""Types that most columns take as they are."""
+"""Types that most columns accept unchanged."""
 EWKB_SRID = 0x2000_0000
-"""In a geometry's type: its reference system follows."""
+"""A flag in a geometry's type: a reference system follows."""
 
 
 def rows_of(
@@ -29,13 +29,13 @@ def rows_of(
     plain: Callable[[Column], frozenset[type]],
     encode: Encode,
 ) -> Iterator[Sequence[Any]]:
-    """Rows as the driver takes them.
+    """Yields rows as the driver accepts them.
 
     Args:
-        rows: In the order of `columns`.
-        columns: None for a column of our own.
-        plain: Types of values that a column takes as they are.
-        encode: For all others.
+        rows: Values in the order of `columns`.
+        columns: The target's columns; None for one of Lakegate's own columns.
+        plain: Returns the types of values that a column accepts unchanged.
+        encode: Encodes all other values.
 
     Raises:
         Misfit: A value does not fit its column.
@@ -51,17 +51,17 @@ def rows_of(
 
 
 def encoded(column: Column, value: Any, encode: Encode) -> object:
-    """One value.
+    """Encodes one value.
 
     Raises:
-        Misfit: It does not fit.
+        Misfit: The value does not fit.
     """
     if value is None:
         return None
     if isinstance(value, Undecoded):
         raise Misfit(value.reason)
     if isinstance(value, list) and value and all(isinstance(one, tuple) for one in value):
-        value = dict(value)  # a map, as Parquet has it
+        value = dict(value)  # a map, as Parquet represents it
     try:
         return encode(column, value)
     except Misfit as error:
@@ -71,7 +71,7 @@ def encoded(column: Column, value: Any, encode: Encode) -> object:
 
 
 def unmarked(value: object) -> object:
-    """The value without the marks that it carries: a number, a text."""
+    """Returns the plain number or text of a value, without its marker class."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -80,7 +80,7 @@ def unmarked(value: object) -> object:
 
 
 def text_of(value: object) -> str:
-    """A value as a text, where a column takes texts only."""
+    """Returns a value as text, for a column that accepts only text."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -103,10 +103,10 @@ def text_of(value: object) -> str:
 
 
 def no_whole_number(column: Column, value: object) -> None:
-    """Nothing, unless the value is a number and the column one of dates, times or intervals.
+    """Refuses a bare number for a column of dates, times or intervals.
 
     Raises:
-        Misfit: It is.
+        Misfit: The value is a number.
     """
     if isinstance(value, int | float | Decimal) and not isinstance(value, Duration):
         raise Misfit(
@@ -116,7 +116,7 @@ def no_whole_number(column: Column, value: object) -> None:
 
 
 def number_of(value: object) -> object:
-    """A value for a column of numbers."""
+    """Returns a value for a column of numbers."""
     match value:
         case bool():
             return int(value)
@@ -131,7 +131,7 @@ def number_of(value: object) -> object:
 
 
 def bytes_of(value: object, bits: int = 0) -> object:
-    """A value for a binary column; a bit string from its first digit, in as many bytes as it needs."""
+    """Returns a value for a binary column. A bit string is stored with its highest bit first, in as many bytes as needed."""
     match value:
         case BareText():
             return value.bytes()
@@ -148,7 +148,7 @@ def bytes_of(value: object, bits: int = 0) -> object:
 
 
 def geometry_of(value: Mapping[str, Any]) -> tuple[bytes, int]:
-    """Well-known binary and reference system of `{"wkb": base64, "srid": …}`."""
+    """Returns the well-known binary and the reference system of `{"wkb": base64, "srid": …}`."""
     import base64
 
     wkb, srid = base64.b64decode(value["wkb"], validate=True), value.get("srid") or 0
@@ -162,16 +162,16 @@ def geometry_of(value: Mapping[str, Any]) -> tuple[bytes, int]:
 
 
 def in_utc(text: str) -> str | datetime:
-    """A moment with a zone as the same in UTC without one; any other text as it is."""
+    """Returns a moment with a zone as the same moment in UTC without one; any other text unchanged."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        return text  # the server says what is wrong with it
+        return text  # the server reports the error
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
 
 
 def clock_in_utc(text: str) -> str:
-    """The same for a time of the day."""
+    """Does the same for a time of day."""
     try:
         there = time.fromisoformat(text)
     except ValueError:

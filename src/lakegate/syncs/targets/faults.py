@@ -1,7 +1,7 @@
-"""What an error of a target means: one table for each kind of database, by the database's own codes.
+"""The meaning of a target's errors: one table for each kind of database, by the database's own codes.
 
-Rules for editors: a code stands in one place. What is not in a table, and is not of a class that is, is `OTHER`: it stops the
-sync for good. "Passing" is only what may end without anybody touching the rows or the file.
+Rules for editors: each code occurs once. A code that is in no table, and whose class is in no table, is `OTHER`: it stops the
+sync for good. A fault counts as temporary only if it may end without a change of the rows or of the configuration file.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 
 
 class Fault(Enum):
-    """What an error of the driver means for the transaction that it ended."""
+    """The meaning of a driver's error for the transaction that it ended."""
 
     VIOLATION = "violation"
-    """A row's fault: it breaks a rule or a limit of the target, and the same again would be refused again."""
+    """The fault of a row: it breaks a rule or a limit of the target. A retry would be refused, too."""
     AGAIN = "again"
-    """Others were in the way (deadlock, serialization, a lock that was held): the same again may succeed."""
+    """A conflict with other transactions (deadlock, serialization failure, lock timeout): a retry may succeed."""
     GONE = "gone"
-    """The connection, or the server: what became of a commit is not known."""
+    """The connection or the server was lost: the outcome of a commit is unknown."""
     AWAY = "away"
-    """The target answers, and cannot write now: read-only, full, too many connections. Nothing was written; it may pass."""
+    """The target answers but cannot write now: read-only, full, too many connections. Nothing was written; it may pass."""
     OTHER = "other"
-    """For good: a person has to do something."""
+    """A permanent fault: an operator must act."""
 
 
 class Told(NamedTuple):
-    """A fault, and what it is told as where the database's own words do not say it."""
+    """A fault, and the words to report it with, where the database's own message does not name the cause."""
 
     fault: Fault
     words: str = ""
@@ -50,17 +50,17 @@ POSTGRES: Mapping[str, Told] = {
     "34": OTHER, "38": VIOLATION, "39": VIOLATION, "3B": OTHER, "3D": OTHER, "3F": OTHER, "40": AGAIN, "42": OTHER,
     "44": VIOLATION, "53": BUSY, "54": OTHER, "55": OTHER, "57": OTHER, "58": DISK, "72": AGAIN, "F0": OTHER, "HV": OTHER,
     "P0": VIOLATION, "XX": OTHER,
-    # codes that are not as their class
+    # codes that differ from their class
     "25006": READ_ONLY, "25P03": GONE, "25P04": AGAIN, "40002": VIOLATION, "40003": GONE, "53000": MEMORY, "53100": FULL,
     "53200": MEMORY, "53300": BUSY, "53400": BUSY,
     "54000": VIOLATION,  # among them: a row, or a row of an index, that is too large
     "55006": AGAIN, "55P03": AGAIN, "57014": AGAIN, "57P01": STARTING, "57P02": STARTING, "57P03": STARTING, "57P05": GONE,
     "58P01": OTHER, "58P02": OTHER,
 }  # fmt: skip
-"""SQLSTATE, or its class. A class that PostgreSQL has not is a code of a trigger's own."""
+"""SQLSTATE, or its class. A class that PostgreSQL does not define comes from a trigger."""
 
 POSTGRES_FOREIGN_KEY = ("23503", "23001")
-"""SQLSTATE of a row that refers to none, or is referred to; the second where the key says RESTRICT."""
+"""SQLSTATE of a row that refers to a missing row, or that other rows refer to. The second one is for keys with RESTRICT."""
 
 MARIADB_OWN = frozenset(
     {
@@ -68,7 +68,7 @@ MARIADB_OWN = frozenset(
         "2E", "2F", "30", "33", "34", "35", "38", "39", "3B", "3C", "3D", "3F", "40", "42", "44", "70", "HY", "HZ", "XA",
     }
 )  # fmt: skip
-"""Classes of SQLSTATE that the server uses itself: any other one is of a trigger (45000, or what it pleases)."""
+"""Classes of SQLSTATE that the server uses itself. Any other class comes from a trigger (45000, or its own choice)."""
 _MARIADB: Mapping[Told, tuple[int, ...]] = {
     AGAIN: (1020, 1205, 1213, 1317, 1412, 1615, 1969, 3024, 3101, 3572),
     GONE: (0, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2055, 4031),
@@ -99,19 +99,19 @@ SQLITE: Mapping[int, Told] = {
 
 
 def of_postgres(sqlstate: str) -> Told:
-    """What an SQLSTATE of PostgreSQL means."""
+    """Returns the meaning of an SQLSTATE of PostgreSQL."""
     return POSTGRES.get(sqlstate) or POSTGRES.get(sqlstate[:2], VIOLATION)
 
 
 def of_mariadb(code: int, sqlstate: str | None) -> Told:
-    """What an error number of MariaDB or MySQL means, with the SQLSTATE if the driver says it."""
+    """Returns the meaning of an error number of MariaDB or MySQL, with the SQLSTATE if the driver provides it."""
     if sqlstate is not None and sqlstate[:2] not in MARIADB_OWN:
-        return VIOLATION  # whatever number a trigger has given it
+        return VIOLATION  # raised by a trigger, with any number
     if sqlstate is None and not 0 <= code < 10_000:
-        return VIOLATION  # a number that no server has, and an older driver, which does not say the state
+        return VIOLATION  # no server uses such a number; an older driver does not report the SQLSTATE
     return MARIADB.get(code) or _MARIADB_CLASSES.get((sqlstate or "")[:2], OTHER)
 
 
 def of_sqlite(code: int) -> Told:
-    """What a result code of SQLite means; extended codes are as their primary ones."""
+    """Returns the meaning of a result code of SQLite. An extended code means the same as its primary code."""
     return SQLITE.get(code & 0xFF, OTHER)

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL through PyMySQL: READ COMMITTED, and deadlocks are tried again."""
+"""MariaDB and MySQL through PyMySQL, at READ COMMITTED; transactions that end in a deadlock are retried."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ except ImportError as error:
 
 CONNECT_S = 10
 MODES = ("disabled", "required", "verify_ca", "verify_identity")
-"""Of `ssl-mode`: without TLS; with it; with a certificate that is checked; and whose name is, too."""
+"""Values of `ssl-mode`: no TLS; TLS; TLS with a verified certificate; the host name is verified too."""
 OPTIONS = frozenset(
     {"unix_socket", "connect_timeout", "read_timeout", "write_timeout", "ssl_mode", "ssl_ca", "ssl_cert", "ssl_key"}
 )
-"""Of an address."""
+"""Options of a database address."""
 KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
-"""After about a minute without a word from the other host a connection counts as lost."""
+"""A connection counts as lost after about a minute without an answer from the other host."""
 LOCK_WAIT_S = 10
-"""So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
+"""How long a statement waits for a lock. Then the transaction is retried a limited number of times."""
 SLOT_ROWS_MAX = 2_000
-"""Above this, transactions side by side deadlock on neighbouring keys. Measured: docs/explanation/keys.md."""
+"""Above this size, concurrent transactions deadlock on neighbouring keys. Measured: docs/explanation/keys.md."""
 STATEMENT_BYTES = 2_048
-"""So much of a statement is left for what is not its largest value."""
+"""The part of a statement that is reserved for everything but its largest value."""
 INTEGERS = {"smallint": -(1 << 15), "int": -(1 << 31), "bigint": -(1 << 63)}
 TEXTS = frozenset({"char", "varchar", "text", "mediumtext", "longtext"})
 LONG = frozenset({"text", "tinytext", "mediumtext", "longtext", "blob", "tinyblob", "mediumblob", "longblob"})
 REPEATED = frozenset({1050, 1051, 1060, 1061, 1091, 1826})
-"""Of a statement that had been executed before: what it makes is there, what it drops is gone."""
+"""Errors of a statement that was executed before: the object exists already, or is dropped already."""
 TABLE = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -73,7 +73,7 @@ CONTROL = (
 )
 SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    # A value that does not fit is an error, never cut off; and 0 is a value, not the next number.
+    # A value that does not fit is an error and is never truncated. 0 is stored as 0, not as the next AUTO_INCREMENT.
     "SET SESSION sql_mode = "
     "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO'",
     "SET SESSION time_zone = '+00:00'",
@@ -81,10 +81,10 @@ SESSION = (
 
 
 def arguments(dsn: str) -> dict[str, Any]:
-    """Of `pymysql.connect`, from `mysql://user:password@host:port/database?ssl-mode=…`.
+    """Returns the arguments of `pymysql.connect` for `mysql://user:password@host:port/database?ssl-mode=…`.
 
     Raises:
-        InvalidRequest: It is not such an address, or has an option that is not known.
+        InvalidRequest: The address is of another kind, or has an unknown option.
     """
     parts = urlsplit(dsn)
     if parts.scheme not in ("mysql", "mariadb"):
@@ -94,7 +94,7 @@ def arguments(dsn: str) -> dict[str, Any]:
     except ValueError:
         raise InvalidRequest(
             "the address of the target cannot be read; nothing was done",
-            advice="mysql://user:password@host:3306/database, what is special in it percent-encoded",
+            advice="mysql://user:password@host:3306/database, with special characters percent-encoded",
         ) from None
     found: dict[str, Any] = {
         "host": parts.hostname or "localhost",
@@ -127,7 +127,7 @@ def arguments(dsn: str) -> dict[str, Any]:
 
 
 def _tls(said: Mapping[str, str]) -> ssl.SSLContext | None:
-    """How a connection is encrypted; None: it is not."""
+    """Returns how to encrypt a connection; None for no encryption."""
     mode = said.get("ssl_mode", "verify_ca" if "ssl_ca" in said else "required").lower()
     if mode not in MODES:
         raise _refused("ssl-mode", f"it is one of {', '.join(MODES)}")
@@ -156,20 +156,20 @@ def _refused(option: str, why: str) -> InvalidRequest:
 
 
 class _Connection(pymysql.connections.Connection):  # type: ignore[misc]  # the driver has no types
-    """One that knows how long a statement may be, and is not encrypted less than the address says."""
+    """A connection that knows the maximum size of a statement and refuses weaker encryption than the address requires."""
 
     packet_bytes_max = 1 << 30
     must_be_encrypted = False
 
     def _request_authentication(self) -> None:
-        # The driver would go on without TLS, and send the login, if the server, or someone in between, says it has none.
+        # If the server, or an attacker in between, offers no TLS, the driver would send the login unencrypted.
         if self.must_be_encrypted and not self.server_capabilities & CLIENT.SSL:
             raise pymysql.OperationalError(2026, "the server does not offer TLS, which the address asks for")
         super()._request_authentication()
 
 
 class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
-    """Refuses a statement that the server would answer by ending the connection, which looks as if it had gone away."""
+    """Refuses a statement that is too large. The server would close the connection, which looks like a lost connection."""
 
     def __init__(self, connection: _Connection) -> None:
         super().__init__(connection)
@@ -177,7 +177,7 @@ class _Cursor(pymysql.cursors.Cursor):  # type: ignore[misc]
         self.max_stmt_length = min(pymysql.cursors.Cursor.max_stmt_length, max(1, self._bytes_max - STATEMENT_BYTES))
 
     def _query(self, q: str | bytes) -> int:
-        # A character has at most four bytes, so that most statements need not be measured.
+        # A character has at most four bytes, so most statements need no exact measurement.
         if len(q) * 4 >= self._bytes_max:
             size = len(q.encode("utf-8", "surrogatepass") if isinstance(q, str) else q)
             if size + 1 >= self._bytes_max:
@@ -204,13 +204,13 @@ class MariadbDialect:
     insert_words = ""
 
     def __init__(self, dsn: str, *, lock_wait_s: int = LOCK_WAIT_S) -> None:
-        arguments(dsn)  # a mistake is found at once; made again for each connection, as another process may make it
+        arguments(dsn)  # finds mistakes early; parsed again for each connection, as another process may open it
         self._dsn, self._lock_wait_s = dsn, lock_wait_s
 
     def connect(self) -> Connection:
-        # Rows are counted as found, not as changed: one that is as it should be is no row that was passed over.
+        # FOUND_ROWS counts matched rows, not changed rows: an unchanged row does not count as skipped.
         said = arguments(self._dsn)
-        # While it begins, the server has to answer within the time for that; later a statement may take long.
+        # The server must answer within the connect timeout while the session begins; later statements may take long.
         read_s = said.pop("read_timeout", None)
         connection = _Connection(
             **said, autocommit=False, client_flag=CLIENT.FOUND_ROWS, cursorclass=_Cursor,
@@ -227,7 +227,7 @@ class MariadbDialect:
             for statement in SESSION:
                 cursor.execute(statement)
             cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (self._lock_wait_s,))
-            # Of a whole table: somebody's LOCK TABLES or ALTER TABLE. The server's own is a day.
+            # The timeout of table locks (LOCK TABLES, ALTER TABLE). The server's default is a day.
             cursor.execute("SET SESSION lock_wait_timeout = %s", (self._lock_wait_s,))
             cursor.execute("SELECT @@max_allowed_packet")
             connection.packet_bytes_max = int(cursor.fetchone()[0])
@@ -246,7 +246,7 @@ class MariadbDialect:
         connection.begin()
 
     def end_trial(self, connection: Connection) -> None:
-        connection.rollback()  # each statement was checked as it was executed
+        connection.rollback()  # each statement was checked when it was executed
 
     def snapshot(self, connection: Connection) -> None:
         connection.cursor().execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -261,7 +261,7 @@ class MariadbDialect:
     def stage_table(
         self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
     ) -> Sequence[str]:
-        # Joins find staged rows by their key; a prefix is enough for that.
+        # Joins find staged rows by this key; a prefix of long columns is enough.
         parts = [self.name(column.name) + ("(64)" if column.kind in LONG else "") for column in key]
         kind = "TEMPORARY TABLE" if is_temporary else "TABLE"
         return [f"CREATE {kind} {name} ({', '.join(columns)}, KEY ({', '.join(parts)})) ENGINE=InnoDB"]
@@ -276,7 +276,7 @@ class MariadbDialect:
         return [row[0] for row in cursor.fetchall()]
 
     def empty(self, connection: Connection, table: str) -> None:
-        connection.cursor().execute(f"DELETE FROM {table}")  # TRUNCATE would end the transaction, and the fence with it
+        connection.cursor().execute(f"DELETE FROM {table}")  # TRUNCATE would commit, and so release the fence
 
     def write(
         self,
@@ -296,7 +296,7 @@ class MariadbDialect:
         return value if value.__class__ in values.plain(column) else encoded(column, value, values.encode)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
-        """InnoDB keeps its own count."""
+        """Does nothing: InnoDB keeps its own statistics."""
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
         match = " AND ".join(f"t.{one} = s.{one}" for one in key)
@@ -338,11 +338,11 @@ class MariadbDialect:
         code = error.args[0] if isinstance(error, pymysql.Error) and error.args else None
         if isinstance(code, int):
             return faults.of_mariadb(code, getattr(error, "sqlstate", None))
-        # Of the driver: a connection that is closed, or a value that it cannot write (NaN, a surrogate).
+        # An error of the driver: a closed connection, or a value that it cannot write (NaN, a surrogate).
         return faults.GONE if isinstance(error, pymysql.InterfaceError) else faults.VIOLATION
 
     def value_bytes_max(self, connection: Connection) -> int | None:
-        # Quoted, a byte may be two; and the statement has more than the value.
+        # Escaped, a byte may take two; and the statement contains more than the value.
         return (connection.packet_bytes_max - STATEMENT_BYTES) // 2 if isinstance(connection, _Connection) else None
 
     def violated(self, error: BaseException) -> Violated:

@@ -1,4 +1,4 @@
-"""What MariaDB's and MySQL's catalogue says about tables."""
+"""Reads table schemas from the catalogue of MariaDB and MySQL."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SELECT constraint_name, table_name, column_name, referenced_table_name, referenc
 FROM information_schema.key_column_usage WHERE table_schema = coalesce(%s, database())
   AND referenced_table_name IS NOT NULL AND %s IN (table_name, referenced_table_name)
 ORDER BY table_name, constraint_name, ordinal_position"""
-# Asked apart: MariaDB looks through the tables of all databases for it.
+# A separate query, because MariaDB searches the tables of all databases for it.
 CHILDREN_ELSEWHERE = """
 SELECT constraint_name, table_name, column_name, referenced_table_name, referenced_column_name, table_schema
 FROM information_schema.key_column_usage WHERE referenced_table_schema = coalesce(%s, database())
@@ -39,7 +39,7 @@ WHERE constraint_schema = coalesce(%s, database()) AND (table_name = %s OR refer
 def read_tables(
     connection: Connection, names: Iterable[str], quoted: Callable[[str], str]
 ) -> Mapping[str, TableSchema]:
-    """Tables by the names that were asked for; those that do not exist are left out."""
+    """Returns tables by requested name. Tables that do not exist are left out."""
     cursor = connection.cursor()
     cursor.execute(
         "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'information_schema' "
@@ -110,7 +110,7 @@ def _table(
 
 
 def _rules(cursor: Any, schema: str | None, table: str) -> dict[tuple[str, str], tuple[str, str]]:
-    """Table and constraint → ON DELETE and ON UPDATE of the foreign keys that lead from a table or to it."""
+    """Returns (table, constraint) → ON DELETE and ON UPDATE, for the foreign keys from a table or to it."""
     prefix = f"{schema}." if schema else ""
     cursor.execute(ACTIONS, (schema, table, table))
     return {(prefix + row[0], row[1]): (row[2], row[3]) for row in cursor.fetchall()}
@@ -120,7 +120,7 @@ def _foreign_keys(
     rows: Iterable[tuple[Sequence[Any], str, str]],
     rules: Mapping[tuple[str, str], tuple[str, str]],
 ) -> list[ForeignKey]:
-    """Foreign keys of the rows of `FOREIGN_KEYS`, each with what stands before the names of its tables."""
+    """Returns the foreign keys of rows of `FOREIGN_KEYS`, each row with the prefixes of its tables' names."""
     groups: dict[tuple[str, str], list[tuple[Sequence[Any], str]]] = {}
     for row, own, theirs in rows:
         groups.setdefault((own + row[1], row[0]), []).append((row, theirs + row[3]))
@@ -172,5 +172,5 @@ def _key(
 
 
 def _mentioned(expression: str, columns: Sequence[Column]) -> set[str]:
-    """Columns that an expression may read: those whose name occurs in it."""
+    """Returns the columns that an expression may read: those whose name occurs in the expression."""
     return {one.name for one in columns if re.search(rf"(?<!\w){re.escape(one.name)}(?!\w)", expression, re.IGNORECASE)}

@@ -1,4 +1,4 @@
-"""How MariaDB's and MySQL's columns take values."""
+"""Encodes values for the columns of MariaDB and MySQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL through psycopg 3: staged by COPY."""
+"""PostgreSQL through psycopg 3: rows are staged by COPY."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ except ImportError as error:
     raise MissingExtra("the PostgreSQL driver is not installed", advice="pip install 'lakegate[postgres]'") from error
 
 LOCK_WAIT_MS = 10_000
-"""So long a statement waits for a lock that somebody else holds; then the transaction is tried again, a bounded number of times."""
+"""How long a statement waits for a lock. Then the transaction is retried a limited number of times."""
 SILENCE = {
     "connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
     "tcp_user_timeout": 60_000,
 }  # fmt: skip
-"""Seconds, the last one milliseconds, where the address does not say them: after about a minute without a word a connection
-counts as lost."""
+"""Seconds (the last one milliseconds), for options that the address does not set. A connection counts as lost after about a
+minute without an answer."""
 ANALYZE_ROWS = 2_000
-"""From here on it pays to tell the planner what was staged."""
+"""From this number of rows on, ANALYZE of the staging table pays off."""
 AS_TEXT = values.NO_EQUALITY | values.OTHER_EQUALITY | {"text", "varchar", "bpchar", "citext", "name"}
-"""Types that are compared as they are written: their own equality is none, or is a looser one."""
+"""Types that are compared as text, because they have no equality or a looser one."""
 INTEGERS = {"int2": -(1 << 15), "int4": -(1 << 31), "int8": -(1 << 63)}
 TYPES: Mapping[type, str] = {
     bool: "boolean",
@@ -54,7 +54,7 @@ TYPES: Mapping[type, str] = {
     list: "jsonb",
 }
 CONTROL = (
-    # Of several that begin at once one makes the tables: IF NOT EXISTS alone does not keep two of them from trying.
+    # The lock lets one of several concurrent processes create the tables: two concurrent IF NOT EXISTS can collide.
     "SELECT pg_advisory_xact_lock(7521894413)",
     "CREATE TABLE IF NOT EXISTS lakegate_stream (stream text PRIMARY KEY, epoch bigint NOT NULL, "
     "last_batch bigint NOT NULL, position bigint NOT NULL, pending bigint, place text, pending_place text)",
@@ -86,10 +86,10 @@ class PostgresDialect:
         try:
             said = psycopg.conninfo.conninfo_to_dict(self._dsn)
         except psycopg.ProgrammingError:
-            # The reason repeats the address, with its password.
+            # The driver's error quotes the address with its password.
             raise InvalidRequest(
                 "the address of the target cannot be read; nothing was done",
-                advice="postgresql://user:password@host:5432/database, what is special in it percent-encoded",
+                advice="postgresql://user:password@host:5432/database, with special characters percent-encoded",
             ) from None
         silence = {name: value for name, value in SILENCE.items() if name not in said}
         address = psycopg.conninfo.make_conninfo(self._dsn, **silence)
@@ -98,7 +98,7 @@ class PostgresDialect:
             cursor.execute("SELECT set_config('lock_timeout', %s, false)", (f"{self._lock_wait_ms}ms",))
             cursor.execute("SELECT set_config('TimeZone', 'UTC', false), set_config('jit', 'off', false)")
             cursor.execute("SET client_min_messages = warning")
-            # Rows that a policy hides would neither be written nor found: an error in place of that.
+            # Rows that a policy hides would be neither written nor found. With `off` they cause an error.
             cursor.execute("SET row_security = off")
         connection.commit()
         return connection
@@ -129,7 +129,7 @@ class PostgresDialect:
     def stage_table(
         self, name: str, columns: Sequence[str], key: Sequence[Column], *, is_temporary: bool
     ) -> Sequence[str]:
-        # Not logged: a crash of the server empties it, which is noticed before anything is written, and the batch is staged again.
+        # Unlogged: a server crash empties the table. This is noticed before anything is written; the batch is staged again.
         if is_temporary:
             return [f"CREATE TEMP TABLE {name} ({', '.join(columns)})"]
         return [f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)}) WITH (autovacuum_enabled = false)"]
@@ -164,7 +164,7 @@ class PostgresDialect:
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
         if rows >= ANALYZE_ROWS:
-            # A small sample: the number of rows is what counts.
+            # A small sample is enough: only the number of rows matters.
             connection.cursor().execute(f"SET LOCAL default_statistics_target = 5; ANALYZE {table}")
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
@@ -180,19 +180,19 @@ class PostgresDialect:
 
     def parameter(self, column: Column, value: object) -> object:
         value = self.value(column, value)
-        # As text, whose type the server takes from where it stands.
+        # As text: the server derives the type from the context.
         return value if isinstance(value, bytes) or value is None else text_of(value)
 
     def stored_same(self, column: Column, left: str, right: str) -> str:
         kind = column.kind.removesuffix(values.ARRAY)
-        if kind == "json":  # as a value, not as it is written
+        if kind == "json":  # compared by value, not by text
             left, right = (f"{one}::{column.kind.replace('json', 'jsonb')}" for one in (left, right))
         elif kind in AS_TEXT:
             left, right = (f'{one}::text COLLATE "C"' for one in (left, right))
         return self.same(left, right)
 
     def one_copy(self, table: str, columns: Sequence[Column]) -> str:
-        # With its table: partitions and tables that inherit number their rows apart.
+        # With tableoid, because each partition and each inheriting table numbers its own rows.
         same = self.same_row(columns)
         return f"DELETE FROM {table} WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM {table} WHERE {same} LIMIT 1)"
 
@@ -240,7 +240,7 @@ class PostgresDialect:
         return move_postgres(cursor, table, self.name)
 
     def is_repeated(self, error: BaseException) -> bool:
-        return False  # a definition and the position are one transaction here
+        return False  # PostgreSQL commits a definition and the position in one transaction
 
 
 def _same_as_parameter(name: str, column: Column) -> str:

@@ -1,4 +1,4 @@
-"""What PostgreSQL's catalogue says about tables."""
+"""Reads table schemas from the catalogue of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from lakegate.syncs.plan.table_schema import Action, Column, ForeignKey, TableSchema, UniqueKey
 from lakegate.syncs.targets.dialect import ANSWERS_NULL, Connection, ambiguous, places_of
 
-# Names that have no schema are looked up in pg_catalog first: what lies there is never a target.
+# PostgreSQL looks up names without a schema in pg_catalog first. A table of pg_catalog is never a target.
 OF_USERS = """
 SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.oid = to_regclass(%s) AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
@@ -75,7 +75,7 @@ ACTIONS: Mapping[str, Action] = {"c": "CASCADE", "n": "SET NULL", "d": "SET DEFA
 def read_tables(
     connection: Connection, names: Iterable[str], quoted: Callable[[str], str]
 ) -> Mapping[str, TableSchema]:
-    """Tables by the names that were asked for; those that do not exist are left out."""
+    """Returns tables by requested name. Tables that do not exist are left out."""
     cursor = connection.cursor()
     oids: dict[str, int] = {}
     sql_names: dict[str, str] = {}
@@ -148,7 +148,7 @@ def _table(cursor: Any, name: str, oid: int, name_of: Mapping[int, str], nulls: 
 
 
 def _default(cursor: Any, column: str, expression: str) -> tuple[str, object]:
-    """A column and the value of its default now."""
+    """Returns a column and the current value of its default."""
     cursor.execute(f"SELECT {expression}")
     return column, cursor.fetchone()[0]
 
@@ -161,7 +161,7 @@ def _key(
     depends = {*own, *(base for one in own for base in bases[one])}
     plain = [by_number[n] for n in numbers if n]
     nullable = {column.name for column in columns if column.is_nullable and column.generated is None}
-    # A column that makes a part NULL when it is NULL itself: a part that is a column, or what an expression reads.
+    # Columns that make a part NULL when they are NULL: the part itself, or a column that its expression reads.
     made = [part for part, n in zip(parts, numbers, strict=True) if not n]
     made += [column.generated for column in columns if column.name in plain and column.generated is not None]
     candidates, last = [one for one in plain if one in nullable], list[str]()

@@ -1,4 +1,4 @@
-"""How PostgreSQL's columns take values: as the texts that the types read.
+"""Encodes values for PostgreSQL's columns, as the texts that the types read.
 
 Source: PostgreSQL's documentation, "Data Types", with "Array Value Input Syntax"; hstore and pgvector, "Text representation".
 """
@@ -35,11 +35,11 @@ VECTORS = frozenset({"vector", "halfvec"})
 TEXT: frozenset[type] = frozenset({type(None), str})
 BYTES: frozenset[type] = frozenset({bytes})
 ARRAY = "[]"
-"""Behind the kind of an array's elements."""
+"""Suffix of the kind of an array column, after the kind of its elements."""
 NO_EQUALITY = frozenset({"xml", "point", "jsonpath"})
 """Types without equality, compared as texts."""
 OTHER_EQUALITY = SHAPES - {"point"}
-"""Types whose equality is that of areas or lengths, or of points that are near."""
+"""Types whose equality compares areas or lengths, or treats near points as equal."""
 
 
 def plain(column: Column) -> frozenset[type]:
@@ -104,7 +104,7 @@ def _bits(column: Column, value: object) -> object:
     if not isinstance(value, Bits):
         return text_of(unmarked(value))
     if column.kind == "varbit":
-        return value.lstrip("0") or "0"  # how many there were in front, the envelope does not say
+        return value.lstrip("0") or "0"  # the envelope does not contain the number of leading zeros
     length = re.search(r"\((\d+)\)", column.type)
     return str(value).zfill(int(length[1]) if length else 1)
 
@@ -127,7 +127,7 @@ def _element(column: Column, value: Any) -> str:
 
 
 def _is_any(values: Sequence[Any]) -> bool:
-    """Whether an array has an element at some depth."""
+    """Returns whether an array has an element at some depth."""
     return any(_is_any(one) if isinstance(one, list | tuple) else True for one in values)
 
 
@@ -161,7 +161,7 @@ def _ewkb(value: Mapping[str, Any]) -> str:
 
 
 def _shape(kind: str, value: Mapping[str, Any]) -> str:
-    """One of PostgreSQL's own shapes, from Debezium's struct."""
+    """Returns the text of a PostgreSQL shape from Debezium's struct."""
     if kind == "circle" and "wkb" not in value:
         x, y, radius = (text_of(float(value[one])) for one in ("x", "y", "radius"))
         return f"<({x},{y}),{radius}>"
@@ -185,7 +185,7 @@ def _shape(kind: str, value: Mapping[str, Any]) -> str:
 
 
 def _points(wkb: bytes) -> list[tuple[float, float]]:
-    """Of a point, a line string, or a polygon of one ring."""
+    """Returns the points of a WKB point, line string, or polygon of one ring."""
     order = "<" if wkb[0] == 1 else ">"
     (kind,) = struct.unpack_from(f"{order}I", wkb, 1)
     if kind == 1:

@@ -1,7 +1,7 @@
-"""Sequences behind columns of target tables: moved past the rows that a sync has written, for the day that others write.
+"""Moves sequences of target columns past the rows that a sync has written, for the time when other writers use the target.
 
-A sync writes the values of its source, so that a sequence of the target stays where it was, and its next value is one that a row
-has. SQLite and AUTO_INCREMENT move by themselves.
+A sync writes the values of its source and does not advance a sequence of the target. So the sequence's next value may be in use.
+SQLite and AUTO_INCREMENT advance by themselves.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND column_def
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedSequence:
-    """What became of one sequence."""
+    """The outcome for one sequence."""
 
     table: str
     column: str
     sequence: str
     was: int
-    """Its next value before."""
+    """The next value before the move."""
     now: int
-    """Its next value."""
+    """The next value after the move."""
 
 
 def move_postgres(cursor: Any, table: str, quoted: Callable[[str], str]) -> list[MovedSequence]:
-    """Moves the sequences behind a table's columns forward; none goes back."""
+    """Moves the sequences of a table's columns forward; moves none backward."""
     place, found = quoted(table), []
     cursor.execute(OF_POSTGRES, (place, place, place))
     for column, sequence, step, least, most in cursor.fetchall():
@@ -61,12 +61,12 @@ def move_postgres(cursor: Any, table: str, quoted: Callable[[str], str]) -> list
 
 
 def move_mariadb(cursor: Any, table: str, quoted: Callable[[str], str]) -> list[MovedSequence]:
-    """The same for columns whose default is the next value of a sequence of MariaDB."""
+    """Does the same for columns whose default is the next value of a MariaDB sequence."""
     schema, _, bare = table.rpartition(".")
     cursor.execute(OF_MARIADB, (schema or None, bare))
     found = []
     for column, default in cursor.fetchall():
-        sequence = default.removeprefix("nextval(").removesuffix(")")  # as the server writes it: quoted
+        sequence = default.removeprefix("nextval(").removesuffix(")")  # the server writes the name quoted
         cursor.execute(f"SELECT next_not_cached_value, increment FROM {sequence}")
         was, step = map(int, cursor.fetchone())
         cursor.execute(f"SELECT {'max' if step > 0 else 'min'}({quoted(column)}) FROM {quoted(table)}")

@@ -1,4 +1,4 @@
-"""Notices a network that says nothing any more: a statement may wait for its answer for ever, however healthy TCP looks."""
+"""Detects a network that no longer answers: a statement may wait forever for its answer although TCP looks healthy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from lakegate.syncs.targets.dialect import Connection, Dialect
 from lakegate.syncs.targets.faults import Fault
 
 SILENCE_S = 60.0
-"""A connection counts as lost if it has been in use for so long, and the server does not let another one in by then."""
+"""A connection counts as lost if it has been in use for this time and the server accepts no new connection by then."""
 
 
 class Silence:
-    """Watches the connections that are in use; safe to use from several threads."""
+    """Watches the connections that are in use. Thread-safe."""
 
     def __init__(self, dialect: Dialect, silence_s: float = SILENCE_S) -> None:
         self._dialect, self.silence_s = dialect, silence_s
@@ -23,7 +23,7 @@ class Silence:
         self._thread: threading.Thread | None = None
 
     def begin(self, connection: Connection) -> None:
-        """The connection is in use from now on."""
+        """Marks the connection as in use."""
         if not self._dialect.has_network:
             return
         with self._lock:
@@ -33,7 +33,7 @@ class Silence:
                 self._thread.start()
 
     def end(self, connection: Connection) -> None:
-        """It is not in use any more."""
+        """Marks the connection as unused."""
         with self._lock:
             self._used.pop(id(connection), None)
 
@@ -55,7 +55,7 @@ class Silence:
             return [connection for connection, since in self._used.values() if since < before]
 
     def _answers(self) -> bool:
-        """Whether the server lets one in within half of the time; a refusal is an answer, too."""
+        """Returns whether the server accepts a connection within half of the time. A refusal also counts as an answer."""
         found: list[bool] = []
 
         def ask() -> None:

@@ -1,4 +1,4 @@
-"""The source's own database, read for a comparison: whole tables, in parts, as of one moment."""
+"""Reads the source database for a comparison: whole tables, in chunks, in one snapshot."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lakegate.syncs.plan.table_schema import Column, TableSchema
 from lakegate.syncs.targets.dialect import Connection, Dialect
 
 NATIVE = frozenset({"bool", "int2", "int4", "int8", "float4", "float8", "numeric", "bytea", "json", "jsonb"})
-"""Kinds of PostgreSQL that the driver reads exactly; others are read as the server writes them."""
+"""PostgreSQL types that the driver reads exactly. Other types are read as the server's text."""
 
 
 class SourceRows:
-    """One connection, in one transaction that sees one state. Use as a context manager."""
+    """A connection in one transaction with one snapshot. Use as a context manager."""
 
     def __init__(self, dialect: Dialect, target_kind: str) -> None:
-        """Nothing is connected yet; `target_kind`: the class of the target's dialect."""
+        """Opens no connection yet. `target_kind`: the class name of the target's dialect."""
         self._dialect, self._is_postgres = dialect, type(dialect).__name__ == "PostgresDialect"
         self._is_same_kind = type(dialect).__name__ == target_kind
         self.troubles: dict[str, str] = {}
@@ -38,7 +38,7 @@ class SourceRows:
             self._connection.close()
 
     def meet(self, source_name: str, target: TableSchema) -> str | None:
-        """Finds a table at the source; why it cannot be compared, or None."""
+        """Finds a table at the source; returns why it cannot be compared, or None."""
         found = self._dialect.catalogue(self._connection, [source_name]).get(source_name)
         if found is None:
             return f"the source database has no table {source_name}"
@@ -49,7 +49,7 @@ class SourceRows:
         return None
 
     def notes(self, name: str) -> list[str]:
-        """Columns that only one of the two tables has."""
+        """Returns notes on columns that only one of the two tables has."""
         source, target = self._tables[name]
         mine, theirs = ({column.name for column in one.columns} for one in (source, target))
         found = []
@@ -59,11 +59,11 @@ class SourceRows:
         return found
 
     def is_whole(self, name: str) -> bool:
-        """All rows are read."""
+        """Returns True: all rows are read."""
         return True
 
     def chunks(self, name: str, rows_max: int) -> Iterator[list[tuple[Key, dict[str, object]]]]:
-        """The rows of a target table's source in parts: key and image."""
+        """Yields the source rows of a target table in chunks: key and image."""
         columns, sql = self._select(name)
         identity = self._tables[name][1].identity
         with contextlib.closing(self._streaming()) as cursor:
@@ -73,7 +73,7 @@ class SourceRows:
                 yield [(tuple(image[one] for one in identity), image) for image in images]
 
     def row(self, name: str, key: Key) -> Mapping[str, Any] | None:
-        """One row by its key; None if there is none."""
+        """Returns one row by its key; None if it does not exist."""
         columns, sql = self._select(name)
         identity = self._tables[name][1].identity
         where = " AND ".join(f"{self._dialect.name(one)} = {self._dialect.mark}" for one in identity)
@@ -83,7 +83,7 @@ class SourceRows:
         return None if found is None else dict(zip(columns, found, strict=True))
 
     def _streaming(self) -> Any:
-        """A cursor whose rows stay with the server until they are fetched, where the driver has one."""
+        """Returns a server-side cursor where the driver has one."""
         connection: Any = self._connection
         if self._is_postgres:
             return connection.cursor(name="lakegate_verify")

@@ -1,4 +1,4 @@
-"""`TargetDatabase` over SQL: stage, look, assign, apply; the same steps in each dialect.
+"""`TargetDatabase` over SQL: stage, look, assign, apply; the same steps in every dialect.
 
 Source: docs/explanation/keys.md.
 """
@@ -34,16 +34,16 @@ ABSENT = (
     "was quarantined, or was deleted in the target"
 )
 FIND_MAX = 200
-"""So many values are looked for at once."""
+"""The maximum number of values that one query looks up."""
 SPREAD_ROWS = 100_000
-"""From here on many rows are staged by many processes; fewer, by this one."""
+"""From this number of rows on, many processes stage them; fewer rows are staged by this process."""
 
 
 class SqlTarget:
     """The target database of one stream."""
 
     def __init__(self, dialect: Dialect, *, key: Sequence[str] = ()) -> None:
-        """Nothing is connected yet; `key`: the columns that tell rows apart in every table, in place of its own."""
+        """Opens no connection yet. `key`: columns that identify rows in every table, instead of the table's own key."""
         self._dialect, self._key = dialect, tuple(key)
         self._questions, self._writing = Questions(dialect), Writing(dialect)
         self._control, self._connections = Control(dialect), Connections(dialect)
@@ -54,7 +54,7 @@ class SqlTarget:
         self._made: dict[str, tuple[TableSchema, bool, str]] = {}
         self._stages_made = 0
         self._letters: tuple[KeptRow, ...] | None = None
-        """Rows of the open stream that are set apart; None: not read since that may have changed."""
+        """Quarantined rows of the open stream; None if they must be read again."""
 
     @property
     def writers_max(self) -> int | None:
@@ -74,16 +74,16 @@ class SqlTarget:
 
         try:
             progress = take()
-        except ViolatedError:  # another one has made its row just now
+        except ViolatedError:  # another process has just inserted the row
             progress = take()
         self._stream = Stream(stream, progress.epoch, progress.last_batch, progress.pending)
         self._made, self._staged, self._letters = {}, {}, None
-        with contextlib.suppress(Unavailable):  # one that is still being written to is left to the next
+        with contextlib.suppress(Unavailable):  # a staging table that is still in use is left to the next run
             self._drop_stages()
         return progress
 
     def tables(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        known = self._tables  # another thread may have them forgotten meanwhile
+        known = self._tables  # another thread may call `forget_tables` meanwhile
         missing = [name for name in names if name not in known]
         for name in missing:
             refuse_reserved(name)
@@ -94,7 +94,7 @@ class SqlTarget:
     def related(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
         found = dict(self.tables(names))
         if any("." in name for name in names):
-            # Read at once, so that foreign keys call each table as the changes do, with its schema or without.
+            # Read together, so that foreign keys name each table as the changes do, with or without its schema.
             links = {name: table.acting for name, table in self._catalogue(list(names)).items()}
             found = {name: replace(table, acting=links.get(name, table.acting)) for name, table in found.items()}
         spelled = {name.lower(): name for name in names} if self._dialect.ignores_case else {}
@@ -109,12 +109,12 @@ class SqlTarget:
         return found
 
     def _staged_schemas(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        """Definitions of tables that changes name, or that only actions of foreign keys lead to."""
+        """Returns definitions of tables that changes name, or that only foreign key actions reach."""
         unnamed = [name for name in names if name in self._unnamed and name not in self._tables]
         return {**self.tables([name for name in names if name not in unnamed]), **self._schemas(unnamed)}
 
     def _schemas(self, names: Sequence[str]) -> Mapping[str, TableSchema]:
-        """Definitions by name; `key` is only for tables that `tables` was asked for."""
+        """Returns definitions by name. `key` applies only to tables that `tables` was asked for."""
         known = self._unnamed
         missing = [name for name in names if name not in self._tables and name not in known]
         if missing:
@@ -231,7 +231,7 @@ class SqlTarget:
         has_row = slot >= 0 and not is_trial
 
         def work(cursor: Any) -> None:
-            # `begin` has counted what the slots are made of; what is lost after that is lost as a whole.
+            # `begin` has counted the staged rows. Only a whole table can be lost after that (an unlogged table is emptied).
             self._require_staged(cursor, rows_max=None if slot == ALL else 1)
             self._require_definitions(cursor)
             if has_row:
@@ -277,7 +277,7 @@ class SqlTarget:
         return self._letters
 
     def kept_rows(self, stream: str, *, with_records: bool = True) -> tuple[KeptRow, ...]:
-        """Rows of a stream that are set apart, the oldest first, with their values; and records that cannot be read."""
+        """Returns quarantined rows of a stream, oldest first, with their values; and unreadable records."""
         if not self._has_table("lakegate_dead"):
             return ()
         asked = self._control.letters
@@ -286,7 +286,7 @@ class SqlTarget:
         )
 
     def drop_letters(self, stream: str, ids: Sequence[tuple[int, int]]) -> int:
-        """Deletes rows of a stream that are set apart, without writing them; how many there were."""
+        """Deletes quarantined rows of a stream without applying them; returns how many were deleted."""
         asked = self._control.drop_letters
         return self._transaction(lambda cursor: asked(cursor, stream, ids), fenced=False)
 
@@ -301,7 +301,7 @@ class SqlTarget:
         self.forget_tables()
 
     def move_sequences(self, tables: Sequence[str]) -> tuple[MovedSequence, ...]:
-        """Moves the sequences behind the columns of tables that are there past their rows; none goes back."""
+        """Moves the sequences of columns of existing tables past their rows; moves none backward."""
         there = list(self.tables(tables))
 
         def move(cursor: Any) -> tuple[MovedSequence, ...]:
@@ -310,7 +310,7 @@ class SqlTarget:
         return self._transaction(move, fenced=False)
 
     def has_rows(self, table: str) -> bool:
-        """Whether a table has any."""
+        """Returns whether a table has any row."""
 
         def read(connection: Connection) -> bool:
             cursor = connection.cursor()
@@ -337,7 +337,7 @@ class SqlTarget:
         batch = stream.last_batch + 1
         empty = Net(rows=(), changes=1, through=change.seq, place=change.place)
         is_repeated = stream.pending == change.seq
-        # Where a statement commits by itself, this is what tells a repetition.
+        # In a database that commits each DDL statement by itself, this record shows a repetition.
         self._transaction(lambda cursor: self._control.note_begun(cursor, stream, empty), is_exclusive=True)
 
         def work(cursor: Any) -> None:
@@ -369,7 +369,7 @@ class SqlTarget:
         return self._transaction(lambda cursor: self._control.count_dead(cursor, stream), fenced=False)
 
     def preview(self, stream: str, net: Net, slots: int) -> tuple[tuple[Refusal, ...], Found]:
-        # One thread, so one connection: the temporary tables are there whenever they are asked for.
+        # One thread, so one connection: temporary tables are visible to every statement.
         self._stream = Stream(stream, 0, 0, is_preview=True)
         self._made, self._staged = {}, {}
         try:
@@ -378,7 +378,7 @@ class SqlTarget:
             clashes = self.look(net, duplicates=True).clashes
         finally:
             self._stream = None
-            self.close()  # and the temporary tables with it
+            self.close()  # this also drops the temporary tables
         return refused, replace(edges, clashes=clashes)
 
     def compare(self, stream: str, work: Callable[[SqlComparison], R]) -> R:
@@ -396,17 +396,17 @@ class SqlTarget:
         try:
             return self._connections.read(look)
         finally:
-            self.close()  # and the temporary tables with it
+            self.close()  # this also drops the temporary tables
 
     def close(self) -> None:
         self._connections.close()
 
-    # What follows is this module's own.
+    # The methods below are private to this module.
 
     def _find(
         self, table: TableSchema, columns: Sequence[str], values: Sequence[tuple[int, Key]], wanted: Sequence[str]
     ) -> Sequence[tuple[int, Image]]:
-        """See `find`; a value that its column does not take is in no row."""
+        """See `find`. A value that does not fit its column matches no row."""
         name, by_name = self._dialect.name, {column.name: column for column in table.columns}
         asked = [by_name[column] for column in columns]
         one = (
@@ -439,7 +439,7 @@ class SqlTarget:
         is_trial: bool = False,
         is_done: Callable[[], bool] | None = None,
     ) -> R:
-        """One transaction behind the fence."""
+        """Runs `work` in one transaction that checks the fence first."""
 
         def before(cursor: Any) -> None:
             if fenced and not self._open.is_preview:
@@ -448,10 +448,10 @@ class SqlTarget:
         return self._connections.transaction(work, before=before, is_trial=is_trial, is_done=is_done)
 
     def _require_staged(self, cursor: Any, *, rows_max: int | None = None) -> None:
-        """Nothing, if the staged rows are there; of each table at most `rows_max` are counted.
+        """Checks that the staged rows still exist; counts at most `rows_max` per table.
 
         Raises:
-            StagedRowsLost: They are not.
+            StagedRowsLost: Staged rows are missing.
         """
         for table in self._staged.values():
             staged = table.count - table.refused
@@ -462,10 +462,12 @@ class SqlTarget:
                     raise StagedRowsLost(table=table.schema.name)
 
     def _require_definitions(self, cursor: Any) -> None:
-        """Nothing, if no foreign key leads by now to a table whose rows are deleted to be inserted again: children would go.
+        """Checks that no foreign key refers by now to a table whose rows are deleted and inserted again.
+
+        Such a key could delete the children, too.
 
         Raises:
-            DefinitionChanged: One does.
+            DefinitionChanged: Such a foreign key exists.
         """
         replaced = [name for name, table in self._staged.items() if self._writing.replaces(table)]
         found = self._dialect.catalogue(cursor.connection, replaced) if replaced else {}
@@ -495,20 +497,20 @@ class SqlTarget:
         return found is not None and found.last_batch >= batch
 
     def _extend(self) -> None:
-        """Columns that an earlier version's table lacks, or has too short."""
+        """Adds or widens columns of a control table that an earlier version made."""
         there = {column.name: column.kind for column in self._catalogue(["lakegate_stream"])["lakegate_stream"].columns}
         kind = self._dialect.types[str]
         for name in [one for one in LATER_COLUMNS if there.get(one) != kind]:
-            # Only MariaDB calls another type `text`.
+            # Only in MariaDB is the existing type `text` too short.
             what = "MODIFY" if name in there else "ADD COLUMN"
             self._execute(f"ALTER TABLE lakegate_stream {what} {name} {kind}", fenced=False)
 
     def _stage_many(self, name: str, many: ManyRows, slots: int, through: int) -> None:
-        """Stages rows that this process does not hold.
+        """Stages rows that this process does not hold in memory.
 
         Raises:
-            ConstraintViolated: One of them fits no column: which, nobody knows.
-            InvalidRequest: One of them has NULL in its key.
+            ConstraintViolated: A row does not fit its columns. Which row is not known.
+            InvalidRequest: A row has NULL in its key.
         """
         schema = self.tables([name])[name]
         table = StagedTable(schema, schema.sql_name, "")
@@ -548,20 +550,20 @@ class SqlTarget:
         if refused:
             self._empty(table.stage)
             raise ConstraintViolated(
-                f"a row of a transaction of {table.count:,} fits no column: {refused[0]}; "
+                f"a row of a transaction of {table.count:,} does not fit its columns: {refused[0]}; "
                 "the target stays at the last complete batch",
                 table=name,
             )
-        others = self._transaction(end)  # counted only now, as it may have been tried several times
+        others = self._transaction(end)  # counted only now, because the transaction may have been retried
         table.gone, table.count = table.gone + others, table.count + others
 
     def _make_stages(self, tables: Sequence[StagedTable]) -> None:
-        """Staging tables for these definitions of the target tables, where there are none."""
+        """Creates the staging tables that are missing for these definitions of the target tables."""
         stream, statements, made = self._open, list[str](), dict(self._made)
         for table in tables:
             kept = made.get(table.schema.name)
             if kept is None or kept[:2] != (table.schema, bool(table.moved)):
-                self._stages_made += 1  # a name is never used again: another table may have it
+                self._stages_made += 1  # a name is never reused: another table may have it
                 name = self._dialect.name(f"{stream.stage_prefix}{stream.epoch}_{self._stages_made}")
                 origin = [
                     f"lg_o{i} {next(c.type for c in table.schema.columns if c.name == k)} NULL"
@@ -589,7 +591,7 @@ class SqlTarget:
         self._dialect.write(connection, table.stage, columns, [types.get(name) for name in columns], values)
 
     def _refused(self, table: StagedTable, rows: Sequence[NetRow], slots: int) -> list[Refusal]:
-        """Stages rows; of those that do not fit, by halving, says which and why."""
+        """Stages rows; finds rows that do not fit by halving, and returns them with the reason."""
         try:
             self._transaction(lambda cursor: self._add_rows(cursor.connection, table, rows, slots))
             return []
@@ -600,7 +602,7 @@ class SqlTarget:
         return [*self._refused(table, rows[:middle], slots), *self._refused(table, rows[middle:], slots)]
 
     def _absent(self, table: StagedTable) -> Sequence[Refusal]:
-        """Takes the rows back of which the changes show a part, and the target has nothing."""
+        """Unstages partial rows that do not exist in the target."""
         if not table.has_partial:
             return ()
         partial = {row.n for row in table.rows if row.is_partial}
@@ -614,7 +616,7 @@ class SqlTarget:
         return [Refusal(row=n, reason=ABSENT) for n in self._transaction(take_back)]
 
     def _check_definitions(self) -> None:
-        """After a refusal: perhaps it was a key that has been added since."""
+        """Checks definitions after a refusal: the cause may be a key that was added since."""
         names, unnamed = list(self._staged), [name for name in self._staged if name in self._unnamed]
         self.forget_tables()
         self._schemas(unnamed)

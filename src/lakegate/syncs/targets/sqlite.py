@@ -22,7 +22,7 @@ from lakegate.syncs.targets.sequences import MovedSequence
 from lakegate.syncs.targets.sqlite_catalog import has_conflict_clause, quoted, read_tables
 
 BUSY_S = 10.0
-"""So long a transaction waits for another process that writes."""
+"""How long a transaction waits for another process that writes."""
 TYPES: Mapping[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -46,10 +46,10 @@ CONTROL = (
 
 
 def path_of(dsn: str) -> str:
-    """The file of `sqlite:PATH` or `sqlite:///PATH`.
+    """Returns the file of `sqlite:PATH` or `sqlite:///PATH`.
 
     Raises:
-        InvalidRequest: It has options, of which there are none.
+        InvalidRequest: The address has options; SQLite addresses have none.
     """
     if dsn.startswith("sqlite://") and urlsplit(dsn).query:
         raise InvalidRequest(
@@ -79,10 +79,10 @@ class SqliteDialect:
     def __init__(self, dsn: str, *, busy_s: float = BUSY_S) -> None:
         self._path, self._busy_s = path_of(dsn), busy_s
         self._lenient: set[str] = set()
-        """Quoted names of tables whose definition says what becomes of a conflict (ON CONFLICT)."""
+        """Quoted names of tables whose definition has an ON CONFLICT clause."""
 
     def connect(self) -> Connection:
-        # Not made if it is not there: a path with a mistake in it would be a new, empty database.
+        # `rw` creates no file: otherwise a mistyped path would become a new, empty database.
         place = f"file:{quote(self._path)}?mode=rw"
         try:
             connection = sqlite3.connect(
@@ -135,7 +135,7 @@ class SqliteDialect:
         ]
 
     def stage_tables(self, connection: Connection, prefix: str) -> Sequence[str]:
-        return ()  # they end with their connection
+        return ()  # temporary tables end with their connection
 
     def empty(self, connection: Connection, table: str) -> None:
         connection.cursor().execute(f"DELETE FROM {table}")
@@ -158,7 +158,7 @@ class SqliteDialect:
         return value if value.__class__ in values.plain(column) else encoded(column, value, values.encode)
 
     def analyze(self, connection: Connection, table: str, rows: int) -> None:
-        """The index on the key is all that its planner needs."""
+        """Does nothing: the index on the key is all that SQLite's planner needs."""
 
     def delete(self, table: str, stage: str, key: Sequence[str], where: str) -> str:
         mine, theirs = ", ".join(key), ", ".join(f"s.{one}" for one in key)
@@ -189,7 +189,7 @@ class SqliteDialect:
         return f"INSERT {self._or_abort(table)}INTO {table}"
 
     def _or_abort(self, table: str) -> str:
-        """Of a table whose own clause would pass a conflict over, or delete the other row: an error in place of that."""
+        """Returns OR ABORT for a table whose own ON CONFLICT clause would skip a conflict or delete the other row."""
         return "OR ABORT " if table in self._lenient else ""
 
     def truncate(self, tables: Sequence[TableSchema]) -> Sequence[str]:
@@ -204,7 +204,7 @@ class SqliteDialect:
         code = getattr(error, "sqlite_errorcode", None)
         if code is not None:
             return faults.of_sqlite(code)
-        # Of the driver: a value that it cannot bind.
+        # An error of the driver: a value that it cannot bind.
         return faults.OTHER if isinstance(error, sqlite3.OperationalError | sqlite3.InternalError) else faults.VIOLATION
 
     def value_bytes_max(self, connection: Connection) -> int | None:
@@ -217,7 +217,7 @@ class SqliteDialect:
         return Violated(reason=words, constraint=constraint, is_foreign_key=is_foreign_key)
 
     def move_sequences(self, cursor: Any, table: str) -> Sequence[MovedSequence]:
-        return ()  # they follow what is inserted
+        return ()  # SQLite's counters follow inserted values
 
     def is_repeated(self, error: BaseException) -> bool:
-        return False  # a definition and the position are one transaction here
+        return False  # SQLite commits a definition and the position in one transaction

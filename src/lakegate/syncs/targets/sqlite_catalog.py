@@ -1,4 +1,4 @@
-"""What SQLite's schema says about tables. Expressions and predicates stand only in the text of the definitions."""
+"""Reads table schemas from SQLite. Expressions and predicates are only in the text of the definitions."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ VIRTUAL, STORED = 2, 3
 
 
 def quoted(text: str) -> str:
-    """An identifier; the driver has no composition of identifiers, this is the database's own rule."""
+    """Quotes an identifier by SQLite's own rule; the driver cannot compose identifiers."""
     return '"' + text.replace('"', '""') + '"'
 
 
 def has_conflict_clause(connection: Connection, name: str) -> bool:
-    """Whether the table's definition may say that a row in conflict is skipped, or takes the place of another."""
+    """Returns whether the table's definition may have an ON CONFLICT clause, which skips or replaces rows."""
     cursor = connection.cursor()
     cursor.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", (name,))
     found = cursor.fetchone()
@@ -31,7 +31,7 @@ def has_conflict_clause(connection: Connection, name: str) -> bool:
 
 
 def read_tables(connection: Connection, names: Iterable[str]) -> Mapping[str, TableSchema]:
-    """Tables by the names that were asked for; those that do not exist are left out."""
+    """Returns tables by requested name. Tables that do not exist are left out."""
     cursor = connection.cursor()
     cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
     found = cursor.fetchall()
@@ -86,7 +86,7 @@ def _table(cursor: Any, name: str, texts: Mapping[str, str], others: Sequence[st
                 name=row[1],
                 type=row[2] + (f" COLLATE {collations[row[1]]}" if row[1] in collations else ""),
                 kind=row[2].lower(),
-                is_nullable=not row[3],  # a primary key, too: it takes NULLs, or numbers in their place
+                is_nullable=not row[3],  # also in a primary key: it accepts NULL, or replaces NULL by a number
                 generated=made.get(row[1].lower()) if row[6] in (VIRTUAL, STORED) else None,
             )
             for row in rows
@@ -145,7 +145,7 @@ def _key(
 
 
 def _foreign_keys(cursor: Any, name: str) -> tuple[ForeignKey, ...]:
-    """The foreign keys of a table, with the columns as the tables spell them."""
+    """Returns the foreign keys of a table; columns are spelled as in their tables."""
     cursor.execute(f"PRAGMA foreign_key_list({quoted(name)})")
     groups: dict[int, list[Sequence[Any]]] = {}
     for row in cursor.fetchall():
@@ -184,13 +184,13 @@ def _foreign_keys(cursor: Any, name: str) -> tuple[ForeignKey, ...]:
 
 
 def _columns(cursor: Any, name: str) -> Mapping[str, Sequence[Any]]:
-    """Column in lower case → cid, name, type, NOT NULL, default, place in the primary key."""
+    """Returns column in lower case → cid, name, type, NOT NULL, default, position in the primary key."""
     cursor.execute(f"PRAGMA table_xinfo({quoted(name)})")
     return {row[1].lower(): row for row in cursor.fetchall()}
 
 
 def _generated(sql: str) -> dict[str, str]:
-    """Column in lower case → expression of the generated columns of a CREATE TABLE."""
+    """Returns column in lower case → expression, for the generated columns of a CREATE TABLE."""
     found = {}
     for definition in _split(_inside(_tokens(sql))):
         words = [token for token in definition if not token.isspace()]
@@ -203,7 +203,7 @@ def _generated(sql: str) -> dict[str, str]:
 
 
 def _index_text(sql: str) -> tuple[list[str], str | None]:
-    """Parts and predicate of a CREATE INDEX, as they are written."""
+    """Returns the parts and the predicate of a CREATE INDEX, as they are written."""
     tokens = _tokens(sql)
     parts = _inside(tokens)
     after = tokens[tokens.index("(") + len(parts) + 2 :]
@@ -213,7 +213,7 @@ def _index_text(sql: str) -> tuple[list[str], str | None]:
 
 
 def _bare(part: str) -> str:
-    """An indexed expression without its collation and direction."""
+    """Returns an indexed expression without its collation and direction."""
     return re.sub(r"(?i)(\s+collate\s+\w+)?(\s+(asc|desc))?\s*$", "", part)
 
 
@@ -222,7 +222,7 @@ def _tokens(sql: str) -> list[str]:
 
 
 def _inside(tokens: Sequence[str]) -> list[str]:
-    """What stands between the first parenthesis and its partner."""
+    """Returns the tokens between the first parenthesis and its closing one."""
     depth = 0
     found: list[str] = []
     for token in tokens:
@@ -238,7 +238,7 @@ def _inside(tokens: Sequence[str]) -> list[str]:
 
 
 def _split(tokens: Sequence[str]) -> list[list[str]]:
-    """Pieces between commas that stand in no parentheses."""
+    """Splits tokens at commas that are in no parentheses."""
     depth = 0
     pieces: list[list[str]] = [[]]
     for token in tokens:
@@ -251,11 +251,11 @@ def _split(tokens: Sequence[str]) -> list[list[str]]:
 
 
 def _nth_word(tokens: Sequence[str], number: int) -> int:
-    """The place of the n-th token that is no space."""
+    """Returns the index of the n-th token that is not whitespace."""
     return [place for place, token in enumerate(tokens) if not token.isspace()][number]
 
 
 def _mentioned(expression: str, names: Sequence[str]) -> set[str]:
-    """Columns that an expression may read: those whose name occurs in it."""
+    """Returns the columns that an expression may read: those whose name occurs in the expression."""
     words = {token.strip('"`[]').lower() for token in _tokens(expression)}
     return {name for name in names if name.lower() in words}

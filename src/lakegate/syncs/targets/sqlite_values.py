@@ -1,4 +1,4 @@
-"""How SQLite's columns take values: by the affinity of the type that the column is declared with.
+"""Encodes values for SQLite's columns, by the affinity of each column's declared type.
 
 Source: "Datatypes In SQLite", 3.1 "Determination Of Column Affinity".
 """
@@ -39,7 +39,7 @@ def encode(column: Column, value: Any) -> object:
     is_number = NUMBERS.match(kind) is not None
     match value:
         case float():
-            return json_numbers.said(value) if isnan(value) else value  # the driver takes it for NULL
+            return json_numbers.said(value) if isnan(value) else value  # the driver would store NaN as NULL
         case Bits():
             return int(value, 2) if is_number or _is_numeric(kind) else str(value)
         case Duration():
@@ -61,7 +61,7 @@ def encode(column: Column, value: Any) -> object:
 
 
 def _is_numeric(kind: str) -> bool:
-    """Whether a text of digits becomes a number in the column."""
+    """Returns whether the column converts a text of digits to a number."""
     return not any(word in kind for word in ("char", "clob", "text", "blob")) and kind != ""
 
 

@@ -1,7 +1,7 @@
-"""Staged rows: a table beside each target table, with the same columns, a row for each row of the batch, and marks.
+"""Staged rows: next to each target table, a table with the same columns, one row for each row of the batch, and marks.
 
-Every question about values is asked in the database, between staged rows and the target's rows, with the target's own
-equality: its types, collations, expressions and predicates.
+Values are compared only in the database, between staged rows and target rows. So the target's own rules of equality hold: its
+types, collations, expressions and predicates.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lakegate.syncs.targets.dialect import Dialect
 
 GONE, PUT = 0, 1
 VOID = 2
-"""Gone, but another staged row is the same row to the target: its last image counts."""
+"""A deleted row, while another staged row is the same row for the target. The image of that row counts."""
 MARKS = ("lg_n", "lg_op", "lg_mask")
 INT = frozenset({int, BareNumber})
 EXACT = frozenset({"integer", "bigint", "smallint", "int", "tinyint", "mediumint", "int2", "int4", "int8"})
-"""Kinds of columns in which whole numbers differ for the target whenever they differ for us."""
+"""Kinds of columns in which different whole numbers are also different for the target."""
 
 
 @dataclass(slots=True)
 class StagedTable:
-    """One table of a batch."""
+    """A table of a batch."""
 
     schema: TableSchema
     table: str
@@ -36,29 +36,29 @@ class StagedTable:
     stage: str
     """Quoted name of the staging table."""
     rows: list[NetRow] = field(default_factory=list)
-    """Those that this process holds."""
+    """The rows that this process holds in memory."""
     count: int = 0
-    """How many are staged, with those that were refused."""
+    """The number of staged rows, including refused rows."""
     refused: int = 0
-    """How many of them the staging table does not have."""
+    """The number of these rows that are not in the staging table."""
     masks: dict[frozenset[str], int] = field(default_factory=dict)
-    """Which columns an image says → its number, from 1."""
+    """Set of columns that an image contains → number of the set, from 1."""
     shapes: dict[tuple[str, ...], int] = field(default_factory=dict)
-    """The columns of an image in their order → the number of what it says, so that it is looked up and not worked out."""
+    """Columns of an image, in order → number of their set. A cache for `masks`."""
     gone: int = 0
     put: int = 0
     moved: int = 0
     vacated: int = 0
-    """Bits of the unique keys that some row has to let go of."""
+    """Bits of the unique keys whose value some row must release."""
     has_partial: bool = False
-    """Some row ends with what only the target can complete."""
+    """Whether some row is partial at the end of the batch, so that only the target can complete it."""
     is_emptied: bool = False
     """The batch empties the target table first."""
     has_numbers_only: bool = True
-    """In all keys."""
+    """Whether all values of all keys are whole numbers."""
 
     def add(self, row: NetRow) -> None:
-        """Counts the row in."""
+        """Adds a row."""
         self.rows.append(row)
         self.count += 1
         if self.has_numbers_only and not INT.issuperset(map(type, row.key)):
@@ -75,38 +75,38 @@ class StagedTable:
             self.shapes[shape] = self.masks.setdefault(said, len(self.masks) + 1)
 
     def add_many(self, many: ManyRows) -> None:
-        """Counts rows in that this process does not hold."""
+        """Adds rows that this process does not hold in memory."""
         self.count, self.gone, self.put = many.gone + many.put, many.gone, many.put
         self.masks[frozenset(column.name for column in self.schema.stored if column.name in many.columns)] = 1
         self.has_numbers_only = False
 
     @property
     def may_be_filled(self) -> bool:
-        """Whether a row may have to be completed from the target before it lets go: some image is not whole."""
+        """Returns whether a row may have to be completed from the target before it releases a key: some image is partial."""
         return bool(self.vacated or self.moved or self.numbered) and any(
             len(said) < len(self.schema.stored) for said in self.masks
         )
 
     @property
     def numbered(self) -> tuple[str, ...]:
-        """Columns that no UPDATE may name, and whose value may change."""
+        """Returns the columns that no UPDATE may set but whose value may change."""
         found = (column.name for column in self.schema.columns if column.is_numbered)
         return tuple(name for name in found if name not in self.schema.identity)
 
     @property
     def is_exact(self) -> bool:
-        """Whether two keys that differ for us differ for the target, too."""
+        """Returns whether keys that differ in this process also differ in the target."""
         kinds = {column.name: column.kind for column in self.schema.columns}
         return self.has_numbers_only and all(kinds[name] in EXACT for name in self.schema.identity)
 
     def stage_columns(self, slots: int) -> list[str]:
-        """The columns that rows are staged with; the others have a value of their own accord."""
+        """Returns the columns that staging writes. The other columns get their default."""
         marks = [*MARKS, "lg_slot"] if slots > 1 else list(MARKS)
         origin = [f"lg_o{i}" for i in range(len(self.schema.identity))] if self.moved else []
         return [*marks, *origin, *(column.name for column in self.schema.stored)]
 
     def stage_rows(self, rows: Sequence[NetRow], slots: int) -> Iterator[Sequence[object]]:
-        """What is staged: values in the order of `stage_columns`."""
+        """Yields the rows to stage: values in the order of `stage_columns`."""
         names = tuple(column.name for column in self.schema.stored)
         blank: list[object] = [None] * len(self.schema.identity)
         for n, _, key, image, origin, *_ in rows:
@@ -122,30 +122,30 @@ class StagedTable:
 
 
 class Questions:
-    """The SELECTs of a plan, for one table each, and completions before them."""
+    """The SELECTs of a plan, for one table each, and the UPDATEs that complete staged rows before them."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
     def match(self, table: StagedTable, left: str, right: str) -> str:
-        """The rows of two aliases have one key."""
+        """Returns the condition that the rows of two aliases have the same key."""
         name = self._dialect.name
         return " AND ".join(f"{left}.{name(k)} = {right}.{name(k)}" for k in table.schema.identity)
 
     def origin_match(self, table: StagedTable) -> str:
-        """The row `t` is where staged row `s` comes from."""
+        """Returns the condition that row `t` is the origin of staged row `s`: the same row before its key changed."""
         name = self._dialect.name
         return " AND ".join(f"t.{name(k)} = s.lg_o{i}" for i, k in enumerate(table.schema.identity))
 
     def void(self, table: StagedTable) -> str:
-        """Marks rows that are gone under a key that another staged row has, in the eyes of the target."""
+        """Marks a deleted row as void if another staged row has an equal key by the target's equality."""
         return self._dialect.change(
             (table.stage, "s"), (table.stage, "t"), self.match(table, "s", "t"), [("lg_op", str(VOID))],
             f"s.lg_op = {GONE} AND t.lg_op = {PUT}",
         )  # fmt: skip
 
     def absent(self, table: StagedTable) -> str:
-        """Staged rows that are not whole and of which the target has nothing that they could be completed from."""
+        """Selects staged partial rows for which the target has no row to complete them from."""
         columns = len(table.schema.stored)
         masks = ", ".join(str(mask) for said, mask in table.masks.items() if len(said) < columns)
         nothing = f"NOT EXISTS (SELECT 1 FROM {table.table} t WHERE {self.match(table, 't', 's')})"
@@ -155,7 +155,7 @@ class Questions:
         return f"SELECT s.lg_n FROM {table.stage} s WHERE s.lg_op = {PUT} AND s.lg_mask IN ({masks}) AND {nothing}"
 
     def others_gone(self, table: StagedTable) -> str:
-        """Stages what the target has and the batch does not, as gone."""
+        """Stages a deletion for each row of the target that is not in the batch."""
         name = self._dialect.name
         keys = ", ".join(map(name, table.schema.identity))
         found = ", ".join(f"t.{name(k)}" for k in table.schema.identity)
@@ -166,11 +166,11 @@ class Questions:
         )
 
     def completions(self, table: StagedTable, referenced: frozenset[str]) -> Iterator[str]:
-        """UPDATEs that give staged rows what the events did not say and a plan needs.
+        """Yields UPDATEs that complete staged rows with the values that a plan needs and the events did not contain.
 
         Args:
             table: The table.
-            referenced: Columns that foreign keys of other tables lead to.
+            referenced: Columns that foreign keys of other tables refer to.
         """
         name, stored = self._dialect.name, [column.name for column in table.schema.stored]
         wanted = {one for key in table.schema.unique_keys for one in key.columns} | referenced
@@ -197,9 +197,9 @@ class Questions:
             )  # fmt: skip
 
     def holders(self, table: StagedTable, number: int) -> Iterator[str]:
-        """Who holds in the target what a staged row ends with, under unique key `number`.
+        """Selects the target rows that hold a value of unique key `number` with which a staged row ends.
 
-        Rows of the answer: acquirer, holder's row in the batch or NULL, whether that one keeps the value, holder's key.
+        Rows of the answer: acquirer, holder's row in the batch or NULL, whether the holder keeps the value, its slot, its key.
         """
         key, name, same = table.schema.unique_keys[number], self._dialect.name, self._dialect.same
         identity = [name(k) for k in table.schema.identity]
@@ -232,15 +232,15 @@ class Questions:
 
         yield query(nulls=False)
         if key.nulls_equal:
-            yield query(nulls=True)  # apart: a join that takes NULLs as equal uses no index
+            yield query(nulls=True)  # a separate query: a join that treats NULLs as equal uses no index
 
     def held(self, table: StagedTable, rows_max: int | None) -> str:
-        """How many rows the staging table has; counted up to `rows_max`, if that is given."""
+        """Counts the rows of the staging table, at most up to `rows_max` if it is given."""
         rows = table.stage if rows_max is None else f"(SELECT lg_n FROM {table.stage} LIMIT {int(rows_max)}) s"
         return f"SELECT count(*) FROM {rows}"
 
     def duplicates(self, table: StagedTable, number: int) -> str:
-        """Pairs of staged rows that end with one value of unique key `number`: row, other row, the other's key."""
+        """Selects pairs of staged rows with the same value of unique key `number`: row, other row, the other row's key."""
         key, same = table.schema.unique_keys[number], self._dialect.same
         parts = ", ".join(f"{part} AS lg_p{i}" for i, part in enumerate(key.parts))
         keys = ", ".join(f"{self._dialect.name(k)} AS lg_k{i}" for i, k in enumerate(table.schema.identity))
@@ -255,7 +255,7 @@ class Questions:
         return f"SELECT a.lg_n, b.lg_n, {others} FROM {rows} a JOIN {rows} b ON {equal} WHERE a.lg_n <> b.lg_n"
 
     def ties(self, child: StagedTable, parent: StagedTable, key: ForeignKey) -> Iterator[str]:
-        """Rows of the batch that a foreign key connects, where the parent comes, goes, or changes what is referred to."""
+        """Selects rows of the batch that a foreign key connects, if the parent is inserted, deleted, or its key changes."""
         name = self._dialect.name
         stays = " AND ".join(
             [self.match(parent, "t", "p"), *(f"t.{name(one)} = p.{name(one)}" for one in key.parent_columns)]
@@ -281,7 +281,7 @@ class Questions:
 def sort_holders(
     rows: Sequence[Sequence[Any]], table: StagedTable, number: int, edges: list[Edge], clashes: list[Clash]
 ) -> None:
-    """Adds what `Questions.holders` found: to the edges, or to the clashes."""
+    """Adds each row of the answer to `Questions.holders` to the edges or to the clashes."""
     for acquirer, holder, keeps, slot, *key in rows:
         if holder is not None and not keeps and int(slot) >= 0:
             edges.append(Edge(int(holder), int(acquirer), number))
@@ -295,8 +295,8 @@ def sort_holders(
 
 
 def add_duplicates(rows: Sequence[Sequence[Any]], table: StagedTable, number: int, clashes: list[Clash]) -> None:
-    """Adds what `Questions.duplicates` found."""
-    # A row that has held the value all along is not the one that is wrong.
+    """Adds the answer to `Questions.duplicates` to the clashes."""
+    # A row that held the value before the batch is not the faulty one.
     keepers = {clash.other for clash in clashes if clash.other is not None}
     for row, other, *key in rows:
         if int(row) not in keepers:

@@ -1,7 +1,7 @@
-"""Rows that the target passed over without an error: a trigger, a rule or a clause of the table skipped them.
+"""Finds rows that the target skipped without an error because of a trigger, a rule or a clause of the table.
 
-Each statement's rows are counted. Only where the count is not the one that was expected are the rows looked at: a trigger
-may have written them elsewhere, as for partitions of the old kind.
+The rows of each statement are counted. Rows are compared only if the count is not the expected one: a trigger may have written
+them to another table, as in trigger-based partitioning.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lakegate.syncs.targets.staging import GONE, PUT, Questions, StagedTable
 class Swallowed:
     """Checks of one dialect, each within the transaction that wrote.
 
-    Every method raises `ViolatedError` if the target passed a row over.
+    Every method raises `ViolatedError` if the target skipped a row.
     """
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect, self._questions = dialect, Questions(dialect)
 
     def require_put(self, cursor: Any, table: StagedTable, mine: str, written: int) -> None:
-        """Returns if every row that was to be written is in the target as it was written.
+        """Checks that every row to write is in the target with its values.
 
         Args:
-            cursor: Of the transaction.
+            cursor: The cursor of the transaction.
             table: The staged rows.
             mine: The condition for the rows `s` of this transaction.
             written: How many rows the UPDATEs and INSERTs counted.
@@ -48,7 +48,7 @@ class Swallowed:
         _refuse(table, _count(cursor, f"{rows} AND NOT EXISTS ({found})"), "write")
 
     def require_gone(self, cursor: Any, table: StagedTable, mine: str, deleted: int) -> None:
-        """Returns if no row that was to be deleted is still in the target; `deleted`: how many the DELETE counted."""
+        """Checks that no row to delete is still in the target. `deleted`: the number of rows that the DELETE counted."""
         rows = f"{table.stage} s WHERE s.lg_op = {GONE} AND {mine}"
         if _count(cursor, rows) == deleted:
             return
@@ -56,12 +56,12 @@ class Swallowed:
         _refuse(table, _count(cursor, f"{rows} AND EXISTS (SELECT 1 FROM {table.table} t WHERE {match})"), "delete")
 
     def require_empty(self, cursor: Any, tables: Sequence[StagedTable]) -> None:
-        """Returns if the tables that were emptied are empty."""
+        """Checks that the emptied tables are empty."""
         for table in tables:
             _refuse(table, _count(cursor, f"(SELECT 1 FROM {table.table} LIMIT 1) t"), "delete")
 
     def require_copy(self, cursor: Any, table: StagedTable, values: Sequence[object], *, is_gone: bool) -> None:
-        """After a statement on a table without a key that did not count one row: returns if there was nothing to delete."""
+        """Checks a statement on a table without a key that did not count one row: valid only if no such row is left."""
         if is_gone:
             same = self._dialect.same_row(table.schema.stored)
             cursor.execute(f"SELECT count(*) FROM {table.table} WHERE {same}", values)
@@ -80,7 +80,7 @@ def _refuse(table: StagedTable, count: int, what: str) -> None:
         raise ViolatedError(
             Violated(
                 reason=f"the target did not {what} {rows} of {table.schema.name} and reported no error: "
-                "a trigger, a rule or a conflict clause of the table passed it over",
+                "a trigger, a rule or a conflict clause of the table skipped it",
                 table=table.schema.name,
             )
         )
