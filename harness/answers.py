@@ -132,7 +132,7 @@ def _on_sleep(world: Processes, state: State, i: int, process: Process, _: Sleep
 
 
 def _is_not_idle(record: LockRecord, name: JobName, session: SessionId) -> bool:
-    """Returns whether an older copy of the record names a turn or a ticket of a sleeping job, or does not say that the job is idle."""
+    """Returns whether an older copy of the record names a turn or ticket of a sleeping job, or does not say that it is idle."""
     is_named = record.holder is not None and record.holder.session == session
     is_waiting = any(ticket.job == name for ticket in record.tickets)
     return is_named or is_waiting or record.job(name).idle_since_ms is None

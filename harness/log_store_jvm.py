@@ -1,4 +1,4 @@
-"""A JVM with log stores and no Spark, which starts in a second: for tests and measurements of commits on S3."""
+"""A JVM with log stores and without Spark, which starts in a second: for tests and measurements of commits on S3."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ class MemoryTarget:
         raise NotImplementedError("the memory target defines no table")
 
     def close(self) -> None:
-        """Does nothing: there is nothing to close."""
+        """Does nothing: the target has no connection."""
 
     @property
     def _batch(self) -> _Staged:

@@ -100,7 +100,7 @@ def is_null(column: str) -> Condition:
 
 
 def both(one: Condition, other: Condition) -> Condition:
-    """AND."""
+    """Joins two conditions by AND."""
 
     def says(row: Row) -> bool | None:
         said = (one.says(row), other.says(row))
@@ -110,7 +110,7 @@ def both(one: Condition, other: Condition) -> Condition:
 
 
 def either(one: Condition, other: Condition) -> Condition:
-    """OR."""
+    """Joins two conditions by OR."""
 
     def says(row: Row) -> bool | None:
         said = (one.says(row), other.says(row))
@@ -228,7 +228,7 @@ ORPHANED = Set({"w": "@w + 100"}, lambda row: row._replace(w=None if row.w is No
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """MERGE of a few rows with different keys: deletes, updates, inserts, and marks or deletes rows that its source does not name."""
+    """MERGE of a few rows with different keys: deletes, updates, inserts, and marks or deletes rows not in its source."""
 
     source: tuple[Source, ...]
     on: Condition | None = None

@@ -78,7 +78,7 @@ class Scenario:
     foresees: bool = False
     """A change computed before its turn is rebased onto another writer's append before that append is put."""
     follows: int = 0
-    """How often each writer's change, computed before its turn, is rebased before it is put; 0: none is computed before its turn."""
+    """Rebases of each writer's change between its early computation and its put; 0: no change is computed before its turn."""
 
 
 @dataclass(frozen=True, slots=True)

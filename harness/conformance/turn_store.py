@@ -169,7 +169,7 @@ class TurnStoreConformance:
                 assert time.monotonic() - begun_s < history.WAIT_S - 0.5, f"not woken when {was} became {now}"
 
     def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
-        """After a change is acknowledged to one handle, no handle reads the state before it. The same holds for a run's presence."""
+        """After a change is acknowledged to one handle, no handle reads the state before it; this includes a run's presence."""
         one, other = open_store(), open_store()
         for n in range(20):
             version = one.read(LOCK).version
@@ -180,7 +180,7 @@ class TurnStoreConformance:
             session.close()
 
     def test_a_dead_session_leaves_nothing_behind(self, open_store: Callable[[], TurnStore]) -> None:
-        """Its ticket and its turn block no other job: the next job closes the turn and passes over the ticket."""
+        """A dead session's ticket and turn block no other job: the next job closes the turn and passes over the ticket."""
         one, other = open_store(), open_store()
         holder, ghost = contender(one, "holder"), contender(one, "ghost")
         turn = take(holder)
@@ -248,7 +248,7 @@ class TurnStoreConformance:
         return lambda store, what: nullcontext(cast(TurnStore, Losing(store, what)))
 
     def test_a_turn_that_is_noted_stands_until_a_later_one_is(self, open_store: Callable[[], TurnStore]) -> None:
-        """Of two turns with one epoch the first stays noted; each lock has its own; the answer to who is alive includes it."""
+        """The first of two turns with one epoch stays noted; each lock has its own; the answer to who is alive includes it."""
         one, other = open_store(), open_store()
         assert one.live_sessions(LOCK).mark is None
         first, second, later = (
