@@ -128,7 +128,7 @@ def test_only_settings_reads_the_environment() -> None:
     assert readers == {"settings.py"}
 
 
-def test_every_target_of_the_makefile_is_told_by_its_help() -> None:
+def test_the_help_of_the_makefile_names_every_target() -> None:
     """`make` alone lists what can be made."""
     makefile = (ROOT / "Makefile").read_text()
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)

@@ -63,7 +63,7 @@ class TargetDatabaseConformance:
         assert rows() == {1: "y", 2: "x", 3: "z"}
         assert open_target().open_stream("s") == Progress(epoch=2, last_batch=1, position=2)
 
-    def test_who_lets_go_is_found_in_the_target(self, open_target: OpenTarget) -> None:
+    def test_the_row_that_releases_a_value_is_found_in_the_target(self, open_target: OpenTarget) -> None:
         """The events do not say which values the rows held."""
         target = open_target()
         target.open_stream("s")
@@ -146,7 +146,7 @@ class TargetDatabaseConformance:
                 assert target.apply(net, slot) == Applied()
             assert rows() == {1: "y", 2: "x"}
 
-    def test_who_was_overtaken_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
+    def test_a_writer_of_an_older_epoch_changes_nothing(self, open_target: OpenTarget, rows: Rows) -> None:
         """Every step that would write is refused."""
         zombie, target = open_target(), open_target()
         zombie.open_stream("s")
@@ -165,7 +165,7 @@ class TargetDatabaseConformance:
                 step()
         assert rows() == {1: "x", 2: "y"}
 
-    def test_a_batch_that_is_in_is_refused(self, open_target: OpenTarget, rows: Rows) -> None:
+    def test_a_batch_that_was_applied_is_refused(self, open_target: OpenTarget, rows: Rows) -> None:
         """Another handle of the same epoch brought it in."""
         one, other = open_target(), open_target()
         one.open_stream("s", epoch=4)

@@ -134,7 +134,7 @@ class TurnStoreConformance:
         other.wait_for_change(LOCK, other.read(LOCK).version, 0.2)
         assert time.monotonic() - begun_s < 5.0
 
-    def test_who_waits_for_its_turn_is_woken_by_what_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
+    def test_a_waiting_job_is_woken_by_the_change_that_lets_it_in(self, open_store: Callable[[], TurnStore]) -> None:
         """For each kind of change, just before the wait begins or in the middle of it."""
         one, other = open_store(), open_store()
         first, waits, behind = JobName("first"), JobName("waits"), JobName("behind")
@@ -168,7 +168,7 @@ class TurnStoreConformance:
                 change.join()
                 assert time.monotonic() - begun_s < history.WAIT_S - 0.5, f"not woken when {was} became {now}"
 
-    def test_what_was_acknowledged_is_read_by_everybody(self, open_store: Callable[[], TurnStore]) -> None:
+    def test_an_acknowledged_change_is_read_by_every_handle(self, open_store: Callable[[], TurnStore]) -> None:
         """After a change is acknowledged to one handle, no handle reads the state before it; this includes a run's presence."""
         one, other = open_store(), open_store()
         for n in range(20):
@@ -200,7 +200,7 @@ class TurnStoreConformance:
         following.close()
 
     @pytest.mark.parametrize("what", ["request", "reply"])
-    def test_when_the_outcome_of_a_call_is_unknown_nothing_happens_twice(
+    def test_an_unknown_outcome_of_a_call_repeats_nothing(
         self,
         open_store: Callable[[], TurnStore],
         lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],
@@ -218,7 +218,7 @@ class TurnStoreConformance:
             _check_ended(open_store(), job, turn)
 
     @pytest.mark.parametrize("what", ["request", "reply"])
-    def test_when_the_outcome_of_a_call_is_unknown_while_another_has_the_turn_nothing_happens_twice(
+    def test_an_unknown_outcome_of_a_call_while_another_has_the_turn_repeats_nothing(
         self,
         open_store: Callable[[], TurnStore],
         lose: Callable[[TurnStore, str], AbstractContextManager[TurnStore]],

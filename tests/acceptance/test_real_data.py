@@ -89,7 +89,7 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 
 @pytest.mark.slow
 @pytest.mark.data
-def test_batches_computed_beside_each_other_give_the_same_table(
+def test_batches_computed_concurrently_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile.

@@ -504,8 +504,8 @@ print("closed", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ended_by", "told"), [("Spark", ""), ("the code", "ValueError")])
-def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ended_by", "expected"), [("Spark", ""), ("the code", "ValueError")])
+def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, expected: str, tmp_path: Path) -> None:
     """Killed by the kernel, or out of memory: the Python process that is left has nothing that could commit."""
     process = subprocess.Popen(
         [sys.executable, "-c", JVM_GONE, str(tmp_path), ended_by],
@@ -515,7 +515,7 @@ def test_a_turn_is_given_back_when_the_jvm_is_gone(ended_by: str, told: str, tmp
     )
     try:
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(f"ended by {told}")
+        assert process.stdout.readline().startswith(f"ended by {expected}")
         other = contender.coordinator(SqliteTurnStore(tmp_path / "_lakegate/turns.db"), "L", "Other", timeout_s=20)
         contender.take(other).complete()
         other.close()

@@ -68,7 +68,7 @@ def has_rows(root: Path) -> bool:
 @pytest.mark.parametrize(
     "command", [("check",), ("run",), ("status",), ("verify",), ("order", "lint"), ("config", "show")]
 )
-def test_every_fault_of_the_file_is_told_at_once_by_every_command(tmp_path: Path, command: tuple[str, ...]) -> None:
+def test_every_command_reports_all_faults_of_the_file_at_once(tmp_path: Path, command: tuple[str, ...]) -> None:
     """An unknown key, a wrong type and a cycle: each with its line, what stands there and what was expected."""
     pipeline(tmp_path, FAULTY)
     before = state_of(tmp_path)

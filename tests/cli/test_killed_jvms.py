@@ -229,7 +229,7 @@ class _Quiet(io.StringIO):
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_one_that_is_ended_because_another_failed_is_no_failure_of_its_own(is_first: bool) -> None:
+def test_a_process_that_is_ended_because_another_failed_is_no_failure(is_first: bool) -> None:
     """A missing Java ends with 7, whichever stream finds it first, and whatever the others are about to do."""
     missing, slow = "raise SystemExit(7)", "import time; time.sleep(60)"
     codes, _ = ends(*((missing, slow, slow) if is_first else (slow, slow, missing)))

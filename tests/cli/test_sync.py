@@ -165,7 +165,7 @@ def test_a_violation_stops_and_the_target_is_as_it_was(tmp_path: Path) -> None:
     assert (row["position"], row["last_batch"], row["dead_rows"], row["pending"]) == (1, 1, 0, None)
 
 
-def test_a_row_that_is_set_apart_is_listed_with_its_reason(tmp_path: Path) -> None:
+def test_a_quarantined_row_is_listed_with_its_reason(tmp_path: Path) -> None:
     """The rest of its batch is applied, and that is no error."""
     pipeline(tmp_path, settings="on_violation: quarantine")
     assert letters(tmp_path).out == "crm has nothing set aside\n"
@@ -195,7 +195,7 @@ def test_status_before_and_after(tmp_path: Path) -> None:
         assert line == {"format": 1, **new, "position": 1, "last_batch": 1, "epoch": 1}
 
 
-def test_a_follower_applies_what_comes_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_follower_applies_new_changes_until_it_is_stopped(tmp_path: Path) -> None:
     """SIGTERM ends it with 0, SIGINT as an interruption; idle looks write nothing."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)

@@ -61,7 +61,7 @@ def outcomes(folder: Path) -> list[tuple[str, str]]:
     return [(row.job, row.outcome) for row in read_ledger(str(folder / "_lakegate"))]
 
 
-def test_a_program_runs_in_a_turn_and_is_told_which(tmp_path: Path) -> None:
+def test_a_program_runs_in_a_turn_and_gets_its_epoch(tmp_path: Path) -> None:
     """Its output, its input and its exit status are its own; one that fails has not completed its turn."""
     code, out, err = ended(turn(tmp_path, "J", "sh", "-c", "echo $LAKEGATE_LOCK $LAKEGATE_JOB $LAKEGATE_EPOCH"))
     assert (code, out.split()[:2], err) == (0, ["L", "J"], "")
@@ -134,7 +134,7 @@ def test_what_the_program_has_started_ends_with_it(tmp_path: Path) -> None:
 ASKS = "import sys; from lakegate.turns.host import is_running; print(str(is_running(*map(int, sys.argv[1:]))).lower())"
 
 
-def test_a_turn_that_is_lost_ends_the_program_or_is_told_of_it(tmp_path: Path) -> None:
+def test_a_lost_turn_ends_the_program_or_is_reported_to_it(tmp_path: Path) -> None:
     """The run's own file is gone: nobody counts it as alive, so what it did is not counted as done."""
     first = turn(tmp_path, "A", "sh", "-c", "touch started; while test ! -e go; do sleep 0.1; done")
     wait_for((tmp_path / "started").exists)

@@ -125,7 +125,7 @@ MISTAKES = {
 
 @given(st.data())
 @FEW
-def test_every_planted_mistake_is_told_with_its_line(data: st.DataObject) -> None:
+def test_every_planted_mistake_is_reported_with_its_line(data: st.DataObject) -> None:
     """Of any mistakes in any streams, amid blank lines and comments, each is found, with its own line, and no other."""
     lines = ["name: p", "tables: {t: {path: ./t}}", "streams:"]
     planted = []

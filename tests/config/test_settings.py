@@ -63,7 +63,7 @@ class TestFindingTheFile:
         """`--spec lake` means lake/lakegate.yml."""
         assert find_spec("lake", environ={}, cwd=str(spec.parent.parent)) == spec
 
-    def test_missing_file_is_told_with_what_to_do(self, tmp_path: Path) -> None:
+    def test_missing_file_is_reported_with_advice(self, tmp_path: Path) -> None:
         """None found, or a named one missing: exit 2, and who named it."""
         with pytest.raises(InvalidRequest, match="lakegate init") as raised:
             find_spec(environ={}, cwd=str(tmp_path))
@@ -118,7 +118,7 @@ class TestLoadingTheFile:
         assert "environment LAKEGATE_JOB_COORDINATOR_STORAGE" in wheres
         assert "lakegate.yml:6" in wheres
 
-    def test_unreadable_files_are_told(self, spec: Path) -> None:
+    def test_unreadable_files_are_reported(self, spec: Path) -> None:
         """Another encoding, or a file of another size altogether."""
         spec.write_bytes(b"name: p\nstorage: \xff\xfe\n")
         with pytest.raises(InvalidRequest, match=r"lakegate\.yml:2: not UTF-8"):
@@ -214,7 +214,7 @@ class TestJobSettings:
         with pytest.raises(InvalidRequest, match=r"another value than that of spark\.job\.coordinator\.name"):
             job({"job.coordinator.name": "K"})
 
-    def test_missing_name_and_lock_are_told_together_with_every_spelling(self) -> None:
+    def test_missing_name_and_lock_are_reported_together_with_every_spelling(self) -> None:
         """What to write is in the message, and that spark-submit drops the bare form."""
         with pytest.raises(InvalidRequest) as raised:
             resolve_job({}, environ={}, cwd="/work")

@@ -179,9 +179,7 @@ def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:
     store.close()
 
 
-def test_a_run_hears_at_once_that_its_connection_is_gone_and_that_its_session_is_over(
-    url: str, node: ZookeeperNode
-) -> None:
+def test_a_run_learns_at_once_of_a_lost_connection_and_of_the_end_of_its_session(url: str, node: ZookeeperNode) -> None:
     """Suspended when it breaks, connected when it is back in time, lost when it comes back too late; then for good."""
     with Proxy(node.port) as network:
         store = ZookeeperTurnStore(replace(read_place(url), hosts=(network.address,), session_timeout_ms=1500))
@@ -263,7 +261,7 @@ def test_names_that_are_no_names_of_nodes_are_locks_all_the_same(url: str) -> No
     store.close()
 
 
-def test_a_server_that_is_not_there_is_told_in_the_time_of_a_call() -> None:
+def test_an_absent_server_is_reported_within_the_time_of_a_call() -> None:
     """Which server, and that nothing was done."""
     (port,) = free_ports(1)
     begun_s = time.monotonic()
@@ -338,7 +336,7 @@ def test_sasl_lets_the_right_user_in(java_from: JavaSources, tmp_path: Path) -> 
         store.close()
 
 
-def test_tls_is_spoken_with_a_server_that_is_who_it_says(java_from: JavaSources, tmp_path: Path) -> None:
+def test_tls_accepts_only_a_server_with_a_valid_certificate(java_from: JavaSources, tmp_path: Path) -> None:
     """Its certificate must be of the given authority, and for its name."""
     keytool = find_java(java_from).home / "bin" / "keytool"
 

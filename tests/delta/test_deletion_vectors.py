@@ -89,7 +89,7 @@ def test_what_is_written_is_read_again(sets: list[set[int]]) -> None:
     [(1, "size"), (5, "checksum"), (-1, "checksum"), (30, "checksum")],
     ids=["size", "magic", "checksum", "bitmap"],
 )
-def test_a_damaged_file_is_told(at: int, says: str) -> None:
+def test_a_damaged_file_is_reported(at: int, says: str) -> None:
     """One byte is another: nothing is read from it."""
     content, (descriptor,) = write([BitMap64([1, 5, 70000])], UUID)
     damaged = bytearray(content)
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_told(at: int, says: str) -> None:
         ({"storageType": "x"}, "does not know"),
     ],
 )
-def test_a_wrong_descriptor_is_told(changed: dict[str, Any], says: str) -> None:
+def test_a_wrong_descriptor_is_reported(changed: dict[str, Any], says: str) -> None:
     """Cardinality, size, text and kind are checked."""
     descriptor = {**write_inline(BitMap64([1, 5])), **changed}
 

@@ -97,7 +97,7 @@ def delete(session: SparkSession, table: TableLocation, condition: str) -> Calla
     return lambda: session.sql(f"DELETE FROM delta.`{table}` WHERE {condition}")
 
 
-def test_a_statement_whose_version_is_free_is_put_and_told_its_version(
+def test_a_statement_whose_version_is_free_is_put_and_gets_its_version(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """Capture changes nothing where nobody races; a statement without effect has no version."""
@@ -364,9 +364,7 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
     assert run(gate, delete(session, table, "id = 1")) == Committed(4)
 
 
-def test_a_reservation_runs_out_unless_it_is_taken_anew(
-    session: SparkSession, gate: Gate, table: TableLocation
-) -> None:
+def test_a_reservation_expires_unless_it_is_renewed(session: SparkSession, gate: Gate, table: TableLocation) -> None:
     """Nobody waits for longer than was said; who has lost it to another has to wait for it."""
     assert gate.reserve(table, "one", 1)
     append(session, table, 20)
@@ -419,7 +417,7 @@ def test_a_reservation_of_another_driver_is_heeded(session: SparkSession, gate: 
     assert not note_of(table).exists()
 
 
-def test_a_driver_that_died_holds_nobody_up_for_good(session: SparkSession, gate: Gate, table: TableLocation) -> None:
+def test_a_dead_driver_blocks_no_writer_for_good(session: SparkSession, gate: Gate, table: TableLocation) -> None:
     """Its note is heeded once, for as long as it says, and then removed; also that of a driver that was slower than it thought."""
     tell(table, "dead 200 1")
     append(session, table, 20)
@@ -444,7 +442,7 @@ def test_a_note_that_is_half_written_says_nothing(
 
 
 @pytest.mark.parametrize("is_taken", [False, True], ids=["the version is free", "the version is taken"])
-def test_who_has_waited_does_not_wait_for_the_next_one(
+def test_a_writer_that_has_waited_does_not_wait_for_the_next_reservation(
     session: SparkSession, gate: Gate, table: TableLocation, *, is_taken: bool
 ) -> None:
     """Statements that reserve the table one after another keep no append away for good, also where each takes its version."""
@@ -464,7 +462,7 @@ def test_who_has_waited_does_not_wait_for_the_next_one(
             note_of(table).unlink()
 
 
-def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
+def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """Though the statement takes its reservation anew, as one that a writer without a gate outruns."""
@@ -480,7 +478,7 @@ def test_nobody_waits_for_longer_than_was_said_when_it_began_to(
             gate.unreserve(table, "one")
 
 
-def test_an_own_note_that_could_not_be_removed_holds_up_nobody_here(
+def test_an_own_note_that_could_not_be_removed_blocks_no_writer_here(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """As where the store lets nobody delete."""
@@ -524,7 +522,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
-def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
+def test_a_driver_that_was_killed_with_a_reservation_blocks_no_writer(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
     """On its machine its process is looked for; while it lives, others wait."""
@@ -547,7 +545,7 @@ def test_a_driver_that_was_killed_with_a_reservation_holds_up_nobody(
     assert 20 in ids(session, table)
 
 
-def test_a_driver_of_another_machine_that_is_silent_holds_up_nobody_for_long(
+def test_a_silent_driver_of_another_machine_blocks_no_writer_for_long(
     session: SparkSession, table: TableLocation
 ) -> None:
     """It writes its note again while it lives; also one that was silent for long before it was seen is not waited for."""

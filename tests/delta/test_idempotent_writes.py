@@ -241,7 +241,7 @@ def _body(line: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["append", "delete_read", "delete_delete", "transaction", "metadata", "protocol"])
-def test_each_conflict_of_delta_is_told_as_one(session: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_each_conflict_of_delta_is_reported_as_a_conflict(session: SparkSession, tmp_path: Path, kind: str) -> None:
     """Delta's own checker finds the conflict; the caller sees one class, with Delta's word in the message."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1).write.format("delta").mode("append").save(table)

@@ -61,7 +61,7 @@ def log(session: SparkSession) -> DeltaTableLog:
 class Raced(DeltaTableLog):
     """Another writer commits between the snapshot of an entry commit and the commit."""
 
-    winner: Callable[[], object]
+    earlier: Callable[[], object]
 
     def _commit(self, *args: Any) -> Any:
         self.winner()
@@ -72,7 +72,7 @@ class FaultyLog(DeltaTableLog):
     """The call of an entry commit fails: before it reaches Delta, or with its answer."""
 
     is_made: bool
-    winner: Callable[[], object] | None = None
+    earlier: Callable[[], object] | None = None
     error: Exception = Py4JNetworkError("the answer was lost")
 
     def _commit(self, jvm: Jvm, *args: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_commit_that_was_asked_for_twice_is_known_by_its_id(
     assert len(commit_paths(table)) == 3
 
 
-def test_a_statement_whose_commit_was_asked_for_twice_is_there_once(
+def test_a_statement_whose_commit_was_requested_twice_is_committed_once(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds its own commit, and does not follow it as another's."""
@@ -257,9 +257,9 @@ def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log:
         assert (reading.version, reading.tokens[QUERY]) == (batch + 1, number(1, batch))
 
 
-@pytest.mark.parametrize("winner", ["token only", "append", "delete", "properties", "several"])
+@pytest.mark.parametrize("earlier", ["token only", "append", "delete", "properties", "several"])
 def test_an_entry_commit_that_lost_its_version_leaves_nothing(
-    session: SparkSession, tmp_path: Path, winner: str
+    session: SparkSession, tmp_path: Path, earlier: str
 ) -> None:
     """Whatever wins, the answer is "stale" and the winner's is the newest version: never rebased to a later one."""
     table = make_table(session, tmp_path / "t")
@@ -273,9 +273,9 @@ def test_an_entry_commit_that_lost_its_version_leaves_nothing(
         "several": lambda: [foreign_commit(table, txn("x", i)) for i in range(3)],
     }
     raced = Raced(session)
-    raced.winner = winners[winner]
+    raced.winner = winners[earlier]
     assert raced.commit_entry(table, Version(1), raised(2, 0), ENTRY) == "stale"
-    assert raced.head(table) == (4 if winner == "several" else 2)
+    assert raced.head(table) == (4 if earlier == "several" else 2)
     assert LOCK not in raced.read_tokens(table).tokens
 
 
@@ -426,7 +426,7 @@ def test_tokens_survive_checkpoints_and_the_cleaning_of_the_log(
 
 
 @pytest.mark.parametrize("versions", [1, 3])
-def test_a_table_made_anew_has_none_of_the_old_tokens(
+def test_a_recreated_table_has_none_of_the_old_tokens(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, versions: int
 ) -> None:
     """Dropped and made again at the same path, whether it has reached the remembered version again or not."""
@@ -554,7 +554,7 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
         assert log.head(table) == 2 * round_ + 3
 
 
-def test_the_size_of_a_table_after_a_commit_of_ours_is_told_without_a_job(
+def test_the_size_of_a_table_after_our_commit_needs_no_spark_job(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
     """Whoever reads a version asks for it, and Delta would sum up the state for that, also after a turn's entry."""

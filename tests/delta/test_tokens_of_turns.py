@@ -191,7 +191,7 @@ def test_a_job_of_the_same_name_on_another_lock_does_not_lend_its_turn(own: Own,
     assert ids(own.spark, other_table) == []
 
 
-def test_a_thread_of_the_function_that_writes_outside_is_told(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_of_the_function_that_writes_outside_is_reported(own: Own, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can know whose thread it is: a warning names the table. In the batch's session it carries the token."""
     told: list[str] = []
     events = own.job._site.events

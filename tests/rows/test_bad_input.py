@@ -45,7 +45,7 @@ def bytes_of(table: TableLocation) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in commit_paths(table)}
 
 
-def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table: TableLocation) -> None:
+def test_a_recreated_table_is_not_written(session: SparkSession, table: TableLocation) -> None:
     """Its log has the same version again, of another table."""
     before = staged(session, table, "INSERT INTO T VALUES (1, 'x')")
     shutil.copytree(table, f"{table}.old")
@@ -60,7 +60,7 @@ def test_a_table_that_was_made_anew_is_not_written(session: SparkSession, table:
     assert bytes_of(table) == log
 
 
-def test_a_table_that_another_process_made_anew_with_fewer_versions_is_not_written(
+def test_a_table_that_another_process_recreated_with_fewer_versions_is_not_written(
     session: SparkSession, table: TableLocation, tmp_path: Path
 ) -> None:
     """Nothing follows the version that it was computed on, and that one is not there: ours would stand behind a gap."""

@@ -95,9 +95,9 @@ def measured() -> dict[tuple[str, str], list[int]]:
     ]
     header, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.count("|") > 10]
     return {
-        (row[0], winner): [int(level) for level in cell.split(" · ")]
+        (row[0], earlier): [int(level) for level in cell.split(" · ")]
         for row in rows
-        for winner, cell in zip(header[1:], row[1:], strict=True)
+        for earlier, cell in zip(header[1:], row[1:], strict=True)
     }
 
 
@@ -111,7 +111,7 @@ def test_the_words_allow_what_was_measured(form: str, other: str) -> None:
     said = {int(level) for level in re.findall(r"level (\d)", words)} | ({1} if "as it is" in words else set())
     if form in CONCERNS_ALL and other == "other rows":
         said = {4}
-    found = {levels[form, winner][which] for winner, which in SHOWS[other]}
+    found = {levels[form, earlier][which] for earlier, which in SHOWS[other]}
     assert found <= said, words
 
 

@@ -569,7 +569,7 @@ def test_a_merge_that_is_text_is_divided_as_well(
         ("t.id < s.id AND t.at = DATE'2026-01-01'", ()),
     ],
 )
-def test_the_keys_of_a_merge_are_told(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
+def test_the_keys_of_a_merge_are_named(tables: Tables, on: str, keys: tuple[str, ...]) -> None:
     """Columns of the table that each pair has equal to something of the source."""
     found = lakegate.explain(
         tables.session, tables.text(f"MERGE INTO {{t}} t USING local_rows s ON {on} WHEN MATCHED THEN DELETE")

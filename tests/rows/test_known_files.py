@@ -123,7 +123,7 @@ def test_whatever_is_committed_they_are_those_of_the_log(
             assert known(session, table) == in_log(session, table), text
 
 
-def test_a_table_that_was_made_anew_has_its_own(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
+def test_a_recreated_table_has_its_own_known_files(session: SparkSession, tmp_path: Path, jobs: Jobs) -> None:
     """Of as many files of the same sizes, at an earlier version of the same place; and those of its next version are known."""
     old, new = (make_table(session, tmp_path / name, COLUMNS, enableDeletionVectors="true") for name in ("old", "new"))
     for table in (old, new):

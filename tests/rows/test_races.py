@@ -68,7 +68,7 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
 # -------------------------------------------------------------------------------------------------------- the table's line
 
 
-def test_others_wait_for_a_put_and_not_while_a_statement_follows(
+def test_others_wait_for_a_put_and_not_for_a_rebase(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another one of the driver is put meanwhile; who has lost a put by that is not overtaken by a third."""
@@ -354,7 +354,7 @@ LONG = ("it follows changes of its own rows",)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG else []) for name in EVOLVING]
 )
-def test_a_merge_that_widens_the_table_is_followed_and_follows(
+def test_a_merge_that_widens_the_table_rebases_and_others_rebase_onto_it(
     session: SparkSession, first: Path, tmp_path: Path, name: str
 ) -> None:
     """The new column is there once, with what a serial run has in it: NULL in rows that the MERGE did not write."""
@@ -370,7 +370,7 @@ def test_a_merge_that_widens_the_table_is_followed_and_follows(
 
 
 @pytest.mark.parametrize("now", ["current_timestamp()", "'now'"])
-def test_the_time_that_an_update_says_is_one(session: SparkSession, tmp_path: Path, now: str) -> None:
+def test_an_update_writes_one_value_of_the_current_time(session: SparkSession, tmp_path: Path, now: str) -> None:
     """A row that comes in has the whole of it executed again: in parts it would say two times."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT, at TIMESTAMP", enableDeletionVectors="true")
     one_by_one(session, tmp_path / "t", ["INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, id % 2, NULL FROM range(6)"])

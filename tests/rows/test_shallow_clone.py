@@ -87,7 +87,7 @@ def test_scratch_logs_of_killed_processes_are_removed_and_no_others(session: Spa
     assert not any(Path(path).name in gate for gate in known)
 
 
-def test_a_scratch_log_is_told_from_memory(session: SparkSession, tmp_path: Path) -> None:
+def test_a_scratch_log_is_recognized_from_memory(session: SparkSession, tmp_path: Path) -> None:
     """Delta lists a log several times for a statement; its commit is on disk, too, as Spark reads commits past the log store."""
     table, jvm = make_table(session, tmp_path / "t"), Jvm(session)
     definition = (Path(table) / "_delta_log" / f"{0:020d}.json").read_text()

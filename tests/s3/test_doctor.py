@@ -170,7 +170,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_what_the_server_refuses_is_told_in_plain_words(aws: AwsServer, look: Look, store: Store, words: str) -> None:
+def test_a_refusal_of_the_server_is_reported_in_plain_words(
+    aws: AwsServer, look: Look, store: Store, words: str
+) -> None:
     """One fault with the reason; S3's answers go through its client, whose wording they take on."""
     location, fault = BAD[words]
     if fault is not None:

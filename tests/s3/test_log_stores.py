@@ -78,7 +78,7 @@ def test_a_commit_that_does_not_fit_on_the_disk_is_not_put_in_part(make: MakeSto
     assert store.content(1) == "ours"
 
 
-def test_a_commit_that_was_put_behind_our_back_is_kept(aws: AwsServer, make: MakeStore) -> None:
+def test_a_commit_of_a_plain_writer_is_kept(aws: AwsServer, make: MakeStore) -> None:
     """A plain writer took the version: nothing of it is overwritten, and Delta is told that the version is taken."""
     store = make("conditional")
     assert store.write(0, "zero") == "ok"
@@ -133,7 +133,7 @@ def _dies(store: Store, aws: AwsServer, fault: Fault) -> None:
 
 @pytest.mark.parametrize("who", ["reader", "writer"])
 @pytest.mark.parametrize("state", STATES)
-def test_whoever_looks_next_ends_what_a_dead_driver_began(
+def test_the_next_reader_completes_the_commit_of_a_dead_driver(
     aws: AwsServer, make: MakeStore, state: str, who: str
 ) -> None:
     """The commit is in the table if its entry is, whole and once; the next version follows it."""
@@ -165,7 +165,7 @@ def test_what_cannot_be_mended_is_an_error_and_never_no_table(make: MakeStore) -
         assert "is complete by its entry, and is not there" in answer
 
 
-def test_entries_of_a_deleted_table_are_told(make: MakeStore) -> None:
+def test_entries_of_a_deleted_table_are_reported(make: MakeStore) -> None:
     """A new table under the old name would be refused its versions one day; it is refused the first."""
     store = make("dynamodb")
     assert (store.write(0, "zero"), store.write(1, "one")) == ("ok", "ok")

@@ -48,13 +48,13 @@ class Driver:
         assert self.process.stdout is not None
         said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))
         assert "died" not in said, self._log.read_text()[-3000:]
-        return told(said)
+        return acknowledged(said)
 
     def kill(self) -> list[tuple[int, str]]:
         """Kills it with -9; what it was told before."""
         assert self.process.stdout is not None
         self.process.kill()
-        return told(self.process.stdout.read().splitlines())
+        return acknowledged(self.process.stdout.read().splitlines())
 
     def end(self) -> None:
         """Ends it, if it has not been killed."""
@@ -65,7 +65,7 @@ class Driver:
                 pipe.close()
 
 
-def told(lines: list[str]) -> list[tuple[int, str]]:
+def acknowledged(lines: list[str]) -> list[tuple[int, str]]:
     """Version and content of each commit that was acknowledged."""
     return [(int(version), content) for version, _, content in (line.partition(" ") for line in lines)]
 
@@ -148,7 +148,7 @@ LATE_MS = 2500
 @pytest.mark.spark
 @pytest.mark.jdk
 @pytest.mark.parametrize("step", STEPS)
-def test_a_driver_killed_in_a_commit_holds_up_nobody_and_takes_nothing_with_it(
+def test_a_driver_killed_in_a_commit_blocks_no_writer_and_loses_no_commit(
     aws: AwsServer, s3: Any, drivers: list[Driver], start: Callable[[str], Driver], step: str
 ) -> None:
     """The others go on at once; what they were told stays, though the dead driver's request arrives long after it."""

@@ -135,7 +135,9 @@ def test_streams_whose_table_source_and_checkpoint_lie_on_s3(aws: AwsServer, s3:
     assert all(one.is_conditional for one in planned)
 
 
-def test_a_source_is_listed_by_who_may_not_look_above_it(aws: AwsServer, s3: Any, jvm: Any, hadoop: Any) -> None:
+def test_a_source_is_listed_without_permission_to_list_its_parent(
+    aws: AwsServer, s3: Any, jvm: Any, hadoop: Any
+) -> None:
     """Rights that are given by prefix: whether the folder above is a Delta table is then not known."""
     s3.put_object(Bucket="lake", Key="closed/in/a.json", Body=b"{}")
     s3.put_object(Bucket="lake", Key="closed/_delta_log/0", Body=b"")

@@ -155,7 +155,7 @@ def test_a_fault_befalls_each_nth_request(aws: AwsServer) -> None:
     assert [each.fault for each in aws.requests()] == ["delay", "", "error_before", "", "", "error_before", ""]
 
 
-def test_requests_are_told_by_kind_key_and_time(aws: AwsServer) -> None:
+def test_requests_are_recorded_by_kind_key_and_time(aws: AwsServer) -> None:
     """What a measurement counts: each request once, a delay in its time, and the bytes that were stored."""
     s3, db = client(aws, "s3"), client(aws, "dynamodb")
     aws.fail(Fault("delay", kind="PUT", times=None, delay_ms=30.0))

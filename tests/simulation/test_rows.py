@@ -120,7 +120,7 @@ def test_a_row_that_was_moved_and_then_taken_is_missed_where_it_was_read(*, mark
 @pytest.mark.parametrize(
     ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
 )
-def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
+def test_a_change_rebased_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements that are computed ahead, follow the other once before they are put, and again as they are; or one
     of three twice."""
     assert explored(ALL, 2, follows=1, marks=marks, has_vectors=has_vectors).violation == ""
@@ -131,7 +131,7 @@ def test_what_follows_before_its_turn_is_serial(*, marks: bool, has_vectors: boo
 @pytest.mark.parametrize(
     ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
 )
-def test_what_follows_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
+def test_a_change_rebased_onto_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """It may be put then, or another statement come first, or not come at all; what follows takes it up or not."""
     for change in ALL:
         assert (
@@ -144,7 +144,7 @@ def test_what_follows_an_append_before_that_is_put_is_serial(*, marks: bool, has
     assert explored(few, 3, follows=1, foresees=True, marks=marks, has_vectors=has_vectors).violation == ""
 
 
-def test_what_has_followed_ahead_is_not_put_after_its_successor() -> None:
+def test_a_change_rebased_ahead_of_its_turn_is_not_put_after_its_successor() -> None:
     """Its token is looked for from the first execution on, not only since it has last followed."""
     token = Action("txn", {"appId": "stream", "version": 7})
     staged = Captured(version=Version(3), actions=(Action("add", file_of("f", [(1, 1)])), token), info={})
@@ -172,7 +172,7 @@ def test_a_reservation_stops_all_but_writers_without_a_gate() -> None:
     assert "was executed 4 times" in explored(few, 4, outside=frozenset({3}), executions_max=3).violation
 
 
-def test_a_reservation_is_taken_anew_before_each_execution() -> None:
+def test_a_reservation_is_renewed_before_each_execution() -> None:
     """It may have run out, or have been overlooked: who is overtaken all the same does not go on without one."""
     asked: list[str] = []
     protocol = commit_protocol.publish()
@@ -286,7 +286,7 @@ def no_base_vector(file: Any) -> Protocol[BitMap64]:
     yield
 
 
-def winners_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
+def concurrent_vector_forgotten(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) -> Protocol[Any]:
     """The captured actions are put as they are."""
     return {}
     yield
@@ -402,7 +402,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "union always": (rebase, "_write_test", union_always, lambda: explored(ALL, 2)),
     "restored rows not looked for": (rebase, "_are_rows_restored", nothing_is_restored, lambda: explored(ALL, 2)),
     "no base vector": (rebase, "_positions", no_base_vector, lambda: explored(ALL, 2)),
-    "captured actions as they are": (rebase, "_write_test", winners_vector_forgotten, lambda: explored(ALL, 2)),
+    "captured actions as they are": (rebase, "_write_test", concurrent_vector_forgotten, lambda: explored(ALL, 2)),
     "own put not looked for": (commit_protocol, "_follow", no_look_for_own, lambda: explored(ALL, 2, faults=1)),
     "stock's own put not looked for": (
         commit_protocol,

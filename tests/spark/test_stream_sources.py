@@ -126,7 +126,7 @@ def test_every_form_of_a_path_is_read(lake: Lake) -> None:
     assert sources_of(lake.built()) == []
 
 
-def test_folders_that_name_a_value_give_a_column_and_lose_no_file_beside_them(lake: Lake) -> None:
+def test_partition_folders_give_a_column_and_lose_no_file_next_to_them(lake: Lake) -> None:
     """Spark drops files beside such folders, and takes columns in another order when the first folder comes late."""
     source = lg.files(f"{lake.root}/in", schema="dt DATE, id STRING, h STRING, p DECIMAL(2, 1)")
     typed = lg.files(f"{lake.root}/typed")
@@ -167,11 +167,11 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     wider = pa.struct([("x", pa.int32()), ("y", pa.int32())])
     lake.put("in/2.parquet", id=["b"], city=["Oslo"], at=pa.array([{"x": 2, "y": 3}], wider))
     lake.put("in/3.parquet", id=["c"], at=pa.array([{"x": 4}], at))
-    told: list[str] = []
+    shown: list[str] = []
     run = PipelineRun(
         lake.make(dict(add), dict(ignore), dict(stated)).build(base_dir=str(lake.root)),
         spark=lake.session,
-        watchers=[Told(told)],
+        watchers=[Notices(shown)],
     )
     run.run("until_idle")
     assert lake.rows("t", "id", "city", "at.x", "at.y") == [
@@ -181,11 +181,11 @@ def test_a_column_that_comes_later_is_added_or_named(lake: Lake) -> None:
     ]
     assert lake.rows("i", "id", "at.x") == lake.rows("s", "id", "at.x") == [("a", 1), ("b", 2), ("c", 4)]
     for job in ("Ignore", "Stated"):
-        assert any(line.startswith(f"{job}:") and "city" in line for line in told), (job, told)
-        assert any(line.startswith(f"{job}:") and "at.y" in line for line in told), (job, told)
+        assert any(line.startswith(f"{job}:") and "city" in line for line in shown), (job, shown)
+        assert any(line.startswith(f"{job}:") and "at.y" in line for line in shown), (job, shown)
 
 
-class Told:
+class Notices:
     """Keeps what is noticed."""
 
     def __init__(self, lines: list[str]) -> None:
@@ -237,7 +237,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
         path.write_text(name)
     (lake.root / "in/_empty").touch()
 
-    def told(found: Listing, root: str) -> list[object]:
+    def shown(found: Listing, root: str) -> list[object]:
         inner = [{path.removeprefix(root) for path in paths} for paths in (found.files, found.hidden, found.tables)]
         states = {path.removeprefix(root): (one.modified_ms, one.size_bytes) for path, one in found.files.items()}
         return [found.base.removeprefix(root).rstrip("/"), *inner, states]
@@ -255,7 +255,7 @@ def test_a_listing_of_another_file_system_is_that_of_the_disk(lake: Lake, mounte
         "in/none*",
     ):
         here, far = listing(f"{lake.root}/{path}"), listed(lake.session, f"{mounted}/{path}")
-        assert told(far, mounted) == told(here, str(lake.root)), path
+        assert shown(far, mounted) == shown(here, str(lake.root)), path
     assert list(listed(lake.session, f"{mounted}/in/a").files) == [f"{mounted}/in/a"]
 
 

@@ -85,13 +85,13 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
     """Another's rows that came in between belong to its source: it follows them, once, with the turn's token."""
     calls = []
 
-    def merge_beside_another(batch: DataFrame, batch_id: int) -> None:
+    def merge_during_another_commit(batch: DataFrame, batch_id: int) -> None:
         written.merge(batch, batch_id)
         calls.append(batch_id)
         written.spark.newSession().sql("SELECT 1").collect()
         assert written.rows() == {}
 
-    assert written.run(merge_beside_another).turns == 1
+    assert written.run(merge_during_another_commit).turns == 1
     assert written.rows() == {1: "a", 2: "a", 3: "a"}
     assert calls == [0]
     written.drop(1, "b", 3, 4)
@@ -138,7 +138,7 @@ def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkey
     assert written.rows() == {1: "a", 2: "a", 3: "b", 4: "b"}
 
 
-def test_what_cannot_keep_up_is_said_in_its_turn(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_work_that_cannot_keep_up_says_so_in_its_turn(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
     """It keeps up whenever this driver knows of a new commit, until the turn has come or an error has ended it."""
 
     class Work:

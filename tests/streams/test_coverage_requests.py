@@ -131,7 +131,7 @@ def test_only_what_others_may_have_changed_is_decided_again(
 
 
 @pytest.mark.parametrize("step", ["apply", "settle"])
-def test_what_an_erase_stream_stores_is_taken_to_stand(
+def test_erasures_that_an_erase_stream_stores_are_treated_as_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """It has the turn, and mutations are decided with it meanwhile: in their own turn nothing is, if just that was settled."""
@@ -185,7 +185,7 @@ def test_erasures_that_come_while_a_batch_is_decided_are_not_left_for_later(
     assert persons(b) == {"2": "q"}
 
 
-def test_erasures_that_were_stored_and_not_applied_do_not_stand(
+def test_erasures_that_were_stored_and_not_applied_are_not_active(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their run has ended between two steps: taken to stand the first time, which the turn finds out, and never again."""
@@ -213,7 +213,7 @@ def test_erasures_that_were_stored_and_not_applied_do_not_stand(
     assert persons(b) == {}
 
 
-def test_another_batch_than_the_one_that_was_taken_to_stand_was_settled(session: SparkSession, tmp_path: Path) -> None:
+def test_another_batch_than_the_assumed_one_was_settled(session: SparkSession, tmp_path: Path) -> None:
     """A lift came after the erasure that the batch was decided with."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
@@ -240,7 +240,7 @@ def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path
     assert persons(b) == {"2": "p"}
 
 
-def test_what_was_followed_before_the_turn_is_only_put_in_it(
+def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A person was erased, and rows came that it concerns: in the turn nothing is executed, and nothing decided."""
@@ -280,7 +280,7 @@ def test_what_was_followed_before_the_turn_is_only_put_in_it(
 @pytest.mark.parametrize(
     "step", [pytest.param("store", marks=pytest.mark.matrix), "apply", pytest.param("settle", marks=pytest.mark.matrix)]
 )
-def test_a_crash_in_the_turn_is_made_up_for(session: SparkSession, tmp_path: Path, step: str) -> None:
+def test_a_crash_in_the_turn_is_completed_by_the_next_run(session: SparkSession, tmp_path: Path, step: str) -> None:
     """The next run has computed nothing before, or has computed it anew: the same table, the same counts."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)

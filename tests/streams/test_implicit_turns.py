@@ -35,7 +35,7 @@ def refusing(session: SparkSession) -> Iterator[SparkSession]:
         yield session
 
 
-def test_a_commit_outside_of_turns_is_refused_by_the_note_beside_the_table(
+def test_a_commit_without_a_turn_is_refused_by_the_note_next_to_the_table(
     refusing: SparkSession, tmp_path: Path
 ) -> None:
     """Whoever wrote the note, and whenever: it is looked at with each commit. What is to write without turns says so."""

@@ -262,7 +262,7 @@ def test_crash_after_each_step_repeats_the_rest_only(
 
 
 @pytest.mark.slow
-def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSession, tmp_path: Path) -> None:
+def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: SparkSession, tmp_path: Path) -> None:
     """Delta refuses time travel to what is older than a table keeps removed files: a week, or as short as it is told."""
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a", "2:b"), RECORD, 0)
@@ -281,7 +281,7 @@ def test_what_was_applied_is_settled_however_long_ago_that_was(session: SparkSes
 
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("moves_rows", [False, True])
-def test_rows_meet_what_was_applied_and_not_settled(
+def test_rows_meet_requests_that_were_applied_without_a_recorded_outcome(
     session: SparkSession, tmp_path: Path, step: str, moves_rows: bool
 ) -> None:
     """A run that ended between two steps: whoever has a turn before the next run finds the batch applied whole, or not at all."""
@@ -300,7 +300,7 @@ def test_rows_meet_what_was_applied_and_not_settled(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
-def test_erased_persons_stay_away_before_their_erasure_is_settled(
+def test_erased_persons_stay_away_before_the_outcome_of_their_erasure_is_recorded(
     session: SparkSession, tmp_path: Path, step: str
 ) -> None:
     """Rows of a person whose rows are gone already do not come in, and none is moved to them; lifted ones do come in."""

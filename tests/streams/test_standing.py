@@ -172,7 +172,7 @@ def test_a_match_column_that_delta_fills_in_is_met(session: SparkSession, tmp_pa
     assert b.rows("raw", "tag", "note") == [("E", "y", None)]
 
 
-def test_what_the_ledger_has_is_asked_for(session: SparkSession, tmp_path: Path) -> None:
+def test_a_request_table_older_than_the_ledger_knows_is_found(session: SparkSession, tmp_path: Path) -> None:
     """A version that the ledger knows and the request table has not, though no note and no token tells."""
     b = bench(session, tmp_path, "id STRING, v STRING", *streams("id"))
     b.run("In", [("1", "a")], "k string, w string", 0)

@@ -206,7 +206,7 @@ def history(
     return found
 
 
-def told(changes: Sequence[Change], how: str) -> list[Change]:
+def as_sent(changes: Sequence[Change], how: str) -> list[Change]:
     """The same changes, said with less: `key`: only keys of before; `changed`: only changed columns of after, too."""
     found = []
     for one in changes:

@@ -89,7 +89,7 @@ def test_two_sources_in_one_folder_are_refused(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------- files that come, go and are rewritten
 
 
-def test_a_file_that_comes_late_is_told(tmp_path: Path) -> None:
+def test_a_late_file_is_reported(tmp_path: Path) -> None:
     """Also late lines of a file that was read; a copy of what was read is nothing new."""
     put(tmp_path / "b.jsonl", *[line(n) for n in (10, 11, 12)])
     place, after = end(read(tmp_path))

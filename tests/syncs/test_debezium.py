@@ -377,7 +377,7 @@ def test_a_created_row_that_lacks_a_large_value_is_never_written_without_it(tmp_
 
 
 @pytest.mark.parametrize("is_deferrable", [True, False])
-def test_whole_rows_tell_who_leaves_a_key_that_two_have_for_a_moment(is_deferrable: bool) -> None:
+def test_whole_rows_show_which_row_leaves_a_key_that_two_have_for_a_moment(is_deferrable: bool) -> None:
     """The one that was there before the transaction, if the deleted row's values are not those of the one that came."""
     key = UniqueKey(name="pk", parts=("id",), columns=frozenset({"id"}), is_primary=True, is_deferrable=is_deferrable)
     columns = tuple(Column(name=one, type="text") for one in ("id", "email", "name"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakegate.demo.database_servers import Database
-from tests.syncs.histories import COLUMNS, Family, history, told
+from tests.syncs.histories import COLUMNS, Family, as_sent, history
 from tests.syncs.rooms import KINDS, fresh, state, sync
 
 FAMILIES: list[Family] = ["unlogged", "logged", "deferred"]
@@ -49,7 +49,7 @@ def check(seed: int, kind: str, family: Family, request: pytest.FixtureRequest) 
     ]  # fmt: skip
     for way in ways:
         how = chance.choice(["whole", "key", "changed"] if family != "deferred" else ["whole", "changed"])
-        changes = told(found.changes, how)
+        changes = as_sent(found.changes, how)
         database = fresh(kind, request)
         database.execute(*found.ddl)
         done = sync(database, changes, **way)

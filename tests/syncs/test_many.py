@@ -193,7 +193,7 @@ def test_a_primary_key_of_sqlite_takes_no_null(type: str, request: pytest.Fixtur
     assert found(database) == []
 
 
-def test_columns_and_keys_that_are_not_there_are_told(request: pytest.FixtureRequest) -> None:
+def test_missing_columns_and_keys_are_reported(request: pytest.FixtureRequest) -> None:
     """As of changes one by one; what the settings leave out is left out."""
     database = fresh("sqlite", request)
     database.execute(T)

@@ -135,7 +135,7 @@ def two_servers() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 5])
-def test_the_logs_of_two_servers_in_one_topic_are_told_apart(steps: int) -> None:
+def test_the_logs_of_two_servers_in_one_topic_are_distinguished(steps: int) -> None:
     """Neither is old because the other's number is higher; what each sends again is dropped."""
     rows = two_servers()
     whole = {"orders/0": [*rows[:4], *rows[1:3], *rows[2:]]}

@@ -120,7 +120,7 @@ def test_a_table_without_a_key_loses_no_row_in_silence(request: pytest.FixtureRe
 
 
 @pytest.mark.postgres
-def test_rows_of_partitions_without_a_key_are_told_apart(request: pytest.FixtureRequest) -> None:
+def test_rows_of_partitions_without_a_key_are_distinguished(request: pytest.FixtureRequest) -> None:
     """A row's place is unique within its partition only: one row is deleted, not one of each partition."""
     database = fresh("postgres", request)
     database.execute(

@@ -128,7 +128,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
     lake.sql("INSERT INTO @ SELECT CAST(id AS INT), concat('m', id) FROM range(7)")
     is_over = []
 
-    def told(number: int, when: str) -> None:
+    def on_commit(number: int, when: str) -> None:
         parts = "SELECT 1 FROM lakegate_slot JOIN lakegate_stream USING (stream)"
         if is_over or (when == "after" and number > 2 and database.query(f"{parts} WHERE last_batch = {whole}")):
             is_over.append(number)
@@ -139,7 +139,7 @@ def test_a_load_that_was_killed_within_a_batch_is_cut_as_any_other(
             keeper._settings = replace(keeper._settings, changes_max=4)
             return [(one.changes, one.through) for one in next(keeper.passes())]
 
-    with counted(told), contextlib.suppress(Ended):
+    with counted(on_commit), contextlib.suppress(Ended):
         carried()
     assert lake.rows()
     lake.sql("DELETE FROM @ WHERE id IN (0, 6)")

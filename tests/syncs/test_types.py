@@ -138,7 +138,7 @@ def test_a_value_that_cannot_be_decoded_is_its_rows_fault(tmp_path: Path) -> Non
     assert database.query("SELECT * FROM t") == [(3, "2024-10-04")]
 
 
-def test_a_row_that_was_set_apart_keeps_what_its_values_are() -> None:
+def test_a_quarantined_row_keeps_the_types_of_its_values() -> None:
     """Sent again, a text that may stand for bytes is refused again, and a value that was not decoded is no text."""
     at, amount = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), Decimal("12345678901234567.80")
     sent = [

@@ -67,7 +67,7 @@ def found(database: Database) -> tuple[list[int], list[str]]:
 
 
 @pytest.mark.parametrize("size", [1, 100])
-def test_lines_that_cannot_be_read_are_set_apart_once(
+def test_lines_that_cannot_be_read_are_quarantined_once(
     size: int, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At every place of a file, of a compressed one and of one that holds nothing else; each run ends after one batch."""
@@ -94,7 +94,7 @@ def test_lines_that_cannot_be_read_are_set_apart_once(
     assert applied(database, ChangeFiles(files=str(folder))) == []
 
 
-def test_cells_of_parquet_that_cannot_be_read_are_set_apart(
+def test_cells_of_parquet_that_cannot_be_read_are_quarantined(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text that is no JSON, one that is too large, and a row without its image."""
@@ -204,7 +204,7 @@ def test_a_transaction_is_applied_without_the_message_that_cannot_be_read(
         applied(database, envelopes(tmp_path), changes_max=size)
 
 
-def test_messages_without_metadata_that_cannot_be_read_are_set_apart(
+def test_messages_without_metadata_that_cannot_be_read_are_quarantined(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that is too large; an end of a transaction that cannot be read stops, as nothing is complete without it."""

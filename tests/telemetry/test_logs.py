@@ -84,7 +84,7 @@ def test_events_are_log_records_with_their_fields(lines: Any) -> None:
     assert (found[2]["batch"], found[1]["epoch"], found[1]["waited_ms"]) == (5, 5, 3)
 
 
-def test_who_configures_no_logging_is_not_written_to(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_configured_logging_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     """A warning of an event does not reach standard error by itself."""
     LogSink().emit(Noticed(job=None, text="look"))
     assert capfd.readouterr().err == ""

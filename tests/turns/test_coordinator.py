@@ -367,7 +367,7 @@ def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
     assert take(mutation, "m", 1).predecessor == "I"
 
 
-def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
+def test_a_job_that_found_work_is_not_idle_before_its_request() -> None:
     """Its successors wait from then on; a run whose session is lost does not take back what the next one has said."""
     bench = Bench()
     ingestion, mutation = bench.job("I"), bench.job("M", After(("I",)), jvm=2)
@@ -382,7 +382,7 @@ def test_who_has_found_work_is_not_idle_before_it_asks() -> None:
     take(mutation, "m", 0).complete()
 
 
-def test_who_waits_knows_whose_turns_may_come_before() -> None:
+def test_a_waiting_job_knows_whose_turns_may_come_before() -> None:
     """By the record as it will be when the turn that is on has ended: so by the rules, too, which let in after it."""
     bench = Bench(lease_s=None)
     first, second, third = bench.job("I"), bench.job("M", After(("I",)), jvm=2), bench.job("T", After(("M",)), jvm=3)
@@ -503,7 +503,7 @@ class FailingStore:
 
 @pytest.mark.parametrize("error", [StoreUnavailable(), InvalidRequest(), Corrupt(), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("end", ["complete", "abandon"])
-def test_a_turn_that_cannot_be_given_back_holds_nobody_up(end: str, error: BaseException) -> None:
+def test_a_turn_that_cannot_be_given_back_blocks_no_other_job(end: str, error: BaseException) -> None:
     """Its run is not counted as alive any more, so others close the turn, and so does the job's own next one."""
     bench = Bench()
     bench.store = failing = FailingStore(bench.store)
@@ -571,7 +571,7 @@ class CountingStore:
         return getattr(self._inner, name)
 
 
-def test_what_a_run_has_just_written_it_does_not_ask_for() -> None:
+def test_a_run_does_not_read_what_it_has_just_written() -> None:
     """A turn that nobody else wants asks the store five questions: the record twice, who is alive once, two changes."""
     bench = Bench(lease_s=None)
     bench.store = counting = CountingStore(bench.store)

@@ -111,7 +111,7 @@ def test_a_program_ends_when_its_turn_cannot_be_written_and_heeds_a_signal(disk:
     assert again.returncode == 0
 
 
-def test_a_file_that_may_only_be_read_is_told_as_that() -> None:
+def test_a_read_only_file_is_reported_as_read_only() -> None:
     """Nothing is granted, and nobody asks for ever."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

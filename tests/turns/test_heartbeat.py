@@ -163,7 +163,7 @@ def test_a_connection_that_is_back_is_asked_at_once() -> None:
     held.heartbeat.stop()
 
 
-def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
+def test_the_end_of_the_lease_is_reported_in_time_although_the_store_hangs() -> None:
     """Whoever cancels the running job must not wait for the store to give up."""
     held, is_over = Held(lease_s=1.0), threading.Event()
     begun_s = time.monotonic()
@@ -186,7 +186,7 @@ def test_the_end_of_the_lease_is_told_in_time_though_the_store_hangs() -> None:
     assert took_s < 4.0, "only when the store gave up"
 
 
-def test_who_is_told_of_the_loss_may_wait_for_the_run_to_end() -> None:
+def test_the_callback_of_a_lost_turn_may_wait_for_the_run_to_end() -> None:
     """It stops a query, which waits for the function of its batch, which ends the run: that must not wait in turn."""
     held, is_told, is_ended = Held(lease_s=0.5), threading.Event(), threading.Event()
 

@@ -78,7 +78,7 @@ def coordinator(store: SometimesAway, name: str, *, jvm: int, timeout_s: float) 
     return Coordinator(ports, lock="L", job=name, order=order, process=process, lock_timeout_s=timeout_s)
 
 
-def test_a_turn_that_could_not_be_given_back_holds_up_nobody_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_could_not_be_given_back_blocks_no_job_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for the JVM of a run that has ended; it is this one's, which closes the turn without waiting for a commit."""
     store = OneCommit.store = SometimesAway()
     monkeypatch.setattr(implicit_turns, "Gate", OneCommit)

@@ -110,7 +110,7 @@ def test_a_record_comes_back_from_its_json_form_as_it_was(record: LockRecord) ->
 
 
 @given(RECORDS, st.booleans(), st.sets(st.integers(0, 9)), numbers)
-def test_who_is_woken_is_the_one_whom_the_record_lets_in(
+def test_the_woken_job_is_the_one_that_the_record_lets_in(
     record: LockRecord, has_holder: bool, dead: set[int], now_ms: int
 ) -> None:
     """A store wakes `first_to_go` and nobody else, so it has to be whoever finds no reason to wait."""
@@ -208,7 +208,7 @@ def test_an_older_copy_goes_on_above_what_is_known_and_trusts_nobody() -> None:
     assert record_from_json(copy.to_json()).granted == "A.0"
 
 
-def test_asking_takes_the_idle_note_back_and_stands_last() -> None:
+def test_a_request_removes_the_idle_note_and_queues_last() -> None:
     """In one step; a job has one ticket."""
     idle = transitions.go_idle(EMPTY, A, {T: Version(3)}, NoRule(), None, now_ms=9)
     assert idle.job(A).idle_since_ms == 9
@@ -314,7 +314,7 @@ def first_of(record: LockRecord, *jobs: JobName) -> list[JobName]:
     return [job for job in jobs if transitions.reason_to_wait(record, Nonce(f"{job}.0"), live(*jobs), 0) is None]
 
 
-def test_the_highest_priority_goes_first_until_waiting_has_made_up_for_it() -> None:
+def test_the_highest_priority_goes_first_until_waiting_has_compensated_for_it() -> None:
     """One more for each `aging` waited; equals in the order of asking; the reason says who goes first, and why."""
     fresh = asked(claim(A, 0), claim(B, 500, priority=2), completed_at_ms=1_000)
     assert first_of(fresh, A, B) == [B]
