@@ -79,7 +79,7 @@ LASTING_CONF = {
 
 
 def data_dir() -> Path:
-    """The folder of data sets: LAKEGATE_TEST_DATA, or ../shared/data beside the repository."""
+    """Returns the folder of data sets: LAKEGATE_TEST_DATA, or ../shared/data next to the repository."""
     return Path(os.environ.get("LAKEGATE_TEST_DATA") or ROOT.parent / "shared" / "data")
 
 
@@ -136,7 +136,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     archive = f' "-XX:SharedArchiveFile={ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else ""
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JVM + archive
-    # What takes long beside other work is not wrong.
+    # A test that is slow because of other work on the machine is not wrong.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")
     os.environ["PYSPARK_SUBMIT_ARGS"] = submit_arguments(is_compiled=False)

@@ -97,7 +97,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[AlwaysOn]:
 
 
 def test_each_micro_batch_takes_a_turn_and_without_data_the_job_is_idle(lake: AlwaysOn) -> None:
-    """Two queries run beside one another: their turns alternate as `strict` says, and idle is said before the first batch."""
+    """Two queries run concurrently: their turns alternate as `strict` says, and a job reports idle before its first batch."""
     first, second = lake.job("First", predecessor="Second"), lake.job("Second", predecessor="First")
     running = [lakegate.start(lake.writer(job), job) for job in (first, second)]
 

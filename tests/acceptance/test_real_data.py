@@ -126,7 +126,7 @@ def test_batches_computed_concurrently_give_the_same_table(
         turn.job != job and begun_ms < turn.released_at_ms and end_ms > (turn.granted_at_ms or 0)
         for turn in turns
         for job, _, begun_ms, end_ms in worked
-    ), "nobody worked beside another's turn"
+    ), "no job worked during another's turn"
 
 
 def written_by(turn: TurnEnded, table: str) -> list[int]:

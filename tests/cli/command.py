@@ -53,9 +53,9 @@ def lakegate(*arguments: str | Path) -> Ran:
 
 
 def state_of(*folders: Path) -> dict[str, str]:
-    """Path → digest of every file; what must be the same after a command that failed.
+    """Returns path → digest of every file, which a failed command must not change.
 
-    SQLite's own side files come and go with whoever looks.
+    SQLite's own side files are left out: any reader may make or remove them.
     """
     return {
         str(file): hashlib.sha256(file.read_bytes()).hexdigest()

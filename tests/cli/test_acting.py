@@ -1,4 +1,4 @@
-"""The commands by which a person acts on the order of turns, on the real store; every act is told, and kept in the ledger."""
+"""Commands by which an operator changes the order of turns, on the real store; each act is reported and kept in the ledger."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_before_anything_ran_there_is_nothing_to_act_on(tmp_path: Path) -> None:
 
 def test_an_act_that_cannot_be_written_down_is_not_done(lake: Lake, store: SqliteTurnStore) -> None:
     """The ledger comes first: no lock is broken unseen."""
-    (lake.storage / "ledger" / LOCK / "actions").write_text("a file in its place")
+    (lake.storage / "ledger" / LOCK / "actions").write_text("a file instead of a folder")
     ran = lakegate("locks", "break", LOCK, "--reason", "hangs", "--spec", lake.root)
     assert (ran.code, "ledger" in ran.err) == (6, True), ran.err
     assert now(store).holder is not None

@@ -158,9 +158,9 @@ def test_an_operator_accepts_the_loss_of_missing_requests(left: Left, tmp_path: 
         nobody = lakegate("requests", "accept-loss", "Nobody", "--reason", "a slip", "--spec", root)
         assert (nobody.code, "no requests of a stream 'Nobody' stand" in nobody.err) == (2, True)
         assert state_of(root / "table") == before
-        said = of(root, "requests", "accept-loss", "Gone", "--reason", "told to").json
+        said = of(root, "requests", "accept-loss", "Gone", "--reason", "as agreed").json
         assert said == {"format": 1, "stream": "Gone", "table": str(root / "table")}
-        assert "told to" in (root / "table/_lakegate/standing/Gone.json").read_text()
+        assert "as agreed" in (root / "table/_lakegate/standing/Gone.json").read_text()
         assert lakegate("check", "--spec", root).code == 0
     finally:
         away.rename(requests)

@@ -187,7 +187,7 @@ def newer_record(lake: Lake) -> None:
 
 
 def test_a_lock_record_in_a_newer_format(lake: Lake) -> None:
-    """Refused by whoever reads it, and not written over."""
+    """Every reader refuses it, and it is not overwritten."""
     newer_record(lake)
     for command in (("check", "--no-spark"), ("status",)):
         refused(lakegate(*command, "--spec", lake.root), 2, "lock record of format 2", "Install a newer lakegate")
@@ -240,7 +240,7 @@ def test_a_stream_or_a_table_that_the_file_has_not(tmp_path: Path) -> None:
 
 
 def test_a_bad_record_stops_the_stream_and_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """File and place are told, the record is not; no batch is done and no table made."""
+    """The error names file and line but no value of the record; no batch is done and no table is made."""
     pipeline(tmp_path)
     (tmp_path / "in" / "a.json").write_text('{"id":"1","n":1}\n{"id":"secret\n')
     ran = lakegate("run", "--once", "--spec", tmp_path)
@@ -299,7 +299,7 @@ def test_a_run_refuses_storage_turns_and_checkpoints_that_are_not_its_own(spark:
 
 
 def test_tables_that_do_not_fit_the_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Differences are told and never applied; another lock or coordinator, a newer note and a property that forgets are refused."""
+    """Differences are reported and never applied; another lock or coordinator, a newer note and a forgetting property are refused."""
     more = 'properties: {delta.enableChangeDataFeed: "true"}, partition_by: [n], columns: "id INT, n INT, twice INT"'
     pipeline(tmp_path, FILE.replace("lock: L", f"lock: L, {more}"))
     table, note = tmp_path / "table", tmp_path / "table" / "_lakegate" / "table.json"

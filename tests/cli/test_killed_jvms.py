@@ -212,7 +212,7 @@ def test_what_py4j_logs_of_a_connection_that_broke_is_left_out() -> None:
 
 
 def ends(*scripts: str) -> tuple[list[int], list[str]]:
-    """How processes that run these programs end together, and what is told."""
+    """Returns the exit codes and messages of processes that run these programs together."""
     texts: list[str] = []
     processes = Processes(
         {str(n): [] for n in range(len(scripts))}, show=lambda event: texts.append(event["text"]), errors=_Quiet()

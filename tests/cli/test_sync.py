@@ -128,7 +128,7 @@ def test_a_plan_says_what_will_be_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_nothing_and_of_a_definition(tmp_path: Path) -> None:
-    """Both are told as what they are."""
+    """The output says that there is nothing, or names the definition."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     sync(tmp_path, "run", "--once")
@@ -432,7 +432,7 @@ def test_a_batch_that_was_begun_and_cannot_be_read_again(tmp_path: Path) -> None
 
 
 def test_run_takes_syncs_by_name_and_behind_the_streams(tmp_path: Path) -> None:
-    """A process of its own, without Spark; what it did is in the report beside the streams'."""
+    """A sync is a process of its own, without Spark; the report lists it together with the streams."""
     pipeline(tmp_path)
     bring(tmp_path, "1", SWAP)
     with (tmp_path / "lakegate.yml").open("a") as file:

@@ -1,4 +1,4 @@
-"""Other programs in turns: one at a time, ended with their turn, whoever is killed."""
+"""Other programs in turns: one at a time, and ended with their turn, whichever process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakegate.yml` becomes data with every default, or every fault of it is told at once."""
+"""`lakegate.yml` becomes data with every default, or all its faults are reported at once."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def with_stream(lines: str, *, kind: str = "    append:", source: str = "{files:
 
 
 def test_whole_example_becomes_data() -> None:
-    """Every key of a full file arrives in its place, durations in milliseconds, paths absolute."""
+    """Every key of a full file is read, durations in milliseconds, paths absolute."""
     pipeline = read(ENGAGEMENT)
     assert (pipeline.name, pipeline.storage) == ("engagement", "/base/lake/_lakegate")
     assert pipeline.coordinator.url == "sqlite:/base/lake/_lakegate/turns.db"
@@ -387,7 +387,7 @@ def test_order_rules(lines: str, rule: object) -> None:
     ],
 )
 def test_orders_that_cannot_be(lines: str, message: str) -> None:
-    """Unknown names, self-reference and other forms are told with the line of the order."""
+    """Unknown names, self-reference and other forms are reported with the line of the order."""
     faults = faults_of(with_stream(lines))
     assert faults[0].where == "lakegate.yml:7"
     assert message in str(faults[0])
@@ -589,7 +589,7 @@ def test_all_of_maintenance_and_physical_erasure_is_read() -> None:
 
 
 def test_topics_in_one_text_or_in_a_list() -> None:
-    """Several topics are told apart by a comma, as Kafka's source does, or stand in a list."""
+    """Several topics are separated by commas, as in Kafka's source, or are a list."""
     for topics in ("'a, b'", "[a, b]"):
         source = read(with_stream("", source=f"{{kafka: {topics}, servers: h, schema: a INT}}")).streams[0].source
         assert isinstance(source, KafkaSource)
@@ -694,7 +694,7 @@ sync:
 
 
 def test_a_sync_takes_envelopes_and_tables() -> None:
-    """Each source has its own keys; a table begins with a snapshot unless it is told otherwise."""
+    """Each source has its own keys; a table begins with a snapshot unless `start` says otherwise."""
 
     def source(written: str) -> object:
         text = SYNC.replace('{files: "changes/*.jsonl"}', written) + "tables: {lake: {path: ./lake}}\n"
@@ -918,7 +918,7 @@ def test_override_goes_before_the_file() -> None:
 
 
 def test_fault_of_an_override_names_its_origin() -> None:
-    """Who set it must be told, for the file is not to blame."""
+    """The fault names the option or variable that set the value, as the file did not."""
     override = Override(path=("storage",), value="s3a://x", origin="command line")
     with pytest.raises(InvalidRequest) as raised:
         parse(SMALL, origin="lakegate.yml", base_dir="/base", environ={}, overrides=[override])

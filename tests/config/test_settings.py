@@ -133,7 +133,7 @@ class TestLoadingTheFile:
         assert load_pipeline(environ={}, cwd=str(spec.parent)).name == "p"
 
     def test_shown_keeps_sections_together(self, spec: Path) -> None:
-        """Defaults, known later than what was written, stand beside their section."""
+        """Defaults, which are known later than written values, are shown within their section."""
         sections = [entry.key.split(".")[:2] for entry in shown(load_pipeline(environ={}, cwd=str(spec.parent)))]
         streams = [section[1] for section in sections if section[0] == "streams"]
         assert streams == sorted(streams)
@@ -143,7 +143,7 @@ class TestLoadingTheFile:
 
 class TestJobSettings:
     def test_defaults(self) -> None:
-        """Without anything else a job's turns are kept beside it."""
+        """Without any setting, a job's turns are kept in its working folder."""
         settings = job()
         assert settings.storage == "/work/_lakegate"
         assert settings.coordinator.url == "sqlite:/work/_lakegate/turns.db"
@@ -252,7 +252,7 @@ class TestJobSettings:
         assert "hunter2" not in str(raised.value)
 
     def test_arguments_of_a_call_are_not_called_a_command_line(self) -> None:
-        """Who wrote the value is told truly."""
+        """The fault names the real origin of the value."""
         with pytest.raises(InvalidRequest) as raised:
             resolve_job(cli={"name": "J", "lock.name": "a/b"}, environ={}, cwd="/work", cli_origin="JobCoordinator")
         assert [fault.where for fault in raised.value.faults] == ["JobCoordinator"]
@@ -280,7 +280,7 @@ class TestJobSettings:
         assert (strict.order, strict.absent_after_ms, strict.storage) == (Strict(("X",)), None, "/s")
 
     def test_other_job_takes_the_place_of_turns_from_the_file_only(self, spec: Path) -> None:
-        """`lakegate turn --lock L --job backfill` beside a pipeline."""
+        """`lakegate turn --lock L --job backfill` in the folder of a pipeline."""
         pipeline = load_pipeline(environ={}, cwd=str(spec.parent))
         other = resolve_job(cli={"name": "backfill", "lock.name": "L"}, environ={}, cwd="/work", pipeline=pipeline)
         assert (other.order, other.coordinator.url) == (NoRule(), pipeline.coordinator.url)

@@ -96,7 +96,7 @@ class CutOff(Losing):
 def test_every_reading_asks_for_what_was_written_last(
     handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """DynamoDB may answer with what was there a moment ago, unless it is told not to."""
+    """DynamoDB may answer with older data, unless a read asks for consistency."""
     store = handles()
     aws.forget_requests()
     store.read(LOCK)
@@ -246,7 +246,7 @@ def test_the_lease_is_that_of_the_run_and_not_of_the_reader(handles: Callable[..
 def test_a_reader_without_write_permission_marks_no_run_as_dead(
     handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """And is told who is alive all the same."""
+    """It still learns which runs are alive."""
     now = [0.0]
     reader, other = handles(monotonic_s=lambda: now[0]), handles()
     other.open_session(LOCK, JobName("job"))

@@ -201,7 +201,7 @@ def test_a_killed_process_counts_as_alive_until_its_jvm_is_gone(hold, tmp_path: 
 
 
 def test_a_new_run_waits_for_the_jvm_of_the_last(hold, tmp_path: Path) -> None:
-    """It is let in only after that process is gone, and is not told apart from it by pid alone."""
+    """It is let in only after that process has ended; a pid alone does not identify the process."""
     store = SqliteTurnStore(tmp_path / "turns.db")
     jvm = subprocess.Popen(["sleep", "600"])
     process = hold("Ingestion", str(jvm.pid))

@@ -73,7 +73,7 @@ class TestEnsemble(TurnStoreConformance):
 
 @pytest.mark.slow
 def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaSources, tmp_path: Path) -> None:
-    """What a client of the leader was told of, a client of a follower reads, though the news is still on its way there."""
+    """A client of a follower reads each change that a client of the leader has seen, even before it reaches the follower."""
     with ExitStack() as ways:
 
         def through(port: int) -> int:

@@ -107,7 +107,7 @@ def remove_of(add: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def stale_transaction(session: SparkSession, table: TableLocation) -> Iterator[tuple[Jvm, Any]]:
-    """A transaction of stock settings on the table's present version; whoever commits inside wins against it."""
+    """Yields a transaction of stock settings on the table's present version; any commit inside the block wins against it."""
     jvm = Jvm(session)
     log = jvm.delta_log(table)
     snapshot = jvm.snapshot(log)

@@ -401,7 +401,7 @@ def test_a_reservation_ends_with_its_commit(session: SparkSession, gate: Gate, t
 
 
 def test_a_reservation_of_another_driver_is_heeded(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """It is told by a note beside the table: ours are kept, stock ones wait, and nobody else takes it."""
+    """A note next to the table announces it: our statements are kept, stock ones wait, and no other driver can reserve."""
     tell(table, f"another {HELD_MS} 1")
     assert not gate.reserve(table, "one", HELD_MS)
     assert isinstance(run(gate, delete(session, table, "id = 1")), Captured)
@@ -465,7 +465,7 @@ def test_a_writer_that_has_waited_does_not_wait_for_the_next_reservation(
 def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """Though the statement takes its reservation anew, as one that a writer without a gate outruns."""
+    """The holder renews its reservation, as a statement does that a writer without a gate outruns."""
     assert gate.reserve(table, "one", 1500)
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(append, session, table, 20)
@@ -569,7 +569,7 @@ def test_a_silent_driver_of_another_machine_blocks_no_writer_for_long(
 
 
 def test_in_its_turn_a_job_asks_no_other_driver(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """Nobody else commits then; what a dead driver has left does not hold up its successor, and no note is written."""
+    """No other job commits then; the note of a dead driver does not block its successor, and no note is written."""
     tell(table, f"dead {HELD_MS} 1")
     assert not gate.reserve(table, "one", HELD_MS, "A")
     assert gate.grant(table, "A", 1, HELD_MS)

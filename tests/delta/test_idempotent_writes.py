@@ -172,7 +172,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 def test_an_entry_commit_stops_a_write_that_is_under_way(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, kind: str
 ) -> None:
-    """The zombie began before its token was raised and commits afterwards: it is told so, and nothing is written."""
+    """The zombie began before its token was raised and commits afterwards: it gets an error, and nothing is written."""
     table = make_table(session, tmp_path / "t")
     append(rows(session, 1), table, write_token(1, 0))
     started, released = tmp_path / "started", tmp_path / "released"
@@ -205,7 +205,7 @@ def test_an_entry_commit_stops_a_write_that_is_under_way(
 
 
 def lose(session: SparkSession, table: TableLocation, kind: str) -> None:
-    """Commit a stock transaction after a winner of the kind that Delta has a conflict for."""
+    """Commits a stock transaction after a commit that conflicts with it in the given way."""
     add = last_add(table)
     new = {**add, "path": "new.parquet"}
     with stale_transaction(session, table) as (jvm, transaction):

@@ -261,7 +261,7 @@ def test_a_commit_of_another_process_is_seen_at_once(session: SparkSession, log:
 def test_an_entry_commit_that_lost_its_version_leaves_nothing(
     session: SparkSession, tmp_path: Path, earlier: str
 ) -> None:
-    """Whatever wins, the answer is "stale" and the winner's is the newest version: never rebased to a later one."""
+    """For any winning commit, the answer is "stale" and that commit is the newest version: an entry is never rebased."""
     table = make_table(session, tmp_path / "t")
     append(rows(session, 1), table, write_token(1, 0))
     path = f"delta.`{table}`"
@@ -471,10 +471,10 @@ def test_commits_that_came_with_the_head_are_not_read_again(
         log.commits(table, Version(2), Version(4))
 
 
-@pytest.mark.parametrize("is_the_same", [True, False], ids=["the table", "another in its place"])
+@pytest.mark.parametrize("is_the_same", [True, False], ids=["the table", "another table of the same path"])
 def test_a_commit_that_was_put_here_is_not_read_back(session: SparkSession, tmp_path: Path, is_the_same: bool) -> None:
-    """A turn asks for it at once. Behind a commit that is still the file that it was nobody else can have put that version; in a
-    table that was made anew it is another's.
+    """A turn asks for it at once. While the file of the commit before is unchanged, no other writer can have put that version; in a
+    recreated table another writer may have.
     """
     table, log = make_table(session, tmp_path / "t"), DeltaTableLog(session)
     assert log.head(table) == 0
@@ -557,7 +557,7 @@ def test_a_prepared_write_is_spared_the_look_at_its_token(
 def test_the_size_of_a_table_after_our_commit_needs_no_spark_job(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """Whoever reads a version asks for it, and Delta would sum up the state for that, also after a turn's entry."""
+    """Every reader of a version asks for the size, and Delta would compute the state for it, also after a turn's entry."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     jvm = Jvm(session)
     delta_log = jvm.delta_log(table)
@@ -603,7 +603,7 @@ def test_a_short_log_is_read_without_a_job_and_a_long_one_as_delta_does(
     assert found[0].tokens[QUERY] == number(1, 2)
 
 
-@pytest.mark.parametrize("why", ["another commit", "made anew", "ids expire", "never read"])
+@pytest.mark.parametrize("why", ["another commit", "recreated", "ids expire", "never read"])
 def test_what_the_log_does_not_know_delta_finds_out(
     session: SparkSession, log: DeltaTableLog, tmp_path: Path, why: str
 ) -> None:
@@ -617,7 +617,7 @@ def test_what_the_log_does_not_know_delta_finds_out(
         log.read_tokens(table)
     if why == "another commit":
         foreign_commit(table, txn("x", 2))
-    if why == "made anew":
+    if why == "recreated":
         shutil.rmtree(table)
         make_table(session, tmp_path / "t")
         foreign_commit(table, txn("y", 2))
@@ -626,7 +626,7 @@ def test_what_the_log_does_not_know_delta_finds_out(
     own = jvm.snapshot(jvm.delta_log(table))
     found = {action.appId(): action.version() for action in jvm.from_seq(own.setTransactions())}
     assert jvm.from_map(own.transactions()) == found
-    assert found == {"another commit": {"x": 2}, "made anew": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
+    assert found == {"another commit": {"x": 2}, "recreated": {"y": 2}, "ids expire": {}}.get(why, {"x": 1})
 
 
 def test_all_of_it_holds_on_a_table_with_every_feature_and_an_odd_path(

@@ -1,6 +1,6 @@
-"""The reference says what the code does: its examples are read by the real readers, its tables name what is there.
+"""The reference agrees with the code: the real readers read its examples, and its tables name what exists.
 
-After a change of the command: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` writes command.md anew.
+After a change of the command: `LAKEGATE_WRITE_REFERENCE=1 pytest tests/docs/test_reference.py` rewrites command.md.
 """
 
 from __future__ import annotations

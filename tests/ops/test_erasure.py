@@ -107,7 +107,7 @@ def test_the_line_says_until_when_the_stream_deletes_them(tmp_path: Path) -> Non
 
 
 def test_after_purge_and_vacuum_nothing_is_left(tmp_path: Path) -> None:
-    """REORG writes the file anew, VACUUM deletes the old ones: the line says that no file is left."""
+    """REORG rewrites the file, VACUUM deletes the old files: the line says that no file is left."""
     lake = made(tmp_path)
     lake.commit({"remove": {"path": "org=x%20y/a.parquet"}}, add("e.parquet"))
     put(lake, "e.parquet", is_later=True)

@@ -50,7 +50,7 @@ def test_requests_are_counted_by_state_and_age(tmp_path: Path) -> None:
 
 
 def test_rows_that_a_deletion_vector_hides_do_not_count(tmp_path: Path) -> None:
-    """In the log itself, or in a file beside the data."""
+    """The vector is in the log itself, or in a file next to the data."""
     inline = deletion_vectors.write_inline(BitMap64([0, 2]))
     content, (beside,) = deletion_vectors.write([BitMap64([1])], bytes(range(16)))
     put(

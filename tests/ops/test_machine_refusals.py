@@ -1,4 +1,4 @@
-"""What the machine refuses is told in plain words, whoever was about to write, and in whatever the error is wrapped."""
+"""Errors of the machine are reported in plain words, for any writer and for any exception that wraps the error."""
 
 from __future__ import annotations
 

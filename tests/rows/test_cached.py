@@ -125,9 +125,10 @@ def test_a_reader_of_concurrent_commits_causes_no_spark_job(
 
 
 def test_when_other_threads_see_a_commit_in_flight(session: SparkSession, tmp_path: Path) -> None:
-    """Nothing, for a second at most; but of one that somebody has gone on from, so that no log has a gap.
+    """Not for a second at most; but at once if a later commit exists, so that no log has a gap.
 
-    And what was told once is told again, also while another puts the same version, and is to be refused: no log goes back.
+    A commit that was seen once stays visible, even while another thread puts the same version, which will be refused: no log goes
+    back.
     """
     table = make_table(session, tmp_path / "t")
     jvm, root = Jvm(session), cast("Any", session._jvm)
@@ -161,18 +162,18 @@ def test_when_other_threads_see_a_commit_in_flight(session: SparkSession, tmp_pa
         foreign_commit(table, txn("y", 1))
         assert is_seen([0], begun_s)
         assert other.submit(seen).result() == [0, 1], "it is its own"
-        assert seen() == [0, 1], "its own thread was told"
+        assert seen() == [0, 1], "its own thread has seen it"
         begun_s = put(2)
         foreign_commit(table, txn("y", 2))
         assert is_seen([0, 1], begun_s)
         wait_until(lambda: seen() == [0, 1, 2])
         put(2)
-        assert seen() == [0, 1, 2], "it was told before"
+        assert seen() == [0, 1, 2], "it was seen before"
         begun_s = put(3)
         foreign_commit(table, txn("y", 3))
         assert is_seen([0, 1, 2], begun_s)
         foreign_commit(table, txn("y", 4))
-        assert seen() == [0, 1, 2, 3, 4], "somebody has gone on from it"
+        assert seen() == [0, 1, 2, 3, 4], "a later commit exists"
         foreign_commit(table, txn("y", 5))
         say("isPut", commit(5))
         put(5)
@@ -184,7 +185,7 @@ def test_when_other_threads_see_a_commit_in_flight(session: SparkSession, tmp_pa
         assert seen() == [0, 1, 2, 3, 4, 5, 6]
         other.submit(say, "begin").result()
         put(6)
-        assert seen() == [0, 1, 2, 3, 4, 5, 6], "told before, by the end"
+        assert seen() == [0, 1, 2, 3, 4, 5, 6], "seen before, by the end"
         other.submit(say, "end").result()
 
 

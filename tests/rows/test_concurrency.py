@@ -89,7 +89,7 @@ CONCERNS_ALL = ("MERGE, not matched by source",)
 
 
 def measured() -> dict[tuple[str, str], list[int]]:
-    """Levels on the page, by statement and winner."""
+    """Reads the levels on the page, by statement and winning statement."""
     lines = [
         line for line in PAGE.read_text(encoding="utf-8").split("\n") if line.startswith("|") and "---" not in line
     ]
@@ -104,7 +104,7 @@ def measured() -> dict[tuple[str, str], list[int]]:
 @pytest.mark.parametrize("form", ON_THE_PAGE)
 @pytest.mark.parametrize("other", SHOWS)
 def test_the_words_allow_what_was_measured(form: str, other: str) -> None:
-    """A level that the words do not name was never met, of each kind of statement beside each kind of commit."""
+    """No measured level is missing in the words, for each kind of statement concurrent with each kind of commit."""
     levels = measured()
     assert {statement for statement, _ in levels} == set(ON_THE_PAGE)
     words = outcome(ON_THE_PAGE[form], other, has_vectors=True)

@@ -276,7 +276,7 @@ def test_data_frames_in_the_text_are_asked_of_while_they_have_names(tables: Tabl
         ("INSERT INTO {t} (id, v) SELECT * FROM {{s}}", itself, (Reads.TABLE, (ITSELF,))),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, local, (Reads.KEYS, ())),
         ("MERGE INTO {t} t USING {{s}} s" + MERGE_ID, itself, (Reads.TABLE, (ITSELF,))),
-        # Files are listed anew by each execution.
+        # Each execution lists files again.
         (
             "MERGE INTO {t} t USING (SELECT p.* FROM {{s}} JOIN {p} p USING (id)) s" + MERGE_ID,
             local,
@@ -320,14 +320,14 @@ def test_a_function_of_sql_may_read_the_table(tables: Tables) -> None:
 def test_an_update_is_divided_only_if_each_row_says_what_becomes_of_it(
     tables: Tables, assigned: str, then: str
 ) -> None:
-    """Rows that came get the same time as the others, and a number that is none of theirs."""
+    """New matching rows get the same time as the others, and a number of their own."""
     found = lakegate.explain(tables.session, tables.text(f"UPDATE {{t}} SET {assigned} WHERE id = 3"))
     assert said(found) == (Reads.ROWS, ())
     assert then in found.outcomes[OTHERS["same rows"]]
 
 
 def test_words_depend_on_what_the_table_has(tables: Tables) -> None:
-    """Without vectors a DELETE writes files anew, and so does an OPTIMIZE that was to leave rows out."""
+    """Without vectors a DELETE rewrites files, and so does an OPTIMIZE that was to leave rows out."""
     words = [
         lakegate.explain(tables.session, tables.text(f"{begin}{{{name}}}")).outcomes[OTHERS["same rows"]]
         for begin in ("DELETE FROM ", "OPTIMIZE ")
@@ -591,7 +591,7 @@ def test_an_optimize_is_explained(tables: Tables) -> None:
 
 
 def test_the_command_tells_it(tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text and as JSON; and its exit status where there is nothing to explain."""
+    """As text and as JSON; and the exit status for a text without a statement."""
     monkeypatch.chdir(tmp_path)
     text = tables.text("DELETE FROM {t} WHERE id IN (SELECT id FROM {o})")
     ran = command("explain", text)

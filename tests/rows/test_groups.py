@@ -289,7 +289,7 @@ def test_an_error_in_the_put_of_a_group_is_raised_for_each_member(
 def test_a_leader_interrupted_after_its_put_gives_every_member_a_result(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The put has arrived, and some are told so: who is not must not put again."""
+    """The put has arrived and some members have their result: the other members must not put again."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head = versions(path)[-1]

@@ -26,7 +26,7 @@ Jobs = Callable[[Callable[[], object]], int]
 
 
 def known(session: SparkSession, table: TableLocation) -> list[str]:
-    """What a statement that begins now is told of the table's files."""
+    """Returns the table's files as a statement that begins now gets them."""
     jvm = Jvm(session)
     log = jvm.delta_log(table)
     with jvm.active():
@@ -60,7 +60,7 @@ def spread(session: SparkSession, table: TableLocation, files: int, rows: int = 
 def test_files_of_more_than_a_checksum_lists_are_found_without_a_job(
     session: SparkSession, tmp_path: Path, jobs: Jobs
 ) -> None:
-    """From the first statement on, whoever commits what follows: ours, and stock statements of the driver."""
+    """From the first statement on, after commits of ours and of stock statements of the driver."""
     table = make_table(session, tmp_path / "t", COLUMNS, enableDeletionVectors="true")
     spread(session, table, 2 * IN_CHECKSUM_MAX)
     ours = lakegate.DeltaTable.forPath(session, table)

@@ -60,7 +60,7 @@ try:
 except CommitInDoubt as error:
     print("in doubt:", error)
 except LakegateError as error:
-    print("told:", error)
+    print("error:", error)
 except CALL_ERRORS as error:
     print("raised:", type(error).__name__, *getattr(error, "__notes__", ()))
 sys.stdout.flush()

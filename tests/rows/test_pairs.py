@@ -1,7 +1,7 @@
-"""Statements that follow another's commit leave what a serial run leaves: all pairs, on all kinds of tables.
+"""Statements that rebase onto another's commit leave the result of a serial run: all pairs, on all kinds of tables.
 
-Each pair is made to race without threads: the one is computed and its commit kept, the other commits, and then the first one's
-commit follows. LAKEGATE_WRITE_REFERENCE=1 with LAKEGATE_MATRIX=1 writes docs/reference/what-can-conflict-now.md anew.
+Each pair conflicts without threads: the first statement is computed and staged, the other commits, and then the first is
+rebased. LAKEGATE_WRITE_REFERENCE=1 with LAKEGATE_MATRIX=1 rewrites docs/reference/what-can-conflict-now.md.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ MET = ("swap", "disjoint", "same", "enter", "same")
 
 
 def chosen() -> Iterator[tuple[Kind, Variant, Form, Form]]:
-    """Every pair of statements on one of these kinds, such that each kind has each statement as winner and as loser.
+    """Yields every pair of statements on one of these kinds, such that each kind has each statement first and second.
 
-    The kind follows from the sum of the statements' places, the variant from the kind and the winner's place. So what was
-    computed of a winner, or of a statement that comes later, serves all that meet it on that kind.
+    The sum of the statements' indexes determines the kind; the kind and the first statement's index determine the variant. So
+    the result of a first or second statement is reused for all pairs with it on that kind.
     """
     for w, earlier in enumerate(FORMS.values()):
         for o, ours in enumerate(FORMS.values()):
@@ -97,7 +97,7 @@ def chosen() -> Iterator[tuple[Kind, Variant, Form, Form]]:
 
 
 def test_the_chosen_pairs_cover_every_combination_of_two_properties() -> None:
-    """Of kind, variant, winner and loser, any two are met together, where stock Delta has the statement on such a table."""
+    """Any two of kind, variant, first and second statement occur together, where stock Delta has the statement on such a table."""
     cases = list(chosen())
     kinds = [KINDS[name] for name in FEW]
     sides = [(kind.name, form.name) for kind in kinds for form in FORMS.values() if has_statement(kind, form)]
@@ -136,7 +136,7 @@ def size_of(earlier: Form, ours: Form) -> pytest.MarkDecorator:
     [pytest.param(*case, id=" | ".join(part.name for part in case), marks=size_of(*case[2:])) for case in chosen()],
 )
 def test_a_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, earlier: Form, ours: Form) -> None:
-    """The table, its log, its change feed and its row ids are those of the winner first and the other one after it."""
+    """The table, its log, its change feed and its row ids are those of the winning statement first and the other after it."""
     found = level(lake, kind, ours, earlier, variant)
     assert 1 <= found <= LEVEL_MAX.get(ours.name, 4)
     assert level_on_the_page(kind, variant, earlier, ours) in (None, found)
@@ -158,7 +158,7 @@ def test_every_pair_is_serial(lake: Lake, kind: Kind, variant: Variant, earlier:
 
 
 def said() -> dict[tuple[str, str], list[str]]:
-    """Levels on the page: by statement and winner, those of the variants shown."""
+    """Reads the levels on the page: by statement and winning statement, those of the variants shown."""
     lines = [line for line in PAGE.read_text(encoding="utf-8").split(MARK)[1].split("\n") if line.startswith("|")]
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     winners = table[0][1:]
@@ -188,7 +188,7 @@ def test_the_page_says_at_which_level_each_pair_ends(lake: Lake) -> None:
     assert text == expected
 
 
-# ------------------------------------------------------------------------------------------------------ several winners
+# ---------------------------------------------------------------------------------------------- several winning commits
 
 EVERY = Parts((0, 1, 2, 3, 4), 8, (101,), 1)
 CHAINS: dict[str, tuple[str, str, list[tuple[str, Parts]]]] = {
@@ -256,7 +256,7 @@ LONG_CHAINS = tuple(CHAINS)[::2]
     "name", [pytest.param(name, marks=[pytest.mark.matrix] if name in LONG_CHAINS else []) for name in CHAINS]
 )
 def test_a_statement_rebases_onto_a_chain_of_commits(lake: Lake, name: str) -> None:
-    """The winners commit one after the other; the first one's commit follows all of them."""
+    """The other statements commit one after the other; the first statement is rebased onto all of them."""
     kind, ours, winners = CHAINS[name]
     lake.follow(KINDS[kind], FORMS[ours], OURS, *((FORMS[form], parts) for form, parts in winners))
 
@@ -291,7 +291,7 @@ def test_a_merge_that_assigns_what_its_table_says_sees_what_was_committed_meanwh
 
 
 def test_a_row_that_was_matched_and_not_written_counts_when_it_is_deleted(lake: Lake) -> None:
-    """MERGE left a matched row as it was; the winner deletes it; so its key is inserted."""
+    """MERGE left a matched row unchanged; the winning commit deletes the row; so the key is inserted."""
     path = lake.copy(PLAIN, lake.first(PLAIN).path)
     staged = lake.stage(
         f"MERGE INTO delta.`{path}` t USING (SELECT id FROM range(10, 12)) s ON t.id = s.id "
@@ -306,7 +306,7 @@ def test_a_row_that_was_matched_and_not_written_counts_when_it_is_deleted(lake: 
 def test_a_file_whose_partition_is_null_is_read_again_as_it_was(
     lake: Lake, session: SparkSession, tmp_path: Path
 ) -> None:
-    """The statement is executed on its removed files anew, and removals do not say which partition values are null."""
+    """The statement is re-executed on its removed files, and removals do not say which partition values are null."""
     path = tmp_path / "t"
     properties = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     session.sql(f"CREATE TABLE delta.`{path}` (id INT, p INT) USING delta PARTITIONED BY (p) {properties}")

@@ -371,7 +371,7 @@ def test_a_merge_that_widens_the_table_rebases_and_others_rebase_onto_it(
 
 @pytest.mark.parametrize("now", ["current_timestamp()", "'now'"])
 def test_an_update_writes_one_value_of_the_current_time(session: SparkSession, tmp_path: Path, now: str) -> None:
-    """A row that comes in has the whole of it executed again: in parts it would say two times."""
+    """A new matching row makes the whole statement run again: a partial rerun would write two different times."""
     table = make_table(session, tmp_path / "t", "id BIGINT, v BIGINT, at TIMESTAMP", enableDeletionVectors="true")
     one_by_one(session, tmp_path / "t", ["INSERT INTO {t} SELECT /*+ COALESCE(1) */ id, id % 2, NULL FROM range(6)"])
     ours = f"UPDATE {{t}} SET at = {now} WHERE v = 0"

@@ -1,4 +1,4 @@
-"""What a rebased commit carries beside rows: row ids, tokens, domains, the definition."""
+"""Contents of a rebased commit other than rows: row ids, tokens, domains, the definition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUMBERED = {"baseRowId": 7, "defaultRowCommitVersion": 3}
 
 
 def rebased(reads: Reads, actions: list[Action], *won: Action) -> Any:
-    """The outcome for a commit whose rows no winner concerns."""
+    """Returns the outcome for a commit whose rows no winning commit concerns."""
     lost = Captured(version=Version(4), actions=tuple(actions), info={})
     protocol = rebase(Statement(reads=reads), lost, changes(Version(4), [won]))
     answer: Any = None
@@ -32,7 +32,7 @@ def rebased(reads: Reads, actions: list[Action], *won: Action) -> Any:
 
 @pytest.mark.parametrize("reads", [Reads.NOTHING, Reads.ROWS, Reads.PLACES])
 def test_new_files_are_numbered_by_the_transaction_that_commits(reads: Reads) -> None:
-    """Numbers of the lost commit may be a winner's by now; a file that keeps its place keeps its own, too."""
+    """A winning commit may have used the numbers of the lost commit; a file that keeps its path keeps its numbers, too."""
     high = Action("domainMetadata", {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":9}'})
     new = Action("add", {"path": "new", **NUMBERED, "later": 1})
     earlier = Action("domainMetadata", {"domain": "delta.rowTracking"})
@@ -99,7 +99,7 @@ def test_a_file_that_was_added_again_and_taken_is_not_brought_back(reads: Reads)
 
 
 def answered(protocol: Any, *steps: tuple[type, Any]) -> Published:
-    """How publishing ends when it asks this, and is told that."""
+    """Runs publishing with these expected effects and their answers; returns its end."""
     effect = protocol.send(None)
     for place, (asked, answer) in enumerate(steps):
         assert isinstance(effect, asked)

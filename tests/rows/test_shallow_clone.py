@@ -132,14 +132,14 @@ def test_small_files_are_read_once(session: SparkSession, tmp_path: Path, monkey
     ours = [staged(1), staged(2)]
     session.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
     assert [finish(one).level for one in ours] == [2, 2]
-    # What the file had before them, what the winner gave it, and one of each of ours; what came of these was written here.
+    # The file's earlier vector, the winning commit's vector, and one of each of our executions, whose results were written here.
     assert len(read) == len(set(read)) == 4, read
     assert sorted(row.id for row in session.read.format("delta").load(table).collect()) == [*range(4, 20)]
     read.clear()
     ours = [staged(4), staged(5)]
     rows(session, -1, 200).write.format("delta").mode("append").save(table)
     assert [finish(one).level for one in ours] == [1, 2]
-    # The rows of the first winner, which statistics do not rule out, and the vectors of both.
+    # The rows of the first winning commit, which statistics do not rule out, and the vectors of both commits.
     assert len(read) == len(set(read)) == 3, read
 
 
@@ -203,7 +203,7 @@ def test_a_merge_is_executed_again_on_what_came_alone(
     assert (result.level, result.reasons) == (3, (KEYS_CAME,))
     expected = {0: "am", 2: "a", 3: "a", 4: "a", 5: "a", 10: "xm", 12: "kept", 13: "z"}
     assert {row.id: row.v for row in session.read.format("delta").load(table).collect()} == expected
-    # Files of the first execution stand beside those of the second one, which are in the overlay's folder.
+    # Files of the first execution and those of the second, which are in the overlay's folder.
     assert {file.name for file in (tmp_path / "t").glob("*.parquet")} == before
     if feed == "true":
         feeds = session.read.format("delta").option("readChangeFeed", "true").option("startingVersion", result.version)

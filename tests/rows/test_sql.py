@@ -105,7 +105,7 @@ def test_parameters_need_a_setting_of_spark(session: SparkSession, made: str) ->
 
 
 def test_a_table_may_be_optimized_by_its_path_alone(session: SparkSession, made: str) -> None:
-    """It loses no race to a DELETE, as it does where the table is named."""
+    """It is rebased onto a concurrent DELETE, as where the table is named."""
     path = made.removeprefix("delta.`").removesuffix("`")
     ended = follow(session, f"OPTIMIZE '{path}'", f"DELETE FROM {made} WHERE id = 2")
     assert (ended.level, ended.attempts) == (2, 1)
@@ -120,11 +120,11 @@ def test_names_of_columns_may_have_dots(session: SparkSession, tmp_path: Path) -
     rows_.write.format("delta").mode("append").save(path)
     merge = (
         f"MERGE INTO delta.`{path}` t USING (SELECT * FROM VALUES (1L), (-1L) AS v(id)) s ON t.id = s.id "
-        "WHEN NOT MATCHED THEN INSERT (id, `a.b`) VALUES (s.id, 'anew')"
+        "WHEN NOT MATCHED THEN INSERT (id, `a.b`) VALUES (s.id, 'new')"
     )
     ended = follow(session, merge, f"DELETE FROM delta.`{path}` WHERE id < {many}")
     assert ended.level == 4
-    left = Counter({(n, "x"): 1 for n in range(many, 2 * many)} | {(1, "anew"): 1, (-1, "anew"): 1})
+    left = Counter({(n, "x"): 1 for n in range(many, 2 * many)} | {(1, "new"): 1, (-1, "new"): 1})
     assert rows(session, f"delta.`{path}`") == left
 
 
@@ -230,7 +230,7 @@ TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')
 def test_a_text_on_padded_columns_is_executed_again_as_sql(
     session: SparkSession, tmp_path: Path, partitioned: str
 ) -> None:
-    """CHAR and VARCHAR: rows that came in between are found as SQL finds them. A MERGE on a CHAR column fails in Delta itself."""
+    """CHAR and VARCHAR: concurrently added rows are found as SQL finds them. A MERGE on a CHAR column fails in Delta itself."""
     statements = (
         "DELETE FROM {made} WHERE c = 'ab'",
         "UPDATE {made} AS t SET v = t.v + 10, w = 'new' WHERE t.c = 'ab' AND n = 'name'",

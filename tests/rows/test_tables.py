@@ -151,9 +151,9 @@ def numbers(session: SparkSession, t: str) -> list[tuple[int, int]]:
 def test_files_that_were_added_again_may_be_removed_later(
     session: SparkSession, tmp_path: Path, ours: str, left: list[int], vectors: str
 ) -> None:
-    """As where row tracking is switched on, or statistics are computed: commits of additions, of files that were there.
+    """Enabling row tracking or computing statistics commits additions of existing files.
 
-    One of them is then taken, and a statement that had written it anew must not bring its rows back.
+    One of these files is then removed, and a statement that had rewritten it must not bring its rows back.
     """
     table = make_table(session, tmp_path / "t", enableDeletionVectors=vectors)
     for numbers_ in (range(6), range(6, 8)):

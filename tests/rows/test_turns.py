@@ -56,7 +56,7 @@ def redefined(session: SparkSession, table: TableLocation) -> None:
 def test_what_is_executed_again_on_some_files_has_the_token(
     session: SparkSession, tmp_path: Path, vectors: str, earlier: Callable[[SparkSession, TableLocation], None]
 ) -> None:
-    """Also where nothing of the first execution stays; and the step is told with it."""
+    """Also where nothing of the first execution remains; and the token names the step."""
     table = table_of(session, tmp_path, vectors=vectors)
     before = publisher(session).stage(dml_of(session, table, UPDATE))
     earlier(session, table)
@@ -96,7 +96,7 @@ def test_a_successor_that_began_before_the_re_execution_fences(session: SparkSes
 def test_a_statement_that_found_nothing_checks_commits_made_before_its_turn(
     session: SparkSession, tmp_path: Path, text: str, left: list[int]
 ) -> None:
-    """It had no commit to be made to follow; where nothing came there is nothing to do."""
+    """It had no commit to rebase; without concurrent commits it does nothing."""
     table = table_of(session, tmp_path)
     dml = dml_of(session, table, text)
     assert publisher(session).finish(publisher(session).stage(dml), TOKEN).published.version is None
