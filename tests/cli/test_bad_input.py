@@ -299,7 +299,7 @@ def test_a_run_refuses_storage_turns_and_checkpoints_that_are_not_its_own(spark:
 
 
 def test_tables_that_do_not_fit_the_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Differences are reported and never applied; another lock or coordinator, a newer note and a forgetting property are refused."""
+    """Differences are reported and never applied; another lock or coordinator, a newer note, a forgetting property are refused."""
     more = 'properties: {delta.enableChangeDataFeed: "true"}, partition_by: [n], columns: "id INT, n INT, twice INT"'
     pipeline(tmp_path, FILE.replace("lock: L", f"lock: L, {more}"))
     table, note = tmp_path / "table", tmp_path / "table" / "_lakegate" / "table.json"

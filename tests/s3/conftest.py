@@ -47,7 +47,7 @@ def asked(aws_running: AwsServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def s3(aws: AwsServer) -> Any:
-    """A client of its own, beside the one of the JVM."""
+    """Returns a client of its own, in addition to the JVM's."""
     return boto3.client("s3", **aws.client_options())
 
 

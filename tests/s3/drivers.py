@@ -19,7 +19,7 @@ def conf_for(aws: AwsServer) -> dict[str, str]:
 
 
 class Process:
-    """A Python process that is told and tells lines."""
+    """A Python process that reads and writes lines."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""A log store of this JVM as a test calls it, and the bucket and the entries beside it."""
+"""A log store of this JVM as a test calls it, with direct access to its bucket and its entries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Store:
             names.append(found.next().getPath().getName())
         return [int(name.removesuffix(".json")) for name in names if name.removesuffix(".json").isdigit()]
 
-    # ------------------------------------------------------------------------------------- beside the store, by hand
+    # ---------------------------------------------------------------------------------- without the store, by hand
 
     def key(self, version: int) -> str:
         """Of a commit in the bucket."""

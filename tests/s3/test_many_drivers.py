@@ -51,7 +51,7 @@ class Driver:
         return acknowledged(said)
 
     def kill(self) -> list[tuple[int, str]]:
-        """Kills it with -9; what it was told before."""
+        """Kills it with -9; returns the commits that were acknowledged before."""
         assert self.process.stdout is not None
         self.process.kill()
         return acknowledged(self.process.stdout.read().splitlines())
@@ -98,7 +98,7 @@ def drivers(start: Callable[[str], Driver]) -> list[Driver]:
 
 
 def race(drivers: list[Driver], store: str, table: str, commits: int = COMMITS) -> list[tuple[int, str]]:
-    """What all of them were told."""
+    """Returns the acknowledged commits of all drivers."""
     for driver in drivers:
         driver.begin(CLASSES[store], f"s3a://lake/{table}", commits)
     return [made for driver in drivers for made in driver.answers("end")]
@@ -151,7 +151,7 @@ LATE_MS = 2500
 def test_a_driver_killed_in_a_commit_blocks_no_writer_and_loses_no_commit(
     aws: AwsServer, s3: Any, drivers: list[Driver], start: Callable[[str], Driver], step: str
 ) -> None:
-    """The others go on at once; what they were told stays, though the dead driver's request arrives long after it."""
+    """The others continue at once; acknowledged commits stay, although the dead driver's request arrives long afterwards."""
     store, request = STEPS[step]
     table, victim = f"{store}-{step.replace(' ', '-')}", start(step.replace(" ", "-"))
     victim.answers("ready")
@@ -182,7 +182,7 @@ def test_a_driver_killed_in_a_commit_blocks_no_writer_and_loses_no_commit(
 @pytest.mark.spark
 @pytest.mark.jdk
 def test_deltas_own_store_loses_commits_in_the_same_race(aws: AwsServer, s3: Any, drivers: list[Driver]) -> None:
-    """The race is one: without conditions, acknowledged commits are overwritten, and no driver is told."""
+    """Control of the race: without conditions, acknowledged commits are overwritten, and no driver gets an error."""
     aws.fail(SLOW_PUTS)
     made = race(drivers, "single_driver", "stock")
 

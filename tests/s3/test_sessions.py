@@ -1,4 +1,4 @@
-"""A Spark session on S3: what the gate refuses there, which sessions are refused, and what a user is told of S3's refusals."""
+"""A Spark session on S3: commits that the gate refuses, sessions that are refused, and messages about S3's refusals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_governed_table_takes_commits_in_turns_alone_and_vacuum_is_one(aws: Aw
     done = asked.ask("in_its_turn", "s3a://lake/governed")
     assert done == ["WRITE"] * 4 + ["DELETE", "OPTIMIZE", "VACUUM START", "VACUUM END"]
     gone = before - keys(s3, "governed")
-    assert gone, "there was nothing to delete, so nothing was proved"
+    assert gone, "VACUUM deleted no file, so nothing was proved"
     assert all(key.endswith(".parquet") for key in gone)
     assert needed(aws.requests()) == allowed(S3_PAGE)
 

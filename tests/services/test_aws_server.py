@@ -85,7 +85,7 @@ def race(aws: AwsServer, service: str, one: Callable[[Any, str], str], prefix: s
 
 
 def test_of_many_conditional_puts_of_one_key_exactly_one_wins(aws: AwsServer) -> None:
-    """8 threads, 20 keys, S3 and DynamoDB: one winner each, and all others are told so."""
+    """8 threads, 20 keys, S3 and DynamoDB: one put of each key succeeds, and all others are refused."""
     lost = THREADS - 1
     assert race(aws, "s3", put, "race") == [Counter({"200": 1, "PreconditionFailed": lost})] * KEYS
     refused = Counter({"200": 1, "ConditionalCheckFailedException": lost})
@@ -148,7 +148,7 @@ def test_errors_are_answered_before_or_after_the_work(aws: AwsServer) -> None:
 
 
 def test_a_fault_befalls_each_nth_request(aws: AwsServer) -> None:
-    """And a delay comes beside another fault."""
+    """A delay may be combined with another fault."""
     db = client(aws, "dynamodb")
     aws.fail(Fault("error_before", kind="PutItem", times=None, each=3), Fault("delay", kind="PutItem", delay_ms=1.0))
     assert [put_item(db, f"each-{n}") for n in range(7)] == ["200", "200", "SlowDown", "200", "200", "SlowDown", "200"]

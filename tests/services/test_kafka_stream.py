@@ -1,4 +1,4 @@
-"""A stream from a real Kafka broker: every record once, bad ones told apart, and the place of each known."""
+"""A stream from a real Kafka broker: every record once, bad records distinguished, and the offset of each known."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def explored(
 
 
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
 def test_every_pair_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements, with up to two lost requests, lost or late answers, or crashes."""
@@ -105,20 +105,20 @@ def test_the_change_feed_shows_each_commit() -> None:
 
 
 def test_three_at_once_are_serial_and_come_to_an_end() -> None:
-    """Chains of winners; nobody is executed more than three times, and every level is needed."""
+    """Chains of winning commits; no statement is executed more than three times, and every level is needed."""
     found = explored(FEW, 3, executions_max=3)
     assert found.violation == ""
     assert set(found.levels) == {0, 1, 2, 3, 4, 5}
 
 
-@pytest.mark.parametrize("marks", [True, False], ids=["marks", "writes anew"])
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "rewrites"])
 def test_a_row_that_was_moved_and_then_taken_is_missed_where_it_was_read(*, marks: bool) -> None:
     """It is in no file that the table had, nor in one that it has: all three of them, in every order, and twice each."""
     assert explored(READ_MOVED_TAKEN, 3, faults=int(marks), marks=marks).violation == ""
 
 
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
 def test_a_change_rebased_before_its_turn_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """Any two statements that are computed ahead, follow the other once before they are put, and again as they are; or one
@@ -129,7 +129,7 @@ def test_a_change_rebased_before_its_turn_is_serial(*, marks: bool, has_vectors:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "writes anew", "no vectors"]
+    ("marks", "has_vectors"), [(True, True), (False, True), (False, False)], ids=["marks", "rewrites", "no vectors"]
 )
 def test_a_change_rebased_onto_an_append_before_that_is_put_is_serial(*, marks: bool, has_vectors: bool) -> None:
     """It may be put then, or another statement come first, or not come at all; what follows takes it up or not."""
@@ -209,7 +209,7 @@ real_rebase, real_follow, real_is_free = rebase.rebase, commit_protocol._follow,
 
 
 def no_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
-    """Rows that came in are not looked at."""
+    """Ignores new matching rows."""
     if statement.reads is rebase.Reads.ROWS:
         return {}
     return (yield from real_read_test(statement, won, may_mark=may_mark))
@@ -223,7 +223,7 @@ def no_key_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protoc
 
 
 def no_pre_image_test(statement: Statement, won: Changes, *, may_mark: bool) -> Protocol[Any]:
-    """A MERGE looks for rows that came, and not for those that it matched, did not write, and that are gone."""
+    """Lets a MERGE look for new rows, but not for deleted rows that it matched and did not write."""
     return (yield from real_read_test(replace(statement, writes_all_matched=True), won, may_mark=may_mark))
 
 
@@ -251,7 +251,7 @@ def inserts_divided(statement: Statement, lost: Captured, won: Changes) -> Proto
 
 
 def keys_that_came_left_as_they_are(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """A MERGE keeps what it did, and rows that came with keys of its source are left as they are."""
+    """Lets a MERGE keep its result, and leaves new rows with keys of its source unchanged."""
     rebased = yield from real_rebase(statement, lost, won)
     is_one = isinstance(rebased, rebase.Partly) and rebased.reason == rebase.KEYS_CAME
     return rebase.Rebased(actions=rebased.kept, level=1) if is_one else rebased
@@ -275,7 +275,7 @@ def union_always(lost: Captured, won: Changes, entered: Any, *, may_mark: bool) 
 
 
 def nothing_is_restored(won: Changes) -> Protocol[bool]:
-    """Rows that come back in files that were there are not looked for."""
+    """Ignores rows that are restored in existing files."""
     return False
     yield
 
@@ -334,7 +334,7 @@ def captured_part_dropped(statement: Statement, lost: Captured, won: Changes) ->
 
 
 def came_left_out(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """Where winners changed the same rows, the files that they brought are not looked at."""
+    """Ignores the new files of winning commits that changed the same rows."""
     own = {action.body.get("path") for action in lost.actions}
     return _changed_parts(
         statement,
@@ -359,7 +359,7 @@ def copies_of_gone_files_kept(statement: Statement, lost: Captured, won: Changes
 
 
 def stock_first_then_nothing() -> Protocol[Any]:
-    """A commit that lost is given up, and success is told."""
+    """Gives up a commit that lost, and reports success."""
     executed = yield from perform(Execute())
     version = None if isinstance(executed, Captured) else executed.version
     return commit_protocol.Published(
@@ -423,7 +423,7 @@ BUGS: dict[str, tuple[Any, str, Any, Callable[[], Found]]] = {
     "copies of files that are gone": (rebase, "_moved", copies_of_gone_files_kept, lambda: explored(ALL, 2)),
     "given up": (rows.publishing, "publish", stock_first_then_nothing, lambda: explored(ALL, 2)),
     "followed as it was": (commit_protocol, "follow", followed_as_it_was, lambda: explored(FEW, 2, follows=1)),
-    "foreseen, whatever came": (
+    "expected commit, whatever came": (
         commit_protocol.Foreseen,
         "has_come",
         lambda foreseen, won: True,
@@ -457,7 +457,7 @@ def test_the_exploration_finds_a_planted_bug(name: str) -> None:
 
 
 def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed: bool = False) -> str:
-    """What is wrong with the first group that goes wrong: all choices of a winner and so many members, in every order."""
+    """Returns the fault of the first wrong group: all choices of a first commit and `number` members, in every order."""
     for chosen in itertools.product(changes, repeat=number + 1):
         for files, marked in ((FILES, ()), (MARKED_FILES, MARKED)):
             wrong = rows.put_together(Scenario(files=files, marked=marked, writers=chosen, has_feed=has_feed))
@@ -467,7 +467,7 @@ def wrong_groups(number: int = 3, changes: tuple[Change, ...] = ALL, *, has_feed
 
 
 def test_a_group_does_what_its_members_do_one_after_the_other() -> None:
-    """Any winner and any two that follow it together; three of the few."""
+    """Any first commit and any two members after it; three members of the few changes."""
     assert wrong_groups(2) == ""
     assert wrong_groups(3, FEW) == ""
     assert wrong_groups(2, has_feed=True) == ""
@@ -479,7 +479,7 @@ def by_concatenation(head: Any, parts: Any) -> Any:
 
 
 def without_the_members_before(after: Any, commits: Any) -> Any:
-    """Each is rebased on the winners alone."""
+    """Rebases each member onto the first commit alone."""
     return real_changes(after, commits[:1])
 
 

@@ -32,7 +32,7 @@ BETA_PATH = "org/example/beta/2.0/beta-2.0.jar"
 
 @dataclass
 class Repository:
-    """A Maven repository on this machine that fails as it is told to."""
+    """A Maven repository on this machine that fails as a test asks."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     faults: list[int | float | str] = field(default_factory=list)
@@ -288,7 +288,7 @@ def test_what_may_pass_is_asked_again(repository: Repository, lock: Path, source
 def test_a_final_answer_is_not_asked_for_again(
     status: int, repository: Repository, lock: Path, sources: JarSources
 ) -> None:
-    """Not allowed and not there are told at once, with what to do."""
+    """ "Not allowed" and "not found" are reported at once, with advice."""
     repository.faults = [status] * 20
     with pytest.raises(Unavailable, match=f"{status} .*LAKEGATE_MAVEN_REPO"):
         fetch(["test"], sources=sources, lock_file=lock)
@@ -435,7 +435,7 @@ def test_a_cache_that_cannot_be_written_is_named(repository: Repository, lock: P
 
 
 def test_verify_tells_missing_from_damaged(repository: Repository, lock: Path, sources: JarSources) -> None:
-    """Hashing anew finds a changed byte that the size does not show."""
+    """A new hash finds a changed byte that the size does not show."""
     fetch(["test"], sources=sources, lock_file=lock)
     (sources.cache_dir / ALPHA_PATH).write_bytes(b"x" + ALPHA[1:])
     (sources.cache_dir / BETA_PATH).unlink()
@@ -557,7 +557,7 @@ def test_the_command_says_what_is_missing_when_offline(tmp_path: Path) -> None:
 
 
 def test_every_error_is_one_of_ours(lock: Path, tmp_path: Path) -> None:
-    """An address that is no address is told as a Lakegate error."""
+    """A malformed address is reported as a Lakegate error."""
     strange = JarSources(cache_dir=tmp_path / "c", maven_repo="nonsense", retry_waits_s=())
     with pytest.raises(LakegateError, match="cannot be fetched"):
         fetch(["test"], sources=strange, lock_file=lock)

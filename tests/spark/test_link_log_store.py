@@ -22,7 +22,7 @@ RACER = Path(__file__).parent / "java" / "RaceForVersions.java"
 
 
 def race(store: str, folder: Path, *, jars: JarSources, java: JavaSources, versions: int) -> tuple[set[int], set[int]]:
-    """The versions that each of two racing processes was told it wrote; none may have been seen half written."""
+    """Returns the versions acknowledged to each of two racing processes; no version may have been read half written."""
     import pyspark
 
     (folder / "_delta_log").mkdir(parents=True)

@@ -68,7 +68,7 @@ def test_the_running_session_is_given_again_with_the_settings_asked_for(
 def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
     fixed: dict[str, str], spark: SparkSession, jars_from: JarSources, java_from: JavaSources
 ) -> None:
-    """Settings of the start are refused by name; those given beside them stay as they were."""
+    """Settings of the start are refused by name; other settings of the same call stay unchanged."""
     (key,) = fixed
     with pytest.raises(InvalidRequest, match=key):
         make(jars_from, java_from, {"spark.sql.ansi.enabled": "false", "my.own": "1", **fixed})
@@ -77,7 +77,7 @@ def test_what_a_running_session_cannot_change_is_refused_and_nothing_is_changed(
 
 
 def test_commits_on_local_disk_go_through_our_store(spark: SparkSession, session: SparkSession, tmp_path: Path) -> None:
-    """Delta's own store would leave Hadoop's checksum beside each version; ours leaves the version and nothing else."""
+    """Delta's own store would leave Hadoop's checksum next to each version; ours leaves only the version."""
     path = tmp_path / "a table"  # with a space: paths are URIs on their way
     for _ in range(3):
         session.range(5).write.format("delta").mode("append").save(str(path))
@@ -124,7 +124,7 @@ def test_checkpoints_are_written_aside_and_renamed(session: SparkSession, tmp_pa
 
 
 def test_a_session_with_another_store_of_commits_is_refused(session: SparkSession) -> None:
-    """Without our store two processes could both be told that they wrote one version."""
+    """Without our store one version could be acknowledged to two processes."""
     from lakegate.spark.log_stores import GATE
     from lakegate.spark.session import LOG_STORE_KEY, require_fit
 

@@ -134,12 +134,12 @@ def test_requests_rebase_only_onto_appends_whose_turns_come_before(b: Bench, don
     waiting.mutate()
     assert persons(b) == {"1": "p", "2": "b", "3": "c"}
     waiting.append()
-    assert persons(b)["9"] == "p", "computed anew, as a request stands now"
+    assert persons(b)["9"] == "p", "computed again, as a request is active now"
 
 
 @pytest.mark.parametrize("instead", ["another", "also", "nothing", "changed"])
 def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: SparkSession, instead: str) -> None:
-    """Others come in its place, or as well, or nobody; or a person was erased, so that it is put with other rows."""
+    """Another append may come instead, or as well, or none; or a person was erased, so that the append has other rows."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     waiting = Waiting(b, "a>p", "d>q", rows=("8:d", "9:a"))
     waiting.requests.keep_up(before=BEFORE)
@@ -223,7 +223,7 @@ ERASURES = ["TTL"]
 
 @pytest.mark.parametrize("when", ["before", "after", "while it is stored", "while it is applied"])
 def test_written_erasures_are_treated_as_active(b: Bench, done: list[str], when: str) -> None:
-    """Mutations whose turn comes after are decided with them: in their turn nothing is decided, nor changed, anew."""
+    """Mutations with a later turn are decided with these erasures: in their turn nothing is decided or changed again."""
     b.run("TTL", [("nobody", "erase")], ERASURE, 0)
     erasing = Erasing(b, "p")
     if when != "after":
@@ -317,7 +317,7 @@ def test_written_erasures_are_withdrawn_when_they_are_stored(b: Bench, session: 
 def test_outcomes_of_requests_are_written_concurrently_with_their_change(
     b: Bench, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the rows that they will have met; anew, if others have come between after all."""
+    """With the rows that they will have met; written again if another commit came in between after all."""
     looked = threading.Event()
     real = Change.look
 

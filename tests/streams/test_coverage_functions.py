@@ -82,7 +82,7 @@ def written(session: SparkSession, tmp_path: Path) -> Iterator[Written]:
 
 
 def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) -> None:
-    """Another's rows that came in between belong to its source: it follows them, once, with the turn's token."""
+    """New rows of another writer belong to its source: it is rebased onto them, once, with the turn's token."""
     calls = []
 
     def merge_during_another_commit(batch: DataFrame, batch_id: int) -> None:

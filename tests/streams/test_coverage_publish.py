@@ -1,4 +1,4 @@
-"""Coverage `publish`: a batch is computed before its turn and put in it; what does not hold any more is computed anew."""
+"""Coverage `publish`: a batch is computed before its turn and put in it; a result that is no longer valid is recomputed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_concurrent_appends_of_others_do_not_concern_a_computed_batch(session: S
 
 
 def test_a_request_that_became_active_meanwhile_is_met(session: SparkSession, tmp_path: Path) -> None:
-    """The batch was computed without it, so it is computed anew in its turn."""
+    """The batch was computed without the request, so it is recomputed in its turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)

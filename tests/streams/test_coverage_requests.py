@@ -281,7 +281,7 @@ def test_a_change_that_was_rebased_before_the_turn_is_only_put_in_it(
     "step", [pytest.param("store", marks=pytest.mark.matrix), "apply", pytest.param("settle", marks=pytest.mark.matrix)]
 )
 def test_a_crash_in_the_turn_is_completed_by_the_next_run(session: SparkSession, tmp_path: Path, step: str) -> None:
-    """The next run has computed nothing before, or has computed it anew: the same table, the same counts."""
+    """The next run has computed nothing before, or has computed it again: the same table, the same counts."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
@@ -333,7 +333,7 @@ def test_requests_of_other_columns_are_refused_before_the_turn_and_in_it(
 def test_a_bad_record_stops_what_is_computed_before_the_turn(
     session: SparkSession, tmp_path: Path, on_bad_record: str
 ) -> None:
-    """Of a stream with a function, too: it is told which record it is, and nothing stays in memory; or it is kept apart."""
+    """Also for a stream with a function: the error names the record, and nothing stays in memory; or the record is set aside."""
     b = bench(session, tmp_path)
     more = {"transform": lambda batch: batch.withColumn("person", F.upper("person")), "on_bad_record": on_bad_record}
     b.streams = tuple(replace(one, **more) if one.name == "Mut" else one for one in b.streams)

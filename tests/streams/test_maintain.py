@@ -1,4 +1,4 @@
-"""Maintain streams on real Delta tables: when they have work, beside writers, after a crash, and in a whole pipeline."""
+"""Maintain streams on real Delta tables: when they have work, concurrently with writers, after a crash, in a whole pipeline."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_moved_keys_compose_in_source_order(session: SparkSession, tmp_path: Pat
 
 
 def test_request_waits_until_it_has_matched_once(session: SparkSession, tmp_path: Path) -> None:
-    """`arrived`: a silent topic's kept requests meet rows that come later, in order, once; and the job says it has work."""
+    """`arrived`: the kept requests of a silent topic meet later rows, in order, once; and the job reports that it has work."""
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a"), RECORD, 0)
     result = b.run("Mut", requests("a>p", "c-", "c>q"), REQUEST, 0)
@@ -257,13 +257,13 @@ def test_crash_after_each_step_repeats_the_rest_only(
         if b.stream("Mut").has_sweep_work():
             b.sweep("Mut", 0)
     assert persons(b)["1"] == "q"
-    # Was the deletion applied before the crash, then the row that came after it is a later one, and stays.
+    # If the deletion was applied before the crash, a row that was added afterwards is a later one, and stays.
     assert ("3" in persons(b)) == (step != "store")
 
 
 @pytest.mark.slow
 def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: SparkSession, tmp_path: Path) -> None:
-    """Delta refuses time travel to what is older than a table keeps removed files: a week, or as short as it is told."""
+    """Delta refuses time travel beyond the time that a table keeps removed files: a week, or the time of its property."""
     b = bench(session, tmp_path, applies_to="arrived")
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     session.sql(
@@ -284,7 +284,7 @@ def test_the_outcome_of_an_applied_batch_is_recorded_however_old_it_is(session: 
 def test_rows_meet_requests_that_were_applied_without_a_recorded_outcome(
     session: SparkSession, tmp_path: Path, step: str, moves_rows: bool
 ) -> None:
-    """A run that ended between two steps: whoever has a turn before the next run finds the batch applied whole, or not at all."""
+    """A run ended between two steps: any job with a turn before the next run finds the batch applied as a whole, or not at all."""
     b = bench(session, tmp_path, **(MOVE if moves_rows else {}))
     b.run("In", records("1:a", "2:x"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)

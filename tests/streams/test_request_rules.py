@@ -202,7 +202,7 @@ CUTS = st.sets(st.integers(0, 15))
 def test_standing_requests_equal_one_by_one(
     moves_rows: bool, has_sequence: bool, data: st.DataObject, cuts: set[int]
 ) -> None:
-    """`arrived_and_later`: rows that are there and rows that come later end as if each request had run alone."""
+    """`arrived_and_later`: existing rows and later rows end as if each request had run alone."""
     if moves_rows and has_sequence:
         return  # refused by `check`
     meaning = Meaning(is_standing=True, moves_rows=moves_rows, has_sequence=has_sequence)

@@ -46,7 +46,7 @@ class AwayBench(Bench):
 
 @pytest.mark.parametrize("away", [1, 4])
 def test_a_store_that_is_away_for_a_while_is_asked_again(session: SparkSession, away: int) -> None:
-    """Each time it is told; the sweep is done once, in one turn."""
+    """Each failure is reported; the sweep is done once, in one turn."""
     bench = AwayBench(session)
     bench.run(away)
     assert [type(error) for error in bench.told] == [StoreUnavailable] * away

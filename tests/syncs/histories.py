@@ -207,7 +207,7 @@ def history(
 
 
 def as_sent(changes: Sequence[Change], how: str) -> list[Change]:
-    """The same changes, said with less: `key`: only keys of before; `changed`: only changed columns of after, too."""
+    """Cuts the changes' images. `key`: only keys of before; `changed`: also only changed columns of after."""
     found = []
     for one in changes:
         names, before, after = KEYS[one.table], one.before, one.after

@@ -287,7 +287,7 @@ def test_a_log_that_shows_what_actions_did_is_enough(connector: str, tmp_path: P
 
 
 def test_an_update_that_a_delta_table_tells_as_two_rows_deletes_no_children() -> None:
-    """The feed tells each UPDATE as a row that went and a row that came; the table itself has no foreign keys."""
+    """The feed shows each UPDATE as a deleted and an inserted row; the table itself has no foreign keys."""
     parent = TableSchema(name="firm", columns=(), identity=("id",), acting=(FIRM_KEY,))
     child = TableSchema(name="staff", columns=(), identity=("id",), foreign_keys=(FIRM_KEY,))
     tables = {"firm": parent, "staff": child}

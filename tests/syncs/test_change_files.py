@@ -1,4 +1,4 @@
-"""Files of changes: what they may be, and that one which comes late, goes, or is rewritten is told, not passed over."""
+"""Files of changes: their formats; a file that comes late, is deleted, or is rewritten is reported, not ignored."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_late_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_rotated_rewritten_or_is_gone(tmp_path: Path) -> None:
-    """Renamed it is the same; once it was read it may go, and its name be used again; before, it is told."""
+    """A renamed file is the same; after it was read it may be deleted and its name reused; before that, this is reported."""
     for n in range(30):
         put(tmp_path / "c.jsonl", *[line(one) for one in range(n * 3, n * 3 + 3)])
         (tmp_path / "c.jsonl").rename(tmp_path / f"c.jsonl.{n}")

@@ -110,7 +110,7 @@ def ended_at(kind: str, name: str, mode: str, at: int, when: When, request: pyte
     third = max(2, len(changes) // 3)
     with counted(on_commit), contextlib.suppress(Ended):
         sync(database, changes, mode=mode, parallelism=3, changes_max=third)
-    if is_over[0]:  # the next one is told to cut otherwise; what was begun ends where it was to end
+    if is_over[0]:  # the next run has other batch limits; a batch that was begun keeps its end
         sync(database, changes, mode=mode, parallelism=2, changes_max=third // 2)
     assert state(database, scenario.tables) == expected(scenario), (mode, at, when)
     assert database.query("SELECT count(*) FROM lakegate_slot") == [(0,)]

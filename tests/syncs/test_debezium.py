@@ -236,7 +236,7 @@ def test_what_the_connector_sends_again_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_can_never_be_whole_is_an_error(tmp_path: Path) -> None:
-    """Not silence: a change of it is missing where others come behind it, or the source's log was begun anew."""
+    """A change of it is missing and later ones follow, or the source's log was restarted: the sync reports it."""
     write(tmp_path / "data" / "t", message("c", 10, after={"id": 1}, tx="A"), message("c", 30, after={"id": 3}, tx="C"))
     write(tmp_path / "ends" / "t", ended("A", t=2), ended("C", t=1))
     with pytest.raises(
@@ -280,7 +280,7 @@ def test_the_place_moves_over_messages_that_say_nothing(tmp_path: Path) -> None:
     (group,) = changes(tmp_path)
     place = group[-1].place
     assert (ids([group]), offsets(place)) == ([[1, 1]], [3, 2])
-    assert changes(tmp_path, place, 1) == []  # and it is not told again
+    assert changes(tmp_path, place, 1) == []  # and it is not sent again
     begun = [message("c", 20, after={"id": 2}, tx="C"), None]
     write(tmp_path / "data" / "t", *gone, None, *begun)
     write(tmp_path / "ends" / "t", None, None, ended("B"), {"status": "BEGIN", "id": "C"}, ended("C", t=2))

@@ -65,7 +65,7 @@ class Rows:
 
 
 def put(id: int, uk: Any, b: Any = None) -> Row:
-    """A row that came."""
+    """Makes an inserted row."""
     return (True, id, uk, b)
 
 
@@ -96,7 +96,7 @@ def found(database: Database) -> list[Row]:
 def test_many_rows_end_as_their_changes_would(
     kind: str, mode: Literal["atomic", "parallel"], how: str, request: pytest.FixtureRequest, monkeypatch: Any
 ) -> None:
-    """Values go round in circles among rows that stay, from rows that go to rows that come; a part is staged twice."""
+    """Values rotate among remaining rows, and move from deleted to inserted rows; a part is staged twice."""
     monkeypatch.setattr(sql_target, "SPREAD_ROWS", 1 if how == "elsewhere" else 10**9)
     chance = random.Random(5)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Any valid history, told in any way, cut anywhere, applied in any order and crashing anywhere, ends as its serial run."""
+"""Any valid history, with any images, cut anywhere, applied in any order and crashing anywhere, ends as its serial run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _is_valid(rows: dict[int, dict[str, Any]]) -> bool:
 
 
 def as_sent(changes: Sequence[Change], how: str) -> list[Change]:
-    """The same changes, said with less."""
+    """Cuts the changes' images."""
 
     def say(change: Change) -> Change:
         if how == "key" and change.before is not None:

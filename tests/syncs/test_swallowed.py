@@ -29,7 +29,7 @@ MARKS = {"postgres": [pytest.mark.postgres], "mariadb": [pytest.mark.mariadb], "
 
 
 def history(name: str) -> tuple[list[Step], set[tuple[int, str, str]]]:
-    """The changes of a case, and the rows that the target has when only the one row is set apart."""
+    """Returns the changes of a case, and the rows of the target when only the one row is quarantined."""
     one, two, three = ({"id": n, "v": "yes", "w": str(n)} for n in (1, 2, 3))
     if "conflict" in name:
         return [c(0, one), c(1, two), c(1, {**three, "w": "1"})], {(1, "yes", "1"), (2, "yes", "2")}

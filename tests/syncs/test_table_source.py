@@ -290,7 +290,7 @@ def test_values_of_every_type_arrive_as_they_are(session: SparkSession, tmp_path
 
 
 def test_the_key_is_named_where_the_target_has_another(lake: Lake) -> None:
-    """Rows are told apart by it; the target's own primary key is one more that rows may be in each other's way with."""
+    """It identifies rows; the target's own primary key is one more key in which rows may collide."""
     lake.database.execute(
         "DROP TABLE people", "CREATE TABLE people (n integer PRIMARY KEY AUTOINCREMENT, id int NOT NULL, email text)"
     )

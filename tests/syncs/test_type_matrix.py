@@ -89,7 +89,7 @@ def messages(numbered: list[tuple[int, Case]], table: str, id: int, lsn: int, is
 def test_a_value_of_each_type_is_as_an_insert_leaves_it(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """In whole rows, beside NULLs; what a target has no value for is set apart, with its row, and nothing else is."""
+    """In whole rows, next to NULLs; a value that the target does not have quarantines its row, and no other row."""
     database = empty(kind, request)
     numbered = list(enumerate(CASES))
     taken = [(n, case) for n, case in numbered if held(case, kind)[1] != REFUSED]
@@ -123,7 +123,7 @@ def test_a_value_of_each_type_is_as_an_insert_leaves_it(
 
 
 def test_the_reference_shows_the_matrix() -> None:
-    """`LAKEGATE_WRITE_REFERENCE=1` writes the page anew."""
+    """`LAKEGATE_WRITE_REFERENCE=1` rewrites the page."""
     lines = [HEAD]
     for source in ("PostgreSQL", "MySQL"):
         lines.append(f"## From {source}\n\n| {source} | in PostgreSQL | in MariaDB | in SQLite |\n|---|---|---|---|\n")

@@ -61,7 +61,7 @@ def applied(database: Database, source: ChangeSource, *, batches_max: int = 1 <<
 
 
 def found(database: Database) -> tuple[list[int], list[str]]:
-    """Keys of the table, and where the records are that were set apart."""
+    """Returns the keys of the table, and the positions of the quarantined records."""
     letters = [json.loads(row["row_key"])[0] for row in database.rows("lakegate_dead")]
     return sorted(row["id"] for row in database.rows("t")), sorted(one.rpartition("/")[2] for one in letters)
 

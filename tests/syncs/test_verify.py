@@ -145,7 +145,7 @@ def test_it_says_why_nothing_can_be_compared(request: pytest.FixtureRequest) -> 
 
 @pytest.mark.postgres
 def test_a_value_that_the_target_cannot_have_is_a_difference_of_its_row(request: pytest.FixtureRequest) -> None:
-    """The rows beside it are compared all the same."""
+    """The other rows are still compared."""
     database = kept_in_step("postgres", request, STEPS)
     database.execute("UPDATE lakegate_stream SET position = 1000", "UPDATE t SET name = 'x' WHERE id = 21")
     found = compared(database, changes_of(*STEPS, u(60, row(20), amount="much")))

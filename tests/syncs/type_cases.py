@@ -28,7 +28,7 @@ class Case(NamedTuple):
 
 
 REFUSED = "refused"
-"""In place of a value in SQL: the target has no such value, and the row is set apart or stops the sync."""
+"""Replaces a value in SQL: the target has no such value, and the row is quarantined or stops the sync."""
 
 
 def s(type: str, logical: str | None = None, **more: Any) -> Schema:

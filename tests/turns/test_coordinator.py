@@ -150,7 +150,7 @@ def test_a_writer_whose_lease_ends_fences_itself_before_others_may_follow() -> N
     bench.clock.advance(0.02)
     with pytest.raises(LostTurn, match="heartbeat"):
         turn.write(T, step=0, name="append", statement=bench.put)
-    assert bench.lost, "whoever runs the query is told, so that it can be stopped"
+    assert bench.lost, "the loss is reported, so that the query can be stopped"
     assert T not in bench.log.tables
     with pytest.raises(TurnNotGranted):
         bench.job("B", jvm=2).take(token_id=query_token("r"), query_id="r", batch=0, tables=(T,))
@@ -206,7 +206,7 @@ def test_a_zombie_is_fenced_by_its_successor() -> None:
 
 
 def test_giving_up_leaves_no_ticket() -> None:
-    """The next in line is served at once, and the one that gave up is told who has the turn."""
+    """The next job in the queue is served at once, and the error of the one that gave up names the holder."""
     bench = Bench(lease_s=None)
     first = bench.job("A")
     turn = take(first, "q", 0)
@@ -413,7 +413,7 @@ def test_a_waiting_job_knows_whose_turns_may_come_before() -> None:
 
 
 def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
-    """A note of another run is said anew; who has left is waited for no more."""
+    """A note of another run is written again; a job that has left is not waited for."""
     bench = Bench(lease_s=None)
     job = bench.job("I")
     heads = {job.job: {T: Version(3)}}
@@ -433,7 +433,7 @@ def test_a_job_says_in_which_run_it_is_idle_and_that_it_leaves_it() -> None:
 
 
 def test_clocks_twenty_minutes_apart_cost_nobody_a_turn() -> None:
-    """Turns go round, each write is once in the table, epochs rise; the machine that is behind is told, once."""
+    """Turns go round, each write is once in the table, epochs rise; the machine with the late clock is reported, once."""
     bench = Bench(lease_s=None)
     ahead, behind = FakeClock(bench.clock.now_s + 600), FakeClock(bench.clock.now_s - 600)
     jobs = {"A": bench.job("A", clock=ahead), "B": bench.job("B", After(("A",)), jvm=2, clock=behind)}
@@ -512,7 +512,7 @@ def test_a_turn_that_cannot_be_given_back_blocks_no_other_job(end: str, error: B
         turn = take(job, "q", 0)
         failing.error = error
         if end == "abandon" and isinstance(error, LakegateError):
-            turn.abandon(RuntimeError("cut off"))  # what it was ended for is what is told
+            turn.abandon(RuntimeError("cut off"))  # the error names the reason of the end
         else:
             with pytest.raises(type(error)):
                 turn.complete() if end == "complete" else turn.abandon(None)

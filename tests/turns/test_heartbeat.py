@@ -18,7 +18,7 @@ from tests.turns.test_coordinator import LEASE_S, Bench, T, U, take
 
 
 class Session:
-    """A session whose store answers as it is told to."""
+    """A session whose store answers as the test sets."""
 
     def __init__(self) -> None:
         self.id = SessionId("s")
@@ -164,7 +164,7 @@ def test_a_connection_that_is_back_is_asked_at_once() -> None:
 
 
 def test_the_end_of_the_lease_is_reported_in_time_although_the_store_hangs() -> None:
-    """Whoever cancels the running job must not wait for the store to give up."""
+    """The thread that cancels the running job must not wait for the store to give up."""
     held, is_over = Held(lease_s=1.0), threading.Event()
     begun_s = time.monotonic()
     held.clock.monotonic_s = time.monotonic
@@ -203,7 +203,7 @@ def test_the_callback_of_a_lost_turn_may_wait_for_the_run_to_end() -> None:
     ending.join(10)
     is_finished = not ending.is_alive()
     is_ended.set()
-    assert is_finished, "the end of the run waited for who was told, and the other way round"
+    assert is_finished, "the end of the run and the callback waited for each other"
 
 
 # ------------------------------------------------------------------------------------------------------------ the gate

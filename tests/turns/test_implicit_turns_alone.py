@@ -1,4 +1,4 @@
-"""Turns for stock writers when the store of turns is away, on a gate that is told what its JVM would do."""
+"""Turns for stock writers while the store of turns is unavailable, on a gate with a fake JVM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TableLocation("/t")
 
 
 class SometimesAway(MemoryTurnStore):
-    """A store that does not answer the next question for the record, when it is told so."""
+    """A store that does not answer the next read of the record, if the test sets this."""
 
     def __init__(self) -> None:
         super().__init__(lease_s=None)

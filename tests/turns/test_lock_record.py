@@ -113,7 +113,7 @@ def test_a_record_comes_back_from_its_json_form_as_it_was(record: LockRecord) ->
 def test_the_woken_job_is_the_one_that_the_record_lets_in(
     record: LockRecord, has_holder: bool, dead: set[int], now_ms: int
 ) -> None:
-    """A store wakes `first_to_go` and nobody else, so it has to be whoever finds no reason to wait."""
+    """A store wakes only `first_to_go`, so that must be the job that has no reason to wait."""
     record = record if has_holder else replace(record, holder=None)
     alive = [ticket for n, ticket in enumerate(record.tickets) if n not in dead]
     live = Sessions(ids=frozenset(t.session for t in alive), jobs=frozenset(t.job for t in alive))

@@ -1,4 +1,4 @@
-"""Jobs of this version beside jobs of the one before, and of one to come, on one lock."""
+"""Jobs of this version together with jobs of the version before, and of a later one, on one lock."""
 
 from __future__ import annotations
 

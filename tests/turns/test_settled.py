@@ -46,7 +46,7 @@ class Case:
     tests: frozenset[JobName] = frozenset()
     kills: int = 0
     arrivals: int = 0
-    """Rows that come for the first job at any time, after it has said that it is idle, too."""
+    """Rows that arrive for the first job at any time, also after it has reported idle."""
 
 
 CASES = {

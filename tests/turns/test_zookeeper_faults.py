@@ -97,7 +97,7 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing_when_it_goes_on
 
 
 def test_a_holder_whose_network_is_cut_fences_itself_before_anybody_follows(world: World, network: Proxy) -> None:
-    """It is told nothing: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
+    """It gets no error: the packets vanish. Writing pauses, then the turn is given up at 0.8 of the lease."""
     holder = world.start("holder", turns=1, lines=10_000, network=network)
     holder.waits_for("wrote 2")
     follower = world.start("follower", turns=2)
