@@ -149,7 +149,7 @@ def test_a_turn_is_not_completed_before_the_commit_log_is_written(lake: AlwaysOn
 
 
 def test_a_turn_that_is_lost_ends_the_query(lake: AlwaysOn) -> None:
-    """What it wrote before stands, the batch is not done, and the next start makes it whole."""
+    """Its earlier writes stay, the batch is not done, and the next start completes it."""
     job = lake.job("Own")
     drop(lake.root / "in", "Own", 0, people(0, 10))
 

@@ -17,7 +17,7 @@ from lakegate.cli.app import run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -25,12 +25,12 @@ class Ran:
 
     @property
     def json(self) -> Any:
-        """Its output as one document."""
+        """Returns its output as one document."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[Any]:
-        """Its output as a document per line."""
+        """Returns its output as a document per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 

@@ -72,7 +72,7 @@ def of(root: Path, *arguments: str) -> Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a pipeline has left, and what the commands tell of it."""
+    """The state that a pipeline has left, and the output of the commands about it."""
 
     root: Path
     head: int

@@ -49,7 +49,7 @@ def pipeline(root: Path, text: str = FILE) -> Path:
 
 
 def refused(ran: Ran, code: int, *said: str) -> None:
-    """One message on stderr or one fault on stdout, no traceback, and the exit status that belongs to it."""
+    """Checks for one message on stderr or one fault on stdout, no traceback, and the right exit status."""
     told = ran.out + ran.err
     assert ran.code == code, told
     assert "Traceback" not in told
@@ -58,7 +58,7 @@ def refused(ran: Ran, code: int, *said: str) -> None:
 
 
 def has_rows(root: Path) -> bool:
-    """Whether any commit of the table brings a file; making it, empty, does not."""
+    """Returns whether any commit of the table adds a file; creating the empty table does not."""
     return any('"add":' in file.read_text() for file in (root / "table" / "_delta_log").glob("*.json"))
 
 

@@ -1,4 +1,4 @@
-"""Where every value comes from, and who goes before whom."""
+"""The origin of every value, and the precedence of the origins."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestFindingTheFile:
         assert find_spec("lake", environ={}, cwd=str(spec.parent.parent)) == spec
 
     def test_missing_file_is_reported_with_advice(self, tmp_path: Path) -> None:
-        """None found, or a named one missing: exit 2, and who named it."""
+        """No file found, or a named file missing: exit 2, with the origin of the name."""
         with pytest.raises(InvalidRequest, match="lakegate init") as raised:
             find_spec(environ={}, cwd=str(tmp_path))
         assert raised.value.exit_code == 2
@@ -110,7 +110,7 @@ class TestLoadingTheFile:
         assert pipeline.coordinator.url == f"sqlite:{here}/t.db"
 
     def test_faults_from_elsewhere_come_with_those_of_the_file(self, spec: Path) -> None:
-        """All at once, each with who said it."""
+        """All at once, each with its origin."""
         spec.write_text(SPEC.replace("append: {}}", "apend: {}}"), encoding="utf-8")
         with pytest.raises(InvalidRequest) as raised:
             load_pipeline(environ={"LAKEGATE_JOB_COORDINATOR_STORAGE": "s3a://b"}, cwd=str(spec.parent))
@@ -258,7 +258,7 @@ class TestJobSettings:
         assert [fault.where for fault in raised.value.faults] == ["JobCoordinator"]
 
     def test_empty_predecessor_is_none(self) -> None:
-        """The article's way to say that a job follows nobody."""
+        """The article's way to say that a job has no predecessor."""
         assert job({"spark.job.coordinator.predecessor": ""}).order == NoRule()
 
     def test_empty_variable_counts_as_unset(self) -> None:

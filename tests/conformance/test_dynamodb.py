@@ -127,7 +127,7 @@ def test_every_reading_asks_for_what_was_written_last(
 def test_a_change_that_met_a_fault_is_made_once_and_known_to_be_ours(
     fault: Fault, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """It is asked again, and what is there then is known by the mark that it carries."""
+    """The store reads again, and recognizes its own change by the mark in it."""
     store = handles()
     for version in range(3):
         aws.fail(replace(fault, kind="PutItem", key="/locks/"))
@@ -170,7 +170,7 @@ def test_what_another_wrote_meanwhile_decides_what_is_known(
 def test_an_answer_without_its_end_is_none(
     what: What, handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """It is asked again: that nobody is alive must not be read from an answer that was cut."""
+    """The store asks again: a truncated answer must not mean that no run is alive."""
     store = handles()
     assert store.compare_and_set(LOCK, begin_record(LOCK, Epoch(0)), 0) == "done"
     session = store.open_session(LOCK, JobName("job"))
@@ -215,7 +215,7 @@ def test_a_run_is_dead_when_a_whole_lease_of_the_readers_clock_showed_no_heartbe
 def test_a_heartbeat_between_the_look_and_the_burial_keeps_the_run_alive(
     handles: Callable[..., DynamodbTurnStore], aws: AwsServer
 ) -> None:
-    """What the reader saw is a condition of what it does."""
+    """The write depends on the heartbeat that the reader saw."""
     now = [0.0]
     reader, other = handles(monotonic_s=lambda: now[0]), handles()
     session = other.open_session(LOCK, JobName("slow"))
@@ -474,7 +474,7 @@ def test_a_call_has_one_deadline_whatever_it_does(handles: Callable[..., Dynamod
 
 
 def test_without_the_driver_the_extra_is_named() -> None:
-    """`pip install` of what is missing, and not a traceback."""
+    """The error names the `pip install` command, without a traceback."""
     code = (
         "import sys; sys.modules['botocore'] = None\n"
         "from lakegate.errors import MissingExtra\n"

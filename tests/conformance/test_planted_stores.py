@@ -22,10 +22,10 @@ from lakegate.turns.stores.memory import MemoryTurnStore, _Session
 
 @dataclass
 class Shared(MemoryTurnStore):
-    """One store for all handles; none of them closes it."""
+    """A store shared by all handles; none of them closes it."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ class LostWakeUp(Shared):
 
 @dataclass
 class DeafWait(Shared):
-    """Nobody is woken by a change; everybody by the end of the time."""
+    """Wakes no waiter after a change; every wait ends only at its timeout."""
 
     def compare_and_set(self, lock: str, record: LockRecord, version: int) -> CasReply:
         with self._changed:
@@ -214,12 +214,12 @@ class DoesItTwice(Losing):
 
 
 def losing(kind: type[Losing]) -> Callable[[TurnStore, str], nullcontext[TurnStore]]:
-    """What the suite loses calls with."""
+    """Returns the factory by which the suite loses calls."""
     return lambda store, what: nullcontext(cast(TurnStore, kind(store, what)))
 
 
 def test_a_request_that_is_repeated_after_a_lost_reply_fails_the_suite() -> None:
-    """What may have been done is looked up, not done again."""
+    """A change that may have been made must be looked up, not repeated."""
     sound, wrong = Shared(), Shared()
     check = Suite().test_an_unknown_outcome_of_a_call_repeats_nothing
     check(lambda: sound, losing(Losing), "reply")

@@ -1,4 +1,4 @@
-"""What is special to ZooKeeper: ensembles, sessions, who may do what, and what is said when it cannot be used."""
+"""Rules special to ZooKeeper: ensembles, sessions, permissions, and errors when it cannot be used."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.zookeeper
 
 @pytest.fixture(scope="module")
 def node(java_from: JavaSources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperNode]:
-    """One server."""
+    """Starts one server."""
     with zookeeper(tmp_path_factory.mktemp("zookeeper"), java=java_from) as (node,):
         yield node
 
@@ -98,7 +98,7 @@ def test_a_server_that_lags_behind_the_others_shows_nothing_old(java_from: JavaS
 
 
 def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, tmp_path: Path) -> None:
-    """No turn is given twice and none is lost: the two that are left agree on who has it."""
+    """No turn is given twice and none is lost: the two remaining servers agree on the holder."""
     with zookeeper(tmp_path, java=java_from, nodes=3) as nodes:
         hosts = ",".join(node.address for node in nodes)
         url = f"zookeeper://{hosts}/turns?session_timeout=10s&call_timeout=20s"
@@ -152,7 +152,7 @@ def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from
 
 
 def test_a_process_that_is_killed_is_dead_after_its_lease(url: str) -> None:
-    """Until then its job is not let in again on another machine; afterwards it is, without anybody's help."""
+    """Until then its job is refused on another machine; afterwards it is admitted without an operator."""
     code = (
         "import sys; from lakegate.config.zookeeper import read_place\n"
         "from lakegate.turns.stores.zookeeper import ZookeeperTurnStore\n"
@@ -371,7 +371,7 @@ def test_tls_accepts_only_a_server_with_a_valid_certificate(java_from: JavaSourc
 
 
 def test_without_the_driver_the_extra_is_named() -> None:
-    """`pip install` of what is missing, and not a traceback."""
+    """The error names the `pip install` command, without a traceback."""
     code = (
         "import sys; sys.modules['kazoo'] = None\n"
         "from lakegate.errors import MissingExtra\n"

@@ -54,7 +54,7 @@ def ids(session: SparkSession, table: TableLocation) -> list[int]:
 
 
 def follow(session: SparkSession, ours: str, winner: str) -> Result:
-    """How a statement follows one that commits after it was computed."""
+    """Commits a statement after another statement that committed since the first was computed; returns its outcome."""
     dml = statement(session, ours)
     assert dml is not None
     staged = publisher(session).stage(dml)

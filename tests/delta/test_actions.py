@@ -1,4 +1,4 @@
-"""What commits did to a table's files, folded from the commits alone."""
+"""Changes of a table's files, folded from the commits alone."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def descriptors(files: dict[str, bytes]) -> dict[tuple[str, str], dict[str, Any]
 
 
 def decoded(descriptor: dict[str, Any]) -> bytes:
-    """What a descriptor holds in itself: Z85 in the order of RFC 32 of ZeroMQ."""
+    """Decodes the inline content of a descriptor: Z85 in the order of RFC 32 of ZeroMQ."""
     digits = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     text, found = descriptor["pathOrInlineDv"], b""
     for begin in range(0, len(text), 5):

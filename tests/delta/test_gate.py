@@ -61,7 +61,7 @@ HELD_MS = 600_000
 
 
 def note_of(table: TableLocation) -> Path:
-    """What tells other drivers of a reservation."""
+    """Returns the path of the note that announces a reservation to other drivers."""
     return Path(table, "_lakegate", "reserved")
 
 
@@ -100,7 +100,7 @@ def delete(session: SparkSession, table: TableLocation, condition: str) -> Calla
 def test_a_statement_whose_version_is_free_is_put_and_gets_its_version(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """Capture changes nothing where nobody races; a statement without effect has no version."""
+    """Capture changes nothing without a concurrent commit; a statement without effect has no version."""
     assert run(gate, delete(session, table, "id = 3")) == Committed(2)
     assert run(gate, delete(session, table, "id = 3")) == Committed(None)
     assert ids(session, table) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
@@ -148,7 +148,7 @@ def test_a_lost_commit_is_kept_and_delta_does_not_repeat_or_refuse_it(
 
 @contextmanager
 def put_by(session: SparkSession, token: str, history: dict[str, Any]) -> Iterator[None]:
-    """What this thread commits is put by the statement with a token."""
+    """Lets the statement with a token put the commits of this thread."""
     gate = cast("Any", session._jvm).io.github.lakegate.Gate
     gate.enter("pass", token, json.dumps(history))
     try:
@@ -290,7 +290,7 @@ def test_a_commit_waits_for_its_turn_as_long_as_it_may(
 def test_a_commit_that_was_held_at_the_gate_follows_those_that_went_before(
     session: SparkSession, gate: Gate, governed: TableLocation, late: str, early: str
 ) -> None:
-    """Computed on the same version, in the same file, put in the order of the turns; the later one keeps what it did."""
+    """Computed on the same version, in the same file, put in the order of the turns; the later one keeps its changes."""
     texts = {"DELETE": "DELETE FROM delta.`{}` WHERE id = {}", "UPDATE": "UPDATE delta.`{}` SET id = -id WHERE id = {}"}
     expected = sorted({*range(10), *(-row for row, kind in ((1, late), (2, early)) if kind == "UPDATE")} - {1, 2})
     holding = session.newSession()
@@ -365,7 +365,7 @@ def test_a_reservation_keeps_own_statements_and_holds_stock_ones(
 
 
 def test_a_reservation_expires_unless_it_is_renewed(session: SparkSession, gate: Gate, table: TableLocation) -> None:
-    """Nobody waits for longer than was said; who has lost it to another has to wait for it."""
+    """No writer waits longer than the reservation; a holder that lost it to another has to wait for that one."""
     assert gate.reserve(table, "one", 1)
     append(session, table, 20)
     assert gate.reserve(table, "one", 1)
@@ -434,7 +434,7 @@ def test_a_dead_driver_blocks_no_writer_for_good(session: SparkSession, gate: Ga
 def test_a_note_that_is_half_written_says_nothing(
     session: SparkSession, gate: Gate, table: TableLocation, text: str
 ) -> None:
-    """Or one of something else: nobody waits for it."""
+    """The same holds for a note of another kind: no writer waits for it."""
     tell(table, text)
     append(session, table, 20)
     assert gate.reserve(table, "one", HELD_MS)
@@ -481,7 +481,7 @@ def test_a_renewed_reservation_does_not_prolong_a_wait_that_has_begun(
 def test_an_own_note_that_could_not_be_removed_blocks_no_writer_here(
     session: SparkSession, gate: Gate, table: TableLocation
 ) -> None:
-    """As where the store lets nobody delete."""
+    """For example where the store permits no deletes."""
     assert gate.reserve(table, "one", HELD_MS)
     note = note_of(table).read_text()
     gate.unreserve(table, "one")

@@ -51,7 +51,7 @@ WAIT_S_MAX = 120
 
 @pytest.fixture(scope="module")
 def log(session: SparkSession) -> DeltaTableLog:
-    """One reader for all tests: each has a table of its own."""
+    """Makes one reader for all tests: each test has a table of its own."""
     return DeltaTableLog(session)
 
 
@@ -153,7 +153,7 @@ def waits_for(df: DataFrame, started: Path, released: Path) -> DataFrame:
 
 
 def is_held(session: SparkSession) -> bool:
-    """Whether a commit waits in the gate."""
+    """Returns whether a commit waits in the gate."""
     jvm = session._jvm
     assert jvm is not None
     threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean().dumpAllThreads(False, False)

@@ -54,7 +54,7 @@ LOCK = lock_token("L")
 
 @pytest.fixture(scope="module")
 def log(session: SparkSession) -> DeltaTableLog:
-    """One reader for all tests: each has a table of its own."""
+    """Makes one reader for all tests: each test has a table of its own."""
     return DeltaTableLog(session)
 
 
@@ -200,7 +200,7 @@ def test_a_statement_whose_commit_was_requested_twice_is_committed_once(
 
 
 def test_what_delta_refuses_of_an_entry_was_not_written(session: SparkSession, tmp_path: Path) -> None:
-    """Said by Delta, and nobody has the version: that is no lost answer."""
+    """Delta raised, and no commit has the version: this is not a lost answer."""
     table, gate = make_table(session, tmp_path / "t"), Gate(session)
     gate.govern(table)
     try:
@@ -214,7 +214,7 @@ def test_what_delta_refuses_of_an_entry_was_not_written(session: SparkSession, t
 def test_a_checkpoint_and_what_delta_works_out_for_it_wait_until_the_commit_is_made(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """No job of Spark in the commit, though a checkpoint is due; it is there when what was left is done."""
+    """The commit runs no Spark job although a checkpoint is due; the checkpoint is written with the deferred work."""
     table = make_table(session, tmp_path / "t", checkpointInterval="2")
     jvm = exact.private(session)
     log = jvm.delta_log(table)

@@ -27,7 +27,7 @@ TIMEOUT_S = 900
 
 
 def is_checked_only(command: str) -> bool:
-    """Whether a command is one of those that are not run here; checks that it could be."""
+    """Returns whether a command is not run here; checks that it could be run."""
     program, *words = command.split()
     if program == "make":
         assert words, command
@@ -40,7 +40,7 @@ def is_checked_only(command: str) -> bool:
 
 
 def commands(fence: Fence) -> list[str]:
-    """What is typed after each `$`; the other lines are what is printed."""
+    """Returns the text after each `$`; the other lines are output."""
     return [line.removeprefix("$ ") for line in fence.text.splitlines() if line.startswith("$ ")]
 
 

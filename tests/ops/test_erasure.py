@@ -1,4 +1,4 @@
-"""What is left of erased rows on disk is counted from names, times and the log."""
+"""Files that may still hold erased rows are counted from names, times and the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What turns and commits come to, and how it is said."""
+"""Summaries of turns and commits, and their wording."""
 
 from __future__ import annotations
 

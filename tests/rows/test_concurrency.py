@@ -1,4 +1,4 @@
-"""What is said of a statement before it is executed: how its facts classify it, and words that agree with what was measured."""
+"""Explanations of a statement before its execution: its class by its facts, and words that agree with measured levels."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_statement_is_classified_by_its_facts(facts: Facts, statement: Stateme
 
 @pytest.mark.parametrize("operation", [each for each in Operation if each is not Operation.OPTIMIZE])
 def test_one_obstacle_is_enough(operation: Operation) -> None:
-    """What cannot be asked again is executed again as a whole, whatever else is known of it."""
+    """A statement that cannot be evaluated again is re-executed as a whole, whatever else is known of it."""
     facts = Facts(operation=operation, has_vectors=True, obstacles=["x"], has_condition=True, writes_all_matched=True)
     assert classify(facts) == Statement(reads=Reads.TABLE)
 

@@ -124,7 +124,7 @@ def test_a_statement_that_fails_on_rows_that_came_says_who_brought_them(
 
 
 def test_a_statement_that_fails_by_itself_blames_nobody(session: SparkSession, table: TableLocation) -> None:
-    """Nobody came first."""
+    """There was no concurrent commit."""
     with pytest.raises(JVM_ERRORS) as raised:
         lakegate.sql(session, f"UPDATE delta.`{table}` SET v = CAST(1 / (2 - id) AS INT)")
     assert said(raised.value) == "lakegate: nothing of this statement was written"
@@ -177,7 +177,7 @@ def test_a_failed_put_is_not_reported_as_nothing_written(session: SparkSession, 
 
 
 def test_an_error_after_the_commit_says_that_there_is_one(session: SparkSession, table: TableLocation) -> None:
-    """As of what Delta does after a commit: to run the statement again would do it twice."""
+    """For example an error of Delta's work after a commit: to run the statement again would apply it twice."""
 
     def fails_late() -> None:
         session.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'a')")

@@ -1,4 +1,4 @@
-"""What the plan of a statement says it reads, for SQL and for `DeltaTable`: the class that decides how it may follow others."""
+"""The read set that a statement's plan shows, for SQL and for `DeltaTable`: the class that decides how it may be rebased."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PARTLY, AGAIN = "on the files concerned (level 3)", "on the table as it then is 
 
 @dataclass(frozen=True)
 class Tables:
-    """What statements name: the table that they change, another one, files, and a table without vectors."""
+    """Objects that statements name: the table that they change, another table, files, and a table without vectors."""
 
     session: SparkSession
     folder: Path
@@ -82,7 +82,7 @@ def tables(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> T
 
 
 def said(found: Explanation) -> tuple[Reads, tuple[str, ...]]:
-    """What it reads, and why it is executed again as a whole."""
+    """Returns the read set, and the reasons for a rerun as a whole."""
     (reads,) = [each for each, words in READS.items() if words == found.reads]
     return reads, found.obstacles
 
@@ -246,7 +246,7 @@ SQL: Sequence[tuple[str, Reads, tuple[str, ...]]] = [
 
 @pytest.mark.parametrize(("sql", "reads", "obstacles"), SQL, ids=[each[0] for each in SQL])
 def test_sql_is_classified_by_its_plan(tables: Tables, sql: str, reads: Reads, obstacles: tuple[str, ...]) -> None:
-    """What it reads and why it cannot be asked again, and nothing is executed."""
+    """The read set, and the reasons why it cannot be evaluated again; nothing is executed."""
     table = str(tables.folder / "t")
     found = lakegate.explain(tables.session, tables.text(sql))
     assert said(found) == (reads, obstacles)
@@ -349,7 +349,7 @@ def test_files_that_come_while_a_merge_runs_are_noticed(tables: Tables, session:
 
 
 def facts(dml: Dml) -> tuple[str, ...]:
-    """What stands against asking it again."""
+    """Returns the obstacles to evaluating it again."""
     return tuple(dml.facts(has_vectors=True, has_row_ids=False).obstacles)
 
 

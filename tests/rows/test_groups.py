@@ -224,7 +224,7 @@ def versions(path: Path) -> list[int]:
 def test_members_of_a_group_whose_reply_is_lost_find_themselves_in_the_log(
     session: SparkSession, tmp_path: Path, serial: Counter[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The put has arrived: nobody puts again, and each says the version that it shares."""
+    """The put has arrived: no member puts again, and each reports the shared version."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head = versions(path)[-1]
@@ -267,7 +267,7 @@ def test_an_error_in_the_put_of_a_group_is_raised_for_each_member(
     ends: Commit,
     kinds: dict[type[BaseException], int],
 ) -> None:
-    """Each raises an error of its own; only who put it is interrupted. Nothing was written, and nobody tries again."""
+    """Each raises an error of its own; only the leader is interrupted. Nothing was written, and no member retries."""
     path = tmp_path / "t"
     make(session, KINDS["vectors"], path)
     head, before = versions(path)[-1], rows(path)

@@ -1,4 +1,4 @@
-"""What a statement that follows others looks into has a limit: beyond it, it is executed again, and does the same."""
+"""The data that a rebase reads is limited: beyond the limit the statement is re-executed, with the same result."""
 
 from __future__ import annotations
 

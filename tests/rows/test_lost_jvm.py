@@ -81,7 +81,7 @@ os._exit(0)
 def test_a_jvm_that_dies_leaves_a_doubt_where_there_is_one(
     tmp_path: Path, when: str, expected: str, commits: int
 ) -> None:
-    """`kill -9` of the JVM, whose answer may be all that is lost. What is staged is never put, and leaves none."""
+    """`kill -9` of the JVM; perhaps only its answer is lost. A staged commit is never put, and leaves no doubt."""
     table = tmp_path / "t"
     run = subprocess.run(
         [sys.executable, "-c", KILLED, str(table), when], capture_output=True, text=True, timeout=180, check=False

@@ -115,7 +115,7 @@ LEVEL_MAX = {"DELETE": 3, "UPDATE": 3, "MERGE, update": 3, "MERGE, delete": 3, "
 
 
 def level_on_the_page(kind: Kind, variant: Variant, earlier: Form, ours: Form) -> int | None:
-    """Where the page shows the pair."""
+    """Returns the level that the page shows for the pair, if it does."""
     if kind is not PLAIN or variant.name not in SHOWN:
         return None
     return int(said()[ours.name, earlier.name][SHOWN.index(variant.name)])
@@ -478,7 +478,7 @@ def test_the_stock_statement_fails_where_ours_does_not(
 
 
 def raced(session: SparkSession, table: Any, path: Path, rival: str, folder: Path) -> BaseException | None:
-    """How a MERGE that adds 100 to the row 11 ends if a stock statement commits while it runs."""
+    """Runs a MERGE that adds 100 to the row 11 while a stock statement commits; returns its outcome."""
     started, released = folder / f"{path.name} started", folder / f"{path.name} released"
     slow = waits_for(session.createDataFrame([(11,)], "id BIGINT").coalesce(1), started, released)
     merge = table.alias("t").merge(slow.alias("s"), "t.id = s.id").whenMatchedUpdate(set={"n": "t.n + 100"})

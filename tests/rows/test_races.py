@@ -46,7 +46,7 @@ def content(session: SparkSession, path: Path) -> tuple[list[str], Counter[tuple
 
 
 def followed(session: SparkSession, path: Path, ours: str, winners: Sequence[str]) -> Outcome:
-    """How a statement follows those that commit after it was computed; `{t}` stands for the table."""
+    """Rebases a statement onto statements that commit after it was computed; `{t}` stands for the table."""
     staged = computed(session, path, ours)
     one_by_one(session, path, winners)
     return publisher(session).finish(staged)
@@ -71,7 +71,7 @@ def one_by_one(session: SparkSession, path: Path, texts: Sequence[str]) -> None:
 def test_others_wait_for_a_put_and_not_for_a_rebase(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another one of the driver is put meanwhile; who has lost a put by that is not overtaken by a third."""
+    """Another statement of the driver is put meanwhile; one that lost a put by that is not overtaken by a third."""
     table = make_table(session, tmp_path / "t", enableDeletionVectors="true")
     rows(session, *range(10)).coalesce(1).write.format("delta").mode("append").save(table)
     first, second, third = (
@@ -153,7 +153,7 @@ def test_an_update_that_each_append_concerns_gets_the_table_to_itself(session: S
 def test_a_statement_that_a_writer_without_a_gate_outruns_says_so(
     session: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reservation holds those who pass a gate: it goes on until it is not overtaken, and not in silence."""
+    """A reservation stops only writers with a gate: the statement retries until it is not overtaken, and logs this."""
     table = make_table(session, tmp_path / "t")
     rows(session, 1, 2).write.format("delta").mode("append").save(table)
     dml = statement(session, f"DELETE FROM delta.`{table}` WHERE id = 2 AND now() > '2000-01-01'")

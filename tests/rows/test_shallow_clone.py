@@ -27,7 +27,7 @@ from tests.delta.delta_tables import make_table, rows
 
 
 def scratch_log(folder: Path, *, age_s: float) -> Path:
-    """What a process leaves that was killed so long ago; a folder's time is that of its last file."""
+    """Makes the files that a killed process left some time ago; a folder's time is that of its last file."""
     log = folder / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text("{}\n")

@@ -1,4 +1,4 @@
-"""What SQL text may say, and is published as any statement: defaults, frames and values by name, a table by its path."""
+"""SQL texts that are rebased like any statement: defaults, frames and values by name, a table by its path."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_insert_of_a_frame_by_name_is_rebased_unchanged(session: SparkSession
 
 @pytest.mark.slow
 def test_a_purge_rebases_onto_concurrent_commits(session: SparkSession, made: str) -> None:
-    """Rows that others hide meanwhile are hidden in the files that it wrote; it is shown as what it is."""
+    """Rows that others mark meanwhile are marked in its new files; the history shows the purge as REORG."""
     session.sql(f"INSERT INTO {made} SELECT id + 10, id FROM range(10)").collect()
     session.sql(f"DELETE FROM {made} WHERE id IN (11, 12)")
     ended = follow(session, f"REORG TABLE {made} APPLY (PURGE)", f"DELETE FROM {made} WHERE id IN (2, 13)")

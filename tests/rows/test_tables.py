@@ -30,7 +30,7 @@ from tests.delta.delta_tables import commit_paths, foreign_commit, ids, make_tab
 
 
 def follow(session: SparkSession, ours: str, earlier: str) -> Outcome:
-    """How a statement follows one that commits after it was computed."""
+    """Commits a statement after another one that committed since the first was computed; returns its outcome."""
     dml = statement(session, ours)
     assert dml is not None
     staged = publisher(session).stage(dml)

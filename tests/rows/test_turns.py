@@ -66,7 +66,7 @@ def test_what_is_executed_again_on_some_files_has_the_token(
 
 
 def test_a_successor_that_began_before_the_re_execution_fences(session: SparkSession, tmp_path: Path) -> None:
-    """Who stood still for a whole turn writes nothing, though the execution has seen the successor's entry."""
+    """A job that was paused for a whole turn writes nothing, although the execution has seen the successor's entry."""
     table = table_of(session, tmp_path)
     dml = dml_of(session, table, UPDATE)
     executions: list[int] = []

@@ -131,7 +131,7 @@ def sources(tmp_path: Path, repository: Repository) -> JarSources:
 
 
 def parts(sources: JarSources) -> list[Path]:
-    """What unfinished fetches have left in the cache."""
+    """Returns the parts that unfinished fetches have left in the cache."""
     return list(sources.cache_dir.rglob("*.part"))
 
 
@@ -143,7 +143,7 @@ def asked_for(repository: Repository, path: str) -> list[str | None]:
 def test_what_was_fetched_once_needs_no_repository_again(
     repository: Repository, lock: Path, sources: JarSources
 ) -> None:
-    """The first fetch fills the cache; the second asks nobody, and works offline."""
+    """The first fetch fills the cache; the second makes no request, and works offline."""
     told: dict[str, tuple[int, int]] = {}
     paths = fetch(["test"], sources=sources, lock_file=lock, progress=lambda n, d, t: told.update({n: (d, t)}))
     assert [path.read_bytes() for path in paths] == [ALPHA, BETA]
@@ -288,7 +288,7 @@ def test_what_may_pass_is_asked_again(repository: Repository, lock: Path, source
 def test_a_final_answer_is_not_asked_for_again(
     status: int, repository: Repository, lock: Path, sources: JarSources
 ) -> None:
-    """ "Not allowed" and "not found" are reported at once, with advice."""
+    """A refused request and a missing file are reported at once, with advice."""
     repository.faults = [status] * 20
     with pytest.raises(Unavailable, match=f"{status} .*LAKEGATE_MAVEN_REPO"):
         fetch(["test"], sources=sources, lock_file=lock)
@@ -494,7 +494,7 @@ def test_the_lock_has_each_set_for_each_spark_line() -> None:
 
 
 def command(*arguments: str, cache: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What `lakegate` says to `arguments`, with a cache of its own."""
+    """Runs `lakegate` with `arguments` and a cache of its own."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("LAKEGATE_")}
     return subprocess.run(
         [LAKEGATE, *arguments],
