@@ -97,7 +97,7 @@ def test_importing_lakegate_needs_nothing_but_python() -> None:
 
 
 def reads_environment(tree: ast.AST) -> bool:
-    """Whether a module reads the environment: setting a variable for a child process is not reading it."""
+    """Returns whether a module reads the environment; setting a variable for a child process is not reading it."""
     written = {
         id(target.value)
         for node in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""Who may read what the product writes: its owner; a group where the folder says so."""
+"""Permissions of the files that the product writes: its owner may read; also a group where the folder says so."""
 
 from __future__ import annotations
 

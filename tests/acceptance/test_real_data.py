@@ -92,7 +92,7 @@ def test_micro_batches_in_any_interleaving_give_the_same_table(
 def test_batches_computed_concurrently_give_the_same_table(
     spark: SparkSession, engagement_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Coverage `publish`, several batches for each stream: what is computed before its turn meets what came meanwhile.
+    """Coverage `publish`, several batches for each stream: a batch computed before its turn meets concurrent commits.
 
     Each batch was worked on before it had the turn, some while another had it; and the turns go in the stated order.
     """

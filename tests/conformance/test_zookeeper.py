@@ -137,7 +137,7 @@ def test_turns_go_on_when_the_leader_of_three_is_killed(java_from: JavaSources, 
 
 
 def test_the_lease_is_what_the_server_gives_and_not_what_was_asked_for(java_from: JavaSources, tmp_path: Path) -> None:
-    """A server bounds it: a holder that believed in more would go on after another had got the turn.
+    """A server bounds it: a holder that assumed a longer lease would continue after another job had got the turn.
 
     Where it was asked for in so many words, it is refused instead; the default takes what there is.
     """

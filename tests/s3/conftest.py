@@ -18,7 +18,7 @@ from tests.s3.drivers import Asked
 
 @pytest.fixture(scope="session")
 def aws_running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsServer]:
-    """One server for all tests, with the bucket `lake`."""
+    """Starts one server for all tests, with the bucket `lake`."""
     with aws_server(tmp_path_factory.mktemp("aws")) as server:
         boto3.client("s3", **server.client_options()).create_bucket(
             Bucket="lake", CreateBucketConfiguration={"LocationConstraint": REGION}

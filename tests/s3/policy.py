@@ -1,4 +1,4 @@
-"""What the how-to pages say that a policy must allow, and what requests need."""
+"""The actions that a policy must allow by the how-to pages, and the actions that requests need."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Look = Callable[..., list[Finding]]
 
 @pytest.fixture
 def look(jvm: Any, hadoop: Any) -> Look:
-    """What the doctor says of a table, but for what is right."""
+    """Returns the doctor's findings about a table, without those that are right."""
 
     def of(table: str, word: str = "conditional", *, is_deep: bool = False, is_mended: bool = False) -> list[Finding]:
         found = examine(jvm, hadoop, table, word, is_deep=is_deep, is_mended=is_mended, store_class=CLASSES[word])

@@ -27,7 +27,7 @@ SLOW_PUTS = Fault("delay", kind="PUT", key=r"_delta_log/\d{20}\.json$", times=No
 
 
 class Driver:
-    """One JVM with a log store and no Spark."""
+    """A JVM with a log store and without Spark."""
 
     def __init__(self, name: str, command: list[str], settings: dict[str, str], log: Path) -> None:
         given = [f"{key}={value}" for key, value in settings.items()]
@@ -44,7 +44,7 @@ class Driver:
         self.process.stdin.flush()
 
     def answers(self, last: str) -> list[tuple[int, str]]:
-        """What it said up to a line: version and content of each commit that was acknowledged to it."""
+        """Reads its output up to a line: version and content of each commit that was acknowledged to it."""
         assert self.process.stdout is not None
         said = list(iter(lambda: self.process.stdout.readline().rstrip("\n") or "died", last))
         assert "died" not in said, self._log.read_text()[-3000:]

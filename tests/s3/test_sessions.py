@@ -18,7 +18,7 @@ SPARKS_OWN = "org.apache.spark.sql.execution.streaming.checkpointing.FileContext
 
 
 def keys(s3: Any, table: str, folder: str = "") -> set[str]:
-    """Of the bucket, below a table."""
+    """Returns the keys of the bucket below a table."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket="lake", Prefix=f"{table}/{folder}")
     return {found["Key"] for page in pages for found in page.get("Contents", ())}
 

@@ -158,7 +158,7 @@ def test_a_change_rebased_ahead_of_its_turn_is_not_put_after_its_successor() -> 
 
 
 def test_a_planted_bug_leaves_nothing_behind() -> None:
-    """What is found afterwards is not what was remembered of it."""
+    """Later results do not come from a cache filled with the bug."""
     with planted(rebase, "_read_test", no_image_test):
         assert explored(READ_MOVED_TAKEN, 2).violation
     assert explored(READ_MOVED_TAKEN, 2).violation == ""
@@ -240,7 +240,7 @@ def condition_forgotten(statement: Statement, won: Changes, *, may_mark: bool) -
 
 
 def always_divided(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """What differs from one execution to the next is executed in parts."""
+    """Executes in parts a statement whose result differs between executions."""
     return (yield from real_rebase(replace(statement, is_divisible=True), lost, won))
 
 
@@ -281,7 +281,7 @@ def nothing_is_restored(won: Changes) -> Protocol[bool]:
 
 
 def no_base_vector(file: Any) -> Protocol[BitMap64]:
-    """What was marked before is forgotten."""
+    """Forgets the rows that were marked before."""
     return BitMap64()
     yield
 
@@ -329,7 +329,7 @@ def _changed_parts(statement: Statement, lost: Captured, won: Changes, change: C
 
 
 def captured_part_dropped(statement: Statement, lost: Captured, won: Changes) -> Protocol[Any]:
-    """Where rows came in, only their files are changed, and what the statement did before is forgotten."""
+    """Changes only the files of new matching rows, and forgets the statement's earlier changes."""
     return _changed_parts(statement, lost, won, lambda part: replace(part, kept=()))
 
 

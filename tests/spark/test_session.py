@@ -30,7 +30,7 @@ BIN = Path(sys.executable).parent
 def make(
     jars_from: JarSources, java_from: JavaSources, conf: dict[str, str] | None = None, *, s3: bool = False
 ) -> SparkSession:
-    """What `lakegate.session` gives in this process, which has a session already."""
+    """Calls `lakegate.session` in this process, which has a session already."""
     from lakegate.spark.session import session
 
     return session("another", conf=conf, s3=s3, sources=jars_from, java=java_from, environ={})
@@ -39,7 +39,7 @@ def make(
 def script(
     text: str, *arguments: str, launcher: tuple[str, ...] = (sys.executable,), folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """What a Python script prints that runs as a driver of its own."""
+    """Runs a Python script as a driver of its own; returns its output."""
     file = folder / "driver.py"
     file.write_text(text)
     return subprocess.run([*launcher, str(file), *arguments], capture_output=True, text=True, timeout=400)

@@ -1,4 +1,4 @@
-"""What a stream's source holds is read, or reported: every form of `files`, and everything that Spark's source skips in silence."""
+"""All data of a stream's source is read or reported: every form of `files`, and all files that Spark's source skips in silence."""
 
 from __future__ import annotations
 

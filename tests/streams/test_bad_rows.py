@@ -1,4 +1,4 @@
-"""One bad row is one bad row: what a table refuses because of a row is set aside with its reason, and the rest is written."""
+"""A bad row affects no other row: a row that a table refuses is set aside with its reason, and the rest is written."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def b(session: SparkSession, tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is executed, read or met."""
+    """Records statements that are executed, read or matched."""
     done: list[str] = []
     for owner, name in ((Run, "_execute"), (Run, "_execute_on"), (RequestReader, "read"), (TargetRows, "meet")):
         monkeypatch.setattr(owner, name, noting(done, getattr(owner, name)))
@@ -92,7 +92,7 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
     counts: tuple[int, ...],
     left: dict[str, str],
 ) -> None:
-    """What the requests do to its rows is computed while they wait, and only put in their turn."""
+    """The requests' changes to its rows are computed while they wait, and only put in their turn."""
     waiting = Waiting(b, *said, rows=rows)
     waiting.requests.keep_up(before=BEFORE)
     followed = done.count("_execute_on")
@@ -107,7 +107,7 @@ def test_requests_rebase_onto_an_append_before_it_is_put(
 
 
 def test_a_commit_that_was_rebased_onto_ahead_is_adopted_when_it_is_put(b: Bench, done: list[str]) -> None:
-    """So that what comes after it is all that is left to follow."""
+    """So only later commits are left to rebase onto."""
     waiting = Waiting(b, "a>p", "b>q", rows=("9:a",))
     known = waiting.requests.known()
     waiting.requests.keep_up(before=BEFORE)
@@ -158,7 +158,7 @@ def test_an_append_that_requests_rebased_onto_may_not_come(b: Bench, session: Sp
 
 
 def test_an_append_is_withdrawn_when_its_turn_has_ended(b: Bench, session: SparkSession) -> None:
-    """In whatever way."""
+    """For each way in which a turn may end."""
     waiting = Waiting(b, "a>p", rows=("9:a",))
     assert len(coming(session, b.target)) == 1
     assert coming(session, b.target, ["Other"]) == {}

@@ -54,12 +54,12 @@ class Written:
         merge.whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
 
     def update(self, batch: DataFrame, batch_id: int) -> None:
-        """Of rows that are there."""
+        """Updates existing rows."""
         target = lakegate.DeltaTable.forPath(batch.sparkSession, self.path).alias("t")
         target.merge(batch.alias("s"), "t.id = s.id").whenMatchedUpdateAll().execute()
 
     def run(self, function: Callable[[DataFrame, int], None]) -> lakegate.RunReport:
-        """One turn."""
+        """Runs one turn."""
 
         def make() -> DataStreamWriter:
             frame = self.spark.readStream.schema("id BIGINT, v STRING").parquet(str(self.root / "in"))
@@ -105,7 +105,7 @@ def test_a_function_is_computed_before_its_turn_and_put_in_it(written: Written) 
 
 
 def test_a_function_keeps_up_while_another_has_the_turn(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes while it waits is followed then, and its turn has nothing left to execute."""
+    """It rebases onto concurrent commits while it waits, and its turn has nothing left to execute."""
     written.run(written.merge)
     written.drop(1, "b", 3, 4)
     followed: list[Staged] = []
@@ -192,7 +192,7 @@ def test_a_function_that_commits_something_else_is_refused(written: Written) -> 
 
 
 def test_a_function_is_called_again_where_another_table_of_its_job_has_changed(written: Written) -> None:
-    """What it read there is not of its statement's table, which alone is followed; nor is what had it write nothing."""
+    """A rebase covers only the statement's own table, not rows read elsewhere, nor reads after which it wrote nothing."""
     side = make_table(written.spark, written.root / "side", "id BIGINT, said STRING")
     written.job.close()
     written.job = lakegate.JobCoordinator(

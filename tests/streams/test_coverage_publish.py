@@ -154,7 +154,7 @@ def kept_up_in(b: Bench, kind: AppendStream, step: str) -> Callable[[str], None]
 def test_rows_are_ready_when_the_turn_of_requests_ends(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a stream has applied stands, though it is not settled: rows are computed with it, and only put in their own turn."""
+    """An applied batch is active before its outcome is recorded: rows are computed with it, and only put in their own turn."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)
@@ -216,7 +216,7 @@ def test_requests_that_were_stored_and_not_applied_are_not_active(session: Spark
 
 
 def test_an_outcome_that_differs_from_the_assumed_one_is_met(session: SparkSession, tmp_path: Path) -> None:
-    """More came to stand than what was stored when the rows were computed."""
+    """More requests became active than were stored when the rows were computed."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a"), RECORD, 0)
     b.run("Mut", requests("x>y"), REQUEST, 0)

@@ -34,7 +34,7 @@ KEEPS_UP = pytest.mark.parametrize("keeps_up", [False, True], ids=["in its turn"
 def test_requests_meet_what_came_after_they_were_computed(
     session: SparkSession, tmp_path: Path, *, keeps_up: bool
 ) -> None:
-    """What was computed is put, not thrown away; it concerns the new rows, too, and what it met is counted with them."""
+    """The computed result is put, not thrown away; it includes the new rows, and its counts include them."""
     b = bench(session, tmp_path)
     b.table = table(COLUMNS, properties={"delta.enableDeletionVectors": "true"})
     b.run("In", records("1:a", "2:b", "3:c"), RECORD, 0)
@@ -112,7 +112,7 @@ def test_persons_are_erased_from_rows_that_changed_meanwhile(
 def test_only_what_others_may_have_changed_is_decided_again(
     session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Erasures and lifts of persons whom no request of the batch leads to leave it as it was, and so do requests of others."""
+    """Erasures and lifts of persons that no request of the batch leads to do not change it, nor do requests of others."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b", "3:p"), RECORD, 0)
     b.run("Mut", requests("z>z"), REQUEST, 0)
@@ -229,7 +229,7 @@ def test_another_batch_than_the_assumed_one_was_settled(session: SparkSession, t
 
 @KEEPS_UP
 def test_the_first_erasures_came_meanwhile(session: SparkSession, tmp_path: Path, *, keeps_up: bool) -> None:
-    """What becomes of a row hangs on another of its columns now, which nobody knew when it was computed."""
+    """The outcome of a row now depends on another of its columns, which was unknown when it was computed."""
     b = bench(session, tmp_path)
     b.streams = (*b.streams[:2], stream("TTL", Erase(match={"person": "person", "id": "id"}, lift_when=None)))
     b.run("In", records("1:a", "2:a"), RECORD, 0)

@@ -1,4 +1,4 @@
-"""When files are due to be compacted, rewritten and deleted: decided from commits and times alone."""
+"""Due times to compact, rewrite and delete files: decided from commits and times alone."""
 
 from __future__ import annotations
 

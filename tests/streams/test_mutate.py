@@ -187,7 +187,7 @@ def test_standing_request_ends_after_its_time(session: SparkSession, tmp_path: P
 
 @pytest.mark.slow
 def test_rows_of_others_follow_at_the_next_sweep(session: SparkSession, tmp_path: Path) -> None:
-    """Rows that a writer without turns appends meet what stands when the stream sweeps; then the stream is idle."""
+    """Rows appended by a writer without turns meet the active requests when the stream sweeps; then the stream is idle."""
     b = bench(session, tmp_path)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     b.run("Mut", requests("a>p", "b-"), REQUEST, 0)
@@ -239,7 +239,7 @@ STEPS = ["store", "apply", "settle"]
 def test_crash_after_each_step_repeats_the_rest_only(
     session: SparkSession, tmp_path: Path, step: str, applies_to: str
 ) -> None:
-    """What is stored is what is applied and settled, though other streams had turns between the crash and the repetition."""
+    """The stored batch is applied and its outcome recorded, even if other streams had turns between crash and repetition."""
     b = bench(session, tmp_path, applies_to=applies_to)
     b.run("In", records("1:a", "2:b"), RECORD, 0)
     said = requests("b-", "b>p", "a>q", "c>r")

@@ -33,7 +33,7 @@ def streams(key: str, value: str = "v", *, erase: str = "TTL") -> tuple[Any, ...
 
 
 def refused(b: Bench, name: str, rows: list[tuple[Any, ...]], schema: str, batch: int) -> str:
-    """What a run is refused with."""
+    """Returns the error that refuses a run."""
     with pytest.raises(InvalidRequest) as caught:
         b.run(name, rows, schema, batch)
     return str(caught.value)

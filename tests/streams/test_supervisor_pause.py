@@ -99,7 +99,7 @@ def bench(session: SparkSession) -> Bench:
 
 
 def test_one_run_of_a_paused_job_is_refused_before_it_looks(bench: Bench) -> None:
-    """With who paused it, why, and how it goes on."""
+    """The error names the person, the reason, and how to resume."""
     with pytest.raises(TurnNotGranted, match="paused by me@h: repair") as refused:
         bench.supervisor.run_once()
     assert "lakegate resume Upkeep" in str(refused.value)

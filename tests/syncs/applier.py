@@ -1,4 +1,4 @@
-"""One run of a sync in a process of its own, which may be killed before or after any step: `python -m tests.syncs.applier`."""
+"""Runs a sync in a process of its own, which may be killed before or after any step: `python -m tests.syncs.applier`."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_trees_fall_and_stand_again(kind: str, request: Request) -> None:
 @every
 @pytest.mark.parametrize("on_delete", ["CASCADE", "SET NULL"])
 def test_actions_in_the_log_are_followed_once(kind: str, on_delete: str, request: Request) -> None:
-    """What the source logs of its own actions is found in the target already, and changes nothing more."""
+    """Changes that the source logs for its own actions are already in the target, and change nothing more."""
     if kind != "sqlite" and on_delete == "SET NULL":
         pytest.skip("the same statements as CASCADE")
     child = [staff(10, 1, 100), staff(11, 1, 101)]
@@ -231,7 +231,7 @@ def test_somebody_new_becomes_the_boss_of_somebody_who_was_there(kind: str, null
 @every
 @pytest.mark.parametrize("names", ["customer address", "a_customer b_address"])
 def test_in_a_circle_the_side_that_may_be_null_comes_first(kind: str, names: str, request: Request) -> None:
-    """Whatever the tables are called."""
+    """For any names of the tables."""
     customer, address = names.split()
     refers = f"FOREIGN KEY (default_id) REFERENCES {address} (id)"
     ddl = [

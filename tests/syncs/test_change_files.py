@@ -37,7 +37,7 @@ def put(path: Path, *changes: Any) -> Path:
 
 
 def read(folder: Path, place: str | None = None, after: int = -1, **tables: str) -> Groups:
-    """What is read of a folder behind a place."""
+    """Reads the changes of a folder after a position."""
     return list(ChangeFiles(files=str(folder), tables=tables).transactions(after, place))
 
 

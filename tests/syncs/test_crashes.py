@@ -32,7 +32,7 @@ pytestmark = pytest.mark.data
 
 
 def process(database: Database, folder: Path, mode: str, die_at: int, when: str) -> subprocess.CompletedProcess[str]:
-    """One run in a process of its own."""
+    """Starts a run in a process of its own."""
     command = [
         sys.executable,
         "-m",

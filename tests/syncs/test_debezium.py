@@ -59,7 +59,7 @@ def write(path: Path, *messages: Any) -> Path:
 
 
 def changes(folder: Path, place: str | None = None, after: int = -1, *, whole: bool = True) -> list[tuple[Change, ...]]:
-    """What is read from `data/` and `ends/` of the folder."""
+    """Reads the changes from `data/` and `ends/` of the folder."""
     return list(reader(folder, whole=whole).transactions(after, place))
 
 

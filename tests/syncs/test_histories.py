@@ -16,7 +16,7 @@ FAMILIES: list[Family] = ["unlogged", "logged", "deferred"]
 
 
 def refusals(kind: str) -> tuple[type[BaseException], ...]:
-    """What a source's driver raises for a statement that its keys forbid."""
+    """Returns the errors that a source's driver raises for a statement that its keys forbid."""
     if kind == "sqlite":
         return (sqlite3.IntegrityError,)
     if kind == "postgres":
@@ -38,7 +38,7 @@ def drop(database: Database) -> None:
 
 
 def check(seed: int, kind: str, family: Family, request: pytest.FixtureRequest) -> None:
-    """One history, carried over in two ways."""
+    """Carries one history over in two ways, and compares."""
     source = fresh(kind, request)
     found = history(seed, kind, family, source, refusals(kind))
     chance = random.Random(seed)

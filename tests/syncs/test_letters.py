@@ -21,7 +21,7 @@ T = "CREATE TABLE t (id int PRIMARY KEY, uk varchar(9) UNIQUE, v int CHECK (v < 
 
 
 def row(id: int, uk: str, v: int) -> dict[str, Any]:
-    """One row."""
+    """Makes a row."""
     return {"id": id, "uk": uk, "v": v}
 
 

@@ -75,7 +75,7 @@ def gone(id: int, uk: Any, b: Any = None) -> Row:
 
 
 def apply(database: Database, rows: Rows, *, key: Sequence[str] = (), **settings: Any) -> AppliedBatch:
-    """As one batch, which is the target's first."""
+    """Applies the rows as one batch, the first of the target."""
     target = database.target(key=key)
     try:
         progress = target.open_stream("s")
@@ -153,7 +153,7 @@ def test_what_breaks_a_key_stops_and_names_the_row(kind: str, request: pytest.Fi
 
 @pytest.mark.parametrize("kind", KINDS[:2])  # SQLite takes any value in any column
 def test_what_fits_no_column_is_refused(kind: str, request: pytest.FixtureRequest, monkeypatch: Any) -> None:
-    """Which row it was nobody knows; why is said, and nothing is written."""
+    """The row is unknown; the reason is reported, and nothing is written."""
     database = fresh(kind, request)
     database.execute(T)
     for spread in (1, 10**9):

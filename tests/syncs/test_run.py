@@ -1,4 +1,4 @@
-"""What lies between a source and a target: files, definitions that change, a source that changed behind our back."""
+"""Events between a source and a target: files, definitions that change, a source that changed unnoticed."""
 
 from __future__ import annotations
 

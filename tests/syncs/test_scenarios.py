@@ -36,7 +36,7 @@ pytestmark = pytest.mark.data
 
 
 def check(kind: str, name: str, way: tuple[str, int, int, str], request: pytest.FixtureRequest, plan: str) -> None:
-    """One scenario, one way."""
+    """Checks one scenario in one way."""
     if name in lacks(kind):
         pytest.skip(f"{kind} has no such table")
     scenario = SCENARIOS[name]

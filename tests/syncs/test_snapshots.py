@@ -1,4 +1,4 @@
-"""What the target refuses alone may fit with what follows: children before their parents, and a target that is ahead."""
+"""Rows that the target refuses alone may fit with later ones: children before their parents, a target that is ahead."""
 
 from __future__ import annotations
 

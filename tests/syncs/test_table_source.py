@@ -26,7 +26,7 @@ FEED = "TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDelet
 
 
 class Lake:
-    """One table, and a database that is kept in step with it."""
+    """A table, and a database that is kept in step with it."""
 
     def __init__(self, session: SparkSession, root: Path, database: Database, dsn: str) -> None:
         self.session, self.root, self.database, self.dsn = session, root, database, dsn
@@ -52,13 +52,13 @@ class Lake:
             return [one.through for one in next(keeper.passes())]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Of the target."""
+        """Returns the rows of the target."""
         return self.database.query("SELECT id, email FROM people ORDER BY id")
 
 
 @pytest.fixture
 def lake(session: SparkSession, tmp_path: Path) -> Lake:
-    """With an SQLite target that has its table."""
+    """Makes a lake with an SQLite target that has its table."""
     database = fresh_sqlite(tmp_path)
     database.execute("CREATE TABLE people (id int PRIMARY KEY, email varchar(50) NOT NULL UNIQUE)")
     return Lake(session, tmp_path, database, f"sqlite:{next(tmp_path.glob('*.db'))}")

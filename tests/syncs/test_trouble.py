@@ -122,7 +122,7 @@ def test_a_target_without_space_or_permission_to_write_is_reported_as_such(reque
 
 @pytest.mark.postgres
 def test_a_missing_permission_is_for_good(request: pytest.FixtureRequest) -> None:
-    """Status 2: nobody should wait for it."""
+    """Exit status 2: waiting does not help."""
     database = fresh("postgres", request)
     role = database.dsn.rpartition("%3D")[2]
     database.execute(TABLE.format("text"), f"CREATE ROLE {role} LOGIN", f"GRANT ALL ON SCHEMA {role} TO {role}")
@@ -197,7 +197,7 @@ def following(root: Path, dsn: str, patience: str) -> Iterator[tuple[subprocess.
 
 
 def bring(root: Path, n: int) -> None:
-    """One more row."""
+    """Adds one more row."""
     (root / "c").mkdir(exist_ok=True)
     line = {"seq": n, "tx": str(n), "table": "t", "op": "c", "after": {"id": n, "v": "a"}}
     (root / "c" / f".{n}").write_text(json.dumps(line) + "\n")

@@ -66,7 +66,7 @@ def empty(kind: str, request: pytest.FixtureRequest) -> Database:
 
 
 def seen(kind: str, type: str, column: str) -> str:
-    """What tells two values of a column apart."""
+    """Returns a form in which two different values of a column differ."""
     if kind == "postgres":
         return f"{column}::text"
     if kind == "sqlite":
@@ -76,7 +76,7 @@ def seen(kind: str, type: str, column: str) -> str:
 
 
 def messages(numbered: list[tuple[int, Case]], table: str, id: int, lsn: int, is_null: bool) -> Iterator[str]:
-    """One row with these columns."""
+    """Makes messages of one row with these columns."""
     fields = [{"field": "id", "type": "int32"}, *({**case.schema, "field": f"c{n}"} for n, case in numbered)]
     images = [{"field": name, "type": "struct", "fields": fields} for name in ("before", "after")]
     after = {"id": id, **{f"c{n}": None if is_null else case.value for n, case in numbered}}

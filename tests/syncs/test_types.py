@@ -50,7 +50,7 @@ def message(value: Any, schema: dict[str, Any] | None, *, op: str = "c", id: int
 
 
 def decoded(value: Any, schema: dict[str, Any] | None, reading: Reading = debezium_envelope.DEFAULT) -> Any:
-    """What the envelope says of `x`."""
+    """Returns the value of `x` in the envelope."""
     read = debezium_envelope.read(message(value, schema), None, reading)
     assert isinstance(read, RowChanged)
     assert read.after is not None

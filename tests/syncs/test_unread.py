@@ -44,7 +44,7 @@ BAD: list[bytes] = [
 
 
 def applied(database: Database, source: ChangeSource, *, batches_max: int = 1 << 30, **how: Any) -> list[AppliedBatch]:
-    """What a run does, which ends after some batches."""
+    """Runs the sync for some batches; returns the results."""
     target = database.target()
     done: list[AppliedBatch] = []
     try:
@@ -148,7 +148,7 @@ def test_the_commands_show_and_drop_what_cannot_be_read(tmp_path: Path) -> None:
 
 
 def envelopes(folder: Path) -> DebeziumChanges:
-    """Of `data/` and `ends/`."""
+    """Writes envelopes into `data/` and `ends/`."""
     return DebeziumChanges(logs=EnvelopeFiles(files=str(folder / "data"), transactions=str(folder / "ends")))
 
 

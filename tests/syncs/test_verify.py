@@ -32,7 +32,7 @@ TABLE = {
 
 
 def row(id: int, **values: Any) -> dict[str, Any]:
-    """One row of the source."""
+    """Makes a row of the source."""
     kept = {"id": id, "name": f"n{id}", "note": None, "amount": "1.50", "at": "2024-01-01T02:00:00+02:00"}
     return {**kept, "facts": {"b": 1, "a": [2]}, "mail": f"m{id}", **values}
 
@@ -55,7 +55,7 @@ def carried(database: Database, changes: Sequence[Change]) -> None:
 
 
 def compared(database: Database, changes: Sequence[Change], **more: Any) -> Verified:
-    """What `verify` says."""
+    """Returns the result of `verify`."""
     target = database.target()
     try:
         return verify(Changes(changes), target, stream="s", **more)

@@ -14,7 +14,7 @@ Held = tuple[str, str]
 
 
 class Case(NamedTuple):
-    """One type of a source with one value."""
+    """A type of a source with one value."""
 
     source: str
     """PostgreSQL or MySQL."""
@@ -37,7 +37,7 @@ def s(type: str, logical: str | None = None, **more: Any) -> Schema:
 
 
 def b64(data: bytes) -> str:
-    """As JSON says bytes."""
+    """Encodes bytes as in JSON."""
     return base64.b64encode(data).decode()
 
 

@@ -22,7 +22,7 @@ from tests.report.test_metrics import turn
 
 @pytest.fixture
 def lines() -> Iterator[Any]:
-    """What is logged, as data."""
+    """Returns the logged lines as data."""
     stream, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(stream), root.level
     handler.setFormatter(JsonFormatter())

@@ -89,7 +89,7 @@ class Bench:
         )
 
     def put(self, token: WriteToken, table: TableLocation = T) -> None:
-        """What a stock statement does with its token."""
+        """Puts a commit with a token, as a stock statement does."""
         said = json.loads(token.user_metadata)
         self.log.put(table, token.token_id, token.number, StepMark(name=said["step"], offsets_sha256=said["offsets"]))
 
@@ -223,7 +223,7 @@ def test_giving_up_leaves_no_ticket() -> None:
 
 
 def test_the_jvm_of_a_dead_holder_is_waited_for() -> None:
-    """Its Python is gone, its JVM may still commit: nobody else gets the turn before that process has ended."""
+    """Its Python is gone, its JVM may still commit: no other job gets the turn before that process has ended."""
     bench = Bench(lease_s=None)
     first = bench.job("A", jvm=7)
     turn = take(first, "q", 0)
@@ -368,7 +368,7 @@ def test_after_lets_in_when_the_predecessor_is_idle_or_has_completed() -> None:
 
 
 def test_a_job_that_found_work_is_not_idle_before_its_request() -> None:
-    """Its successors wait from then on; a run whose session is lost does not take back what the next one has said."""
+    """Its successors wait from then on; a run whose session is lost does not remove the note of the next run."""
     bench = Bench()
     ingestion, mutation = bench.job("I"), bench.job("M", After(("I",)), jvm=2)
     ingestion.announce_idle({})
@@ -572,7 +572,7 @@ class CountingStore:
 
 
 def test_a_run_does_not_read_what_it_has_just_written() -> None:
-    """A turn that nobody else wants asks the store five questions: the record twice, who is alive once, two changes."""
+    """An uncontended turn makes five requests to the store: two reads of the record, one of live runs, two changes."""
     bench = Bench(lease_s=None)
     bench.store = counting = CountingStore(bench.store)
     job = bench.job("A")

@@ -71,7 +71,7 @@ def in_a_thread(check: Callable[[], None]) -> tuple[threading.Thread, list[BaseE
 
 
 def soon(is_so: Callable[[], bool]) -> bool:
-    """Whether it comes true: what a loss sets off happens in another thread."""
+    """Returns whether it becomes true soon: the effects of a loss happen in another thread."""
     deadline_s = time.monotonic() + 10
     while not is_so() and time.monotonic() < deadline_s:
         time.sleep(0.005)

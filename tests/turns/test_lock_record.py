@@ -138,7 +138,7 @@ def test_a_newer_format_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"format": 1}', "null", '{"format": "1"}', "not json"])
 def test_what_is_not_a_record_is_refused(text: str) -> None:
-    """As a value error that says so, whatever is wrong with it."""
+    """It raises a ValueError that names the fault."""
     with pytest.raises(ValueError):
         record_from_json(text)
 
@@ -288,7 +288,7 @@ def test_a_fence_ends_doubt_on_its_table_only() -> None:
     "move", [transitions.close, lambda r: transitions.complete(r, now_ms=0), lambda r: transitions.add_table(r, T)]
 )
 def test_a_holders_move_without_a_holder_is_a_fault(move: Any) -> None:
-    """It would change somebody else's turn."""
+    """It would change another job's turn."""
     with pytest.raises(ValueError, match="nobody holds"):
         move(EMPTY)
 
@@ -332,7 +332,7 @@ def test_the_highest_priority_goes_first_until_waiting_has_compensated_for_it() 
 def test_whatever_the_clocks_say_there_is_exactly_one_that_goes(
     said: list[tuple[int, int, int | None]], completed_at_ms: int, now_ms: int
 ) -> None:
-    """Two that each let the other go first would wait for ever: who decides looks at the record, not at its own clock."""
+    """Two jobs that each let the other go first would wait for ever: the decision uses the record, not a job's own clock."""
     jobs = [JobName(f"J{n}") for n in range(len(said))]
     record = asked(*(claim(job, *one) for job, one in zip(jobs, said, strict=True)), completed_at_ms=completed_at_ms)
     let_go = [

@@ -39,7 +39,7 @@ def rewritten_before(text: str) -> str:
 
 
 def lets_go_before(record: LockRecord, nonce: Nonce) -> bool:
-    """Whether the version before would have granted the turn to this ticket: first come, first served."""
+    """Returns whether the version before would have granted the turn to this ticket: first come, first served."""
     return record.holder is None and record.tickets[0].nonce == nonce
 
 

@@ -1,4 +1,4 @@
-"""When a run until idle ends: jobs that look, work, say that they are idle and leave, in every order, with deaths between."""
+"""The end of a run until idle: jobs look, work, report idle and leave, in every order, with deaths in between."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Who has rows at the start, and who tests what the others write."""
+    """The jobs that have rows at the start, and the jobs that test the rows of others."""
 
     rows: Mapping[JobName, int]
     tests: frozenset[JobName] = frozenset()
@@ -178,7 +178,7 @@ def test_if_notes_of_any_run_counted_a_job_would_leave_before_the_others_began(m
 
 
 def test_late_data_would_block_the_last_job_if_jobs_that_left_had_to_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check above sees it: nobody renews the note of a job that has left."""
+    """The check above finds it: no process renews the note of a job that has left."""
     monkeypatch.setattr(transitions, "leave", lambda record, job, run: record)
     _, wrong = explored(CASES["late data"])
     assert "cannot end" in wrong
