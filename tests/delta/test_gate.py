@@ -66,7 +66,7 @@ def note_of(table: TableLocation) -> Path:
 
 
 def tell(table: TableLocation, text: str) -> None:
-    """Another driver writes the note."""
+    """Writes the note, as another driver does."""
     note_of(table).parent.mkdir(exist_ok=True)
     note_of(table).with_name(".reserved.crc").unlink(missing_ok=True)
     note_of(table).write_text(text)

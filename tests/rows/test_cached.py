@@ -100,7 +100,7 @@ def test_files_of_a_small_table_are_found_without_a_job_of_spark(session: SparkS
 def test_a_reader_of_concurrent_commits_causes_no_spark_job(
     session: SparkSession, tmp_path: Path, jobs: Callable[[Callable[[], object]], int]
 ) -> None:
-    """A reader that lists the log between a put and its checksum would make Delta install a snapshot without one for all threads."""
+    """A reader that lists the log between a put and its checksum would make Delta install a snapshot without one for all."""
     table = make_table(session, tmp_path / "t")
     ours, other = exact.private(session), Jvm(session.newSession())
     log = ours.delta_log(str(table))

@@ -66,7 +66,7 @@ class Store:
         self._s3.delete_object(Bucket="lake", Key=self.key(version))
 
     def begin(self, version: int, content: str, *, has_aside: bool = True) -> None:
-        """Makes the files of a driver that died before its commit had its name."""
+        """Makes the file and the entry of a driver that died before its commit had its name."""
         aside = f".tmp/{version:020}.json.0f8fad5b-d9cb-469f-a165-70867728950e"
         if has_aside:
             self._s3.put_object(Bucket="lake", Key=f"{self.name}/_delta_log/{aside}", Body=f"{content}\n".encode())

@@ -70,7 +70,7 @@ def put(id: int, uk: Any, b: Any = None) -> Row:
 
 
 def gone(id: int, uk: Any, b: Any = None) -> Row:
-    """A row that went."""
+    """Makes a deleted row."""
     return (False, id, uk, b)
 
 

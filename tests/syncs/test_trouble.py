@@ -197,7 +197,7 @@ def following(root: Path, dsn: str, patience: str) -> Iterator[tuple[subprocess.
 
 
 def bring(root: Path, n: int) -> None:
-    """Adds one more row."""
+    """Adds a file with one more row."""
     (root / "c").mkdir(exist_ok=True)
     line = {"seq": n, "tx": str(n), "table": "t", "op": "c", "after": {"id": n, "v": "a"}}
     (root / "c" / f".{n}").write_text(json.dumps(line) + "\n")

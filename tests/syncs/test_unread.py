@@ -148,7 +148,7 @@ def test_the_commands_show_and_drop_what_cannot_be_read(tmp_path: Path) -> None:
 
 
 def envelopes(folder: Path) -> DebeziumChanges:
-    """Writes envelopes into `data/` and `ends/`."""
+    """Makes a source of the envelopes in `data/` and `ends/`."""
     return DebeziumChanges(logs=EnvelopeFiles(files=str(folder / "data"), transactions=str(folder / "ends")))
 
 
